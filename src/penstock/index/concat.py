@@ -1,6 +1,6 @@
-"""The index of several datasets: their samples and files, one dataset after the other.
+"""Index of several datasets: their samples and files, one dataset after the other.
 
-Nothing is copied but names of files and labels: a layout asks the parts' layouts.
+Only names of files and labels are copied. A joint layout asks the layouts of its parts.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ class JointFiles:
         return found
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        raise UsageError("the index of a mixture is not saved: those of its datasets are")
+        raise UsageError("the index of a mixture cannot be saved: save those of its datasets")
 
 
 def _ranges(start: Int, counts: Int) -> Int:
-    """start[0], start[0]+1, ... counts[0] of them, then of start[1], and so on."""
+    """Concatenate the ranges from start[i] on, of counts[i] numbers each."""
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     return within + np.repeat(start, counts)
 
 
 def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
-    """Of each part that has some of these samples: its number, the rows, its own numbers."""
+    """Split samples by part: the part's number, rows in `samples`, and numbers within the part."""
     part = np.searchsorted(first, samples, side="right") - 1
     found = []
     for number in np.unique(part).tolist():
@@ -98,7 +98,7 @@ def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int
 
 
 class JointIndex(Index):
-    """An index whose samples are those of `parts`, one part after the other. Not saved."""
+    """Index with the samples of `parts`, one part after the other. It is not saved."""
 
     __slots__ = ("first", "parts")
 
@@ -106,7 +106,7 @@ class JointIndex(Index):
     first: Int
 
     def keys(self, samples: Samples) -> list[str]:
-        """The names of samples, as their own datasets name them."""
+        """Return the names of samples, as their own datasets name them."""
         found = [""] * len(samples)
         for number, rows, own in split(self.first, self._checked(samples)):
             for row, key in zip(rows.tolist(), self.parts[number].keys(own), strict=True):
@@ -114,12 +114,15 @@ class JointIndex(Index):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        raise UsageError(f"{path}: the index of a mixture is not saved: its datasets' are")
+        raise UsageError(f"{path}: the index of a mixture cannot be saved: save those of its datasets")
 
 
 def join_indexes(parts: Sequence[Index]) -> JointIndex:
-    """One index of all. UsageError where their fields differ, or one is of a kind that cannot be
-    joined; the message names the dataset by its number."""
+    """Join indexes into one.
+
+    UsageError if their fields differ, or if one is of a kind that cannot be joined. The message
+    names the dataset by its number.
+    """
     for number, part in enumerate(parts):
         _check_alike(parts[0], part, number)
     first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
@@ -140,7 +143,7 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
         layouts=layouts,  # type: ignore[arg-type]
         sources=_joined_files([part.sources for part in parts]),
         classes=parts[0].classes if len(classes) == 1 else None,
-        # Of other classes the same number would mean something else.
+        # With different classes, the same number would mean something else.
         label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
         fingerprint=digest.hexdigest(),
     )
@@ -172,7 +175,7 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
 
 
 def _joined_files(tables: Sequence[Files]) -> Files:
-    """The files of all, with the root they share, or "/" and absolute names."""
+    """Join the tables of files: under the root they share, or "/" with absolute names."""
     roots = {files.root for files in tables}
     alone = len(roots) == 1
     if any(files.mirrors for files in tables):
@@ -198,7 +201,7 @@ def _joined_files(tables: Sequence[Files]) -> Files:
 
 
 def _prefixed(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
-    """All names with a prefix, as one blob, and the length of each; no object for a name."""
+    """Prefix all names: one blob, and the length of each; no Python object is made for a name."""
     sizes = np.diff(files.ends, prepend=0) + len(prefix)
     blob = np.empty(int(sizes.sum()), np.uint8)
     starts = np.cumsum(sizes) - sizes

@@ -1,12 +1,12 @@
-"""Where the samples of one field lie: four layouts behind one face.
+"""Layouts: the place of each sample of one field. Four kinds have one interface.
 
     Fixed     records of one size: arithmetic, no memory.
-    Table     one extent a sample.
+    RowTable  one extent a sample.
     Pieces    several extents a sample, laid end to end.
-    Chunked   samples that come out of bands, which have to be decoded first.
+    Chunked   samples inside compressed chunks, which have to be decoded first.
 
-What is read as a whole is a *unit*: a sample, or a band of many. All layouts say of units how many
-bytes they have and which extents these are; only for `Chunked` are units not the samples.
+A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
+bytes and the extents of units. Only for `Chunked` are units not the samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..extent import Extents, FileIds, Files, Int
 
 Columns = dict[str, npt.NDArray[Any]]
 Description = dict[str, Any]
-"""What the header of a saved index says of a layout, beside its columns."""
+"""Description of a layout in the header of a saved index, beside its columns."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -35,7 +35,7 @@ def _block(value: int, dtype: str) -> npt.NDArray[Any]:
 
 
 def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
-    """One value many times: a read-only view, since fresh pages cost more than all arithmetic."""
+    """Repeat one value: a read-only view, because fresh pages cost more than all arithmetic."""
     if count > limits.window_samples_max:
         return np.full(count, value, dtype)
     return _block(value, dtype)[:count]
@@ -46,10 +46,10 @@ class Fixed:
     """Records of one size, at equal distances in each file.
 
     first:  int64 (files + 1,), number of each file's first sample; the last is the count.
-    base:   int64 (files,), where each file's first record starts.
-    stride_bytes:  from the start of a record to the next one's; by default they are back to back,
-            less than `record_bytes` where neighbours share bytes.
-    even:   samples of each file where all but a shorter last one have the same, else 0.
+    base:   int64 (files,), byte at which each file's first record starts.
+    stride_bytes:  from the start of a record to that of the next; by default `record_bytes`, so
+            that they lie back to back; less if neighbours share bytes.
+    even:   samples of each file if all have the same number, except a shorter last one; else 0.
     """
 
     first: Int
@@ -124,7 +124,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTable:
-    """One row a sample. `file` None: the sample's own number; `offset` None: 0.
+    """Table with one row a sample. `file` None: the sample's own number; `offset` None: 0.
 
     row_bytes:  the length of all samples, if it is one and above 0.
     """
@@ -192,7 +192,7 @@ class RowTable:
 class Pieces:
     """Samples of several extents, which are laid end to end.
 
-    first:  int64 (samples + 1,), sample i is the extents first[i]:first[i+1]; none: empty.
+    first:  int64 (samples + 1,), sample i has the extents first[i]:first[i+1]; an empty one has none.
     file, offset, length:  of each extent.
     """
 
@@ -264,10 +264,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """Samples that come out of bands: what a codec makes of the bytes of one or several chunks.
+    """Samples that are decoded from compressed chunks, of one or several pieces each.
 
-    first:  int64 (bands + 1,), band b gives the samples first[b]:first[b+1].
-    bands:  where the bands lie.
+    first:   int64 (chunks + 1,), chunk c decodes to the samples first[c]:first[c+1].
+    chunks:  layout of the compressed chunks.
     """
 
     first: Int
@@ -286,15 +286,15 @@ class Chunked:
         return self.bands.total_bytes
 
     def pieces(self, bands: Int) -> tuple[Extents, Int | None]:
-        """Of bands, which are this layout's units."""
+        """Return the extents of compressed chunks, which are this layout's units."""
         return self.bands.pieces(bands)
 
     def lengths(self, bands: Int) -> Int:
-        """Of bands."""
+        """Return the bytes of compressed chunks."""
         return self.bands.lengths(bands)
 
     def band_of(self, samples: Int) -> tuple[Int, Int]:
-        """The band of each sample, and its row in it."""
+        """Find the compressed chunk of each sample, and its row in it."""
         band = np.searchsorted(self.first, samples, side="right") - 1
         return band, samples - self.first.take(band)
 
@@ -306,16 +306,16 @@ class Chunked:
 
     def flaw(self, files: Files) -> str | None:
         if len(self.first) != self.bands.count + 1 or self.first[0] != 0:
-            return "the bands' first samples do not match the bands"
+            return "the compressed chunks' first samples do not match the chunks"
         if (np.diff(self.first) <= 0).any():
-            return "the bands' first samples are not in order"
+            return "the compressed chunks' first samples are not in order"
         return self.bands.flaw(files)
 
 
 def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files) -> str | None:
-    """What is wrong with extents that do not lie in their files."""
+    """Find extents that do not lie in their files: a message, or None."""
     if file is not None and len(file) and int(file.max()) >= len(files):
-        return "a sample lies in a file that is not there"
+        return "a sample lies in a file that does not exist"
     size = files.size if file is None else files.size[file]
     start = np.zeros(1, np.int64) if offset is None else offset
     if (start < 0).any() or (length < 0).any() or (start > size - length).any():
@@ -332,7 +332,7 @@ def of_sections(
     sections: Mapping[str, npt.NDArray[Any]],
     files: Files,
 ) -> Layout:
-    """The layout of a saved index; errors of the builtin kinds where it does not fit."""
+    """Rebuild the layout of a saved index; builtin errors if it does not fit."""
     get = functools.partial(column, sections)
     if described.get("bands") is not None:
         bands = of_sections(described["bands"], prefix, sections, files)
@@ -358,7 +358,7 @@ def of_sections(
 
 
 def column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
-    """A section of a saved index, which has this type."""
+    """Take a section of a saved index; ValueError unless it has this type."""
     found = sections[key]
     if found.dtype != dtype:
         raise ValueError(f"section {key!r} is {found.dtype}")

@@ -1,8 +1,8 @@
-"""The sidecar: one file that holds an index beside the data. The layout is in docs/format.md.
+"""Sidecar: one file that holds an index beside the data. Its format is in docs/format.md.
 
-This file knows bytes, sections and checksums; what they mean is the index's business. Reading
-either gives exactly what was written or raises SidecarError; writing either replaces the file
-whole or leaves the old one as it was.
+This module knows bytes, sections and checksums; the index knows their meaning. Reading either
+returns exactly the data written or raises SidecarError. Writing either replaces the whole file or
+leaves the old one as it was.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _DTYPES = ("|u1", "<i4", "<u4", "<i8")
 
 
 def damaged(path: str, what: str) -> SidecarError:
-    """The error for a sidecar that is not what was written."""
+    """Make the error for a sidecar whose content differs from the one written."""
     return SidecarError(f"{path}: {what}: rebuild it with `penstock index --force` on its data")
 
 
 def write(path: str, header: Header, sections: Sections) -> None:
-    """Replace the file at once, durably; on any failure the old file stays (OSError)."""
+    """Replace the file atomically and durably; on any failure the old file stays (OSError)."""
     arrays = {name: np.ascontiguousarray(array) for name, array in sections.items()}
     prelude, places = _plan(header, arrays)
     folder, name = os.path.split(path)
@@ -61,7 +61,7 @@ def write(path: str, header: Header, sections: Sections) -> None:
 
 
 def _plan(header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[bytes, dict[str, int]]:
-    """The bytes before the first section, and where each section starts.
+    """Make the bytes before the first section, and compute where each section starts.
 
     Offsets in the header count from the end of the header, since its own length depends on them.
     """
@@ -86,7 +86,7 @@ def _aligned(offset: int) -> int:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the rename durable; not every file system lets a folder be synced."""
+    """Make the rename durable; some file systems do not let a folder be synced."""
     with contextlib.suppress(OSError):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -96,24 +96,25 @@ def _sync_folder(folder: str) -> None:
 
 
 def read(path: str, verify: bool | None = None) -> tuple[Header, dict[str, npt.NDArray[Any]]]:
-    """The header and the sections as read-only arrays over a memory map.
+    """Read the header, and the sections as read-only arrays over a memory map.
 
-    The header's checksum is always verified; those of the sections up to
-    `limits.sidecar_bytes_verified_max` unless `verify` says. OSError where the file cannot be read.
+    The header's checksum is always verified. Those of the sections are verified if `verify` is True,
+    and by default if the file has at most `limits.sidecar_bytes_verified_max` bytes. OSError if the
+    file cannot be read.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _PRELUDE.size:
-            raise damaged(path, f"truncated: {size} bytes are less than a sidecar's first fields")
+            raise damaged(path, f"truncated: {size} bytes are fewer than the first fields of a sidecar have")
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     magic, version, crc, header_bytes, file_bytes = _PRELUDE.unpack_from(data)
     if magic != MAGIC:
         raise damaged(path, f"not a sidecar: it starts with {bytes(magic)!r}")
     if version != VERSION:
-        raise damaged(path, f"version {version}, and this penstock reads version {VERSION}")
+        raise damaged(path, f"it has version {version}, but this penstock reads version {VERSION}")
     if header_bytes > size - _PRELUDE.size or file_bytes != size:
         raise damaged(
-            path, f"truncated or damaged: {size:,} bytes, and {file_bytes:,} were written"
+            path, f"truncated or damaged: it has {size:,} bytes, but {file_bytes:,} were written"
         )
     start = _PRELUDE.size + header_bytes
     if zlib.crc32(data[16:start]) != crc:
@@ -153,7 +154,7 @@ def _section(
         or nbytes % itemsize
         or offset + nbytes > len(body)
     ):
-        raise damaged(path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside")
+        raise damaged(path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside the file")
     part = body[offset : offset + nbytes]
     if verify and zlib.crc32(part) != crc:
         raise damaged(path, f"section {name!r}: its checksum does not match")

@@ -1,7 +1,7 @@
 """Columns of Arrow record batches: compressed buffers, and bits.
 
-A band is the buffers of one column of one batch: validity where there are nulls (of the column, or
-of structs around it), offsets where lengths vary, and data. Options: `compression` ("lz4", "zstd"
+A compressed chunk holds the buffers of one column of one batch. These are validity, if there are nulls
+(of the column, or of structs around it), offsets if lengths vary, and data. Options: `compression` ("lz4", "zstd"
 or ""), `kind` ("fixed", "varied", "bits"), `dtype`, `shape`, and `width` of an offset.
 """
 
@@ -29,31 +29,31 @@ def _codec(compression: str) -> Any:
 
 
 def plain(compression: str, data: bytes | memoryview, expected: int) -> bytes | memoryview:
-    """A buffer's bytes; ValueError where they are damaged.
+"""Decompress a buffer; ValueError if its bytes are damaged.
 
-    expected:  about how many bytes there should be; far more are taken for damage. 0: unknown.
+    expected:  roughly the number of bytes to expect; a far larger size counts as damage. 0: unknown.
     """
     if not compression or not len(data):
         return data
     if len(data) < 8:
-        raise ValueError(f"a compressed buffer of {len(data)} bytes")
+        raise ValueError(f"a compressed buffer has only {len(data)} bytes, and its size takes 8")
     size = int.from_bytes(data[:8], "little", signed=True)
     if size == -1:
-        return bytes(data[8:])  # not a view: what is decoded outlives the band
+        return bytes(data[8:])  # not a view: decoded data outlives the compressed chunk
     most = 2 * expected + 4096 if expected else limits.decoded_band_bytes_max
     if not 0 <= size <= min(most, limits.decoded_band_bytes_max):
-        raise ValueError(f"a buffer that says it decodes to {size:,} bytes")
+        raise ValueError(f"a buffer claims to decode to {size:,} bytes")
     try:
         found = memoryview(_codec(compression).decompress(data[8:], size))
     except (OSError, MemoryError) as error:
         raise ValueError(str(error)) from None
     if len(found) != size:
-        raise ValueError(f"a buffer decodes to {len(found):,} bytes, {size:,} are announced")
+        raise ValueError(f"a buffer decodes to {len(found):,} bytes, but announces {size:,}")
     return found
 
 
 def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
+    """Decode the rows of a compressed chunk."""
     pieces, rows = band.pieces(), band.samples
     compression, kind = options["compression"], options["kind"]
     dtype = np.dtype(options["dtype"])
@@ -72,20 +72,20 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     ends = _whole(compression, offsets, (rows + 1) * width).view(f"<i{width}").astype(np.int64)
     start, end = ends[:-1], ends[1:].copy()
     if int(ends[0]) < 0 or (end < start).any():
-        raise ValueError("the offsets fall")
+        raise ValueError("the offsets are not ascending")
     for mask in masks:
         bits = np.unpackbits(_whole(compression, mask, -(-rows // 8)), bitorder="little")
         end = np.where(bits[:rows] == 0, start, end)
     size = int(ends[-1])
     if size > limits.decoded_band_bytes_max // dtype.itemsize:
-        raise ValueError(f"values of {size:,} elements")
+        raise ValueError(f"the values claim {size:,} elements")
     data = _whole(compression, elements, size * dtype.itemsize)
     return Packed(data.data, start * dtype.itemsize, end * dtype.itemsize)
 
 
 def _whole(compression: str, data: memoryview, size: int) -> npt.NDArray[np.uint8]:
-    """The first `size` bytes of a buffer; ValueError where there are fewer."""
+    """Decompress the first `size` bytes of a buffer; ValueError if there are fewer."""
     found = plain(compression, data, size)
     if len(found) < size:
-        raise ValueError(f"a buffer of {len(found):,} bytes, {size:,} are needed")
+        raise ValueError(f"a buffer has {len(found):,} bytes, but {size:,} are needed")
     return np.frombuffer(found, np.uint8, size) if size else np.empty(0, np.uint8)

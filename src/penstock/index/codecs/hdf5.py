@@ -1,12 +1,13 @@
 """Rows out of the chunks of an HDF5 dataset, whatever its filters.
 
-A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
-and holds the fill value. Options: `variants`, how the chunks of a file are stored (`dtype`,
-`shape` of a row, `chunk`, `filters` as HDF5 has them, `fill` in hexadecimal), each used from the
-band in `since` on; `masks`, the filters that chunks were written without, by band and piece.
+A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
+A piece of no bytes is an absent chunk, which holds the fill value. Options: `variants`, how the
+chunks of a file are stored (`dtype`, `shape` of a row, `chunk`, `filters` as HDF5 has them, `fill`
+in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the filters that chunks
+were written without, by compressed chunk and piece.
 
-Deflate and shuffle are undone here, by several threads at once; for other filters the chunks are
-written into a file in memory, out of which HDF5 reads them.
+Deflate and shuffle are undone here, by several threads at once. For other filters the chunks are
+written into a file in memory, and HDF5 reads them from it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _DEFLATE, _SHUFFLE = 1, 2
 
 
 def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
+    """Decode the rows of a compressed chunk."""
     variant = options["variants"][bisect.bisect_right(options["since"], band.number) - 1]
     masks = {piece: mask for number, piece, mask in options["masks"] if number == band.number}
     dtype, row = np.dtype(variant["dtype"]), tuple(variant["shape"])
     chunk = tuple(variant["chunk"])
     if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
-        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
+        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one compressed chunk")
     filters = variant["filters"]
     if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
         parts = [
@@ -53,7 +54,7 @@ def _undone(
     dtype: np.dtype[Any],
     chunk: tuple[int, ...],
 ) -> npt.NDArray[Any]:
-    """One chunk without its filters, undone from the last to the first."""
+    """Undo the filters of one chunk, from the last to the first."""
     size = math.prod(chunk) * dtype.itemsize
     data: bytes | memoryview = piece
     for number in reversed(range(len(filters))):
@@ -64,10 +65,10 @@ def _undone(
         else:
             stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
             if stored < 1 or len(data) % stored:
-                raise ValueError(f"{len(data):,} bytes shuffled by {stored}")
+                raise ValueError(f"{len(data):,} bytes cannot have been shuffled in elements of {stored} bytes")
             data = np.frombuffer(data, np.uint8).reshape(stored, -1).T.tobytes()
     if len(data) != size:
-        raise ValueError(f"a chunk of {len(data):,} bytes, {size:,} are expected")
+        raise ValueError(f"a chunk has {len(data):,} bytes, but {size:,} are expected")
     return np.frombuffer(data, dtype).reshape(chunk)
 
 
@@ -78,7 +79,7 @@ def _inflated(data: bytes | memoryview, size: int) -> bytes:
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not stream.eof:
-        raise ValueError(f"a deflated chunk is cut off, or longer than {size:,} bytes")
+        raise ValueError(f"a deflated chunk is truncated, or longer than {size:,} bytes")
     return found
 
 

@@ -1,12 +1,12 @@
 """Columns of Parquet row groups, by pyarrow.
 
-A band is the column chunk of one row group. Options: `column` (its path), `dtype` and `shape`
-(None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the band in
-`since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level of
+A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
+`shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
+in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level of
 nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
 
-pyarrow sees the pages of the chunk, and a footer made here: that of the file, with its statistics,
-annotations and other columns, is none of its business. Damage to pages is an error of pyarrow's.
+pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
+with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONAL = 1
 
 
 def arrow() -> Any:
-    """pyarrow, with its Parquet part."""
+    """Import pyarrow with its Parquet part; UsageError if it is not installed."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
@@ -37,7 +37,7 @@ def arrow() -> Any:
 
 
 def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
+    """Decode the rows of a compressed chunk."""
     pa = arrow()
     form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]
     footer = _footer(form, len(band.data), band.samples)
@@ -52,10 +52,10 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
 
 
 def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
-    """Of a file that has nothing but this chunk, at byte 4.
+    """Make the footer of a file that has nothing but this chunk, at byte 4.
 
-    `old`: pages of the second kind that say "not compressed" are, before Arrow 2.0, and its name
-    tells pyarrow so.
+    `old` in the form: before Arrow 2.0, writers compressed pages of the second kind although these
+    say "not compressed". The writer's name in the footer tells pyarrow so.
     """
     optional, physical = form["optional"], form["physical"]
     root = packed([(4, STRING, b"root"), (5, I32, 1)])
@@ -85,7 +85,7 @@ def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
 
 
 def _samples(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
-    """The rows of Arrow arrays: of numbers, strings, or structs of nothing but the column."""
+    """Take the rows from Arrow arrays of numbers, strings, or structs of nothing but the column."""
     pa = arrow()
     shape = options["shape"]
     found: list[Any] = []
@@ -117,12 +117,12 @@ def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     if values.dtype == dtype:
         return values
     if values.dtype.kind != "i" or dtype.kind not in "iu" or dtype.itemsize > values.itemsize:
-        raise ValueError(f"values of {values.dtype}, {dtype} is expected")
+        raise ValueError(f"the values are {values.dtype}, but {dtype} is expected")
     return values.astype(dtype)
 
 
 def _strings(parts: list[Any]) -> Packed:
-    """Byte strings; pyarrow makes several arrays of 2 GiB and more."""
+    """Pack byte strings into one buffer; pyarrow makes several arrays of 2 GiB and more."""
     data: list[Any] = [memoryview(b"")]
     starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     total = 0
@@ -139,6 +139,6 @@ def _strings(parts: list[Any]) -> Packed:
             data.append(memoryview(values))
             total += len(values)
         if total > limits.decoded_band_bytes_max:
-            raise ValueError(f"values of {total:,} bytes")
+            raise ValueError(f"the values claim {total:,} bytes")
     whole = data[-1] if len(data) <= 2 else memoryview(b"".join(data))
     return Packed(whole, np.concatenate(starts), np.concatenate(ends))

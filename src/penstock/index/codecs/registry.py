@@ -1,12 +1,13 @@
-"""Codecs: what the bytes of a band become, for containers that compress.
+"""Table of the codecs, and the decoding of samples from compressed chunks.
 
-A band is one or several chunks of a file, read by the engine like everything else; a codec turns
-it into the samples that came out of it. Each codec is a module of its own, imported when it is
-first used; it asks for the container's library then, and fails with the name of what to install.
+A compressed chunk is read and decoded as one, and may consist of several pieces of the file. The
+engine reads it like everything else, and a codec decodes its bytes to samples. Each codec is a module
+of its own, imported when it is first used. It imports the container's library then, and fails with
+the name of the package to install.
 
-Bands decoded lately are kept (`limits.decoded_bands_bytes_max`), since the next batch may want
-other samples of them. Their bytes are read again all the same: the plan of a step knows nothing
-of what is decoded. `shuffle="blocked"` keeps samples of one band near each other.
+The chunks decoded last are kept (`limits.decoded_chunks_bytes_max`), because the next batch may
+need other samples of them. Their bytes are read again all the same: the plan of a step does not
+know what is decoded. `shuffle="blocked"` keeps samples of one compressed chunk near each other.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from ...errors import UsageError
 
 
 class Strings(Protocol):
-    """Byte strings by number, where lengths vary."""
+    """Byte strings of varying length, by number."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> Any: ...
 
 
 Decoded = npt.NDArray[Any] | Strings
-"""The samples of a band: rows of an array, or byte strings where lengths vary."""
+"""Decoded samples of a compressed chunk: rows of an array, or byte strings if lengths vary."""
 
 
 class CompressedChunk(NamedTuple):
-    """What was read.
+    """Bytes that are read and decoded as one, of one or several pieces of the file.
 
-    number:   which band of the field it is.
+    number:   its number among the compressed chunks of the field.
     data:     its bytes, piece after piece.
     lengths:  bytes of each piece.
-    samples:  how many must come out of it.
+    samples:  number of samples that it must decode to.
     """
 
     number: int
@@ -50,7 +51,7 @@ class CompressedChunk(NamedTuple):
     samples: int
 
     def pieces(self) -> list[memoryview]:
-        """The bytes of each piece."""
+        """Cut the data into the bytes of each piece."""
         found, start = [], 0
         for length in self.lengths:
             found.append(self.data[start : start + length])
@@ -59,14 +60,14 @@ class CompressedChunk(NamedTuple):
 
 
 Decoder = Callable[[Mapping[str, Any], CompressedChunk], Decoded]
-"""The samples of a band, or ValueError that says what is wrong with its bytes.
+"""Function that decodes a compressed chunk; ValueError that says what is wrong with its bytes.
 
-They outlive the band: nothing in them may be a view of its bytes.
+The samples outlive the chunk: nothing in them may be a view of its bytes.
 """
 
 
 def _module(name: str) -> Decoder:
-    """The `decode` of the module of this name, which is imported when it is first called."""
+    """Return the `decode` of the module of this name, which is imported at the first call."""
 
     def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
         found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, band)
@@ -99,14 +100,14 @@ class Packed:
 
 
 def missing_library(package: str, extra: str, what: str) -> UsageError:
-    """The error for a library that is not installed."""
+    """Make the error for a library that is not installed."""
     return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
 
 
 class Lately:
-    """The bands that were decoded last, up to a number of bytes; for several threads.
+    """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-safe.
 
-    A key begins with the index that the band is of, by identity: an index of changed data is
+    A key begins with the index that the chunk belongs to, by identity: an index of changed data is
     another one.
     """
 
@@ -117,7 +118,7 @@ class Lately:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
-        """The band of this key, which is then the newest."""
+        """Return the chunk of this key, which is then the newest; None if it is not kept."""
         with self._lock:
             found = self._held.get(key)
             if found is None:
@@ -126,7 +127,7 @@ class Lately:
             return found[0]
 
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
-        """Keep a band, and forget the oldest ones that leave no room for it."""
+        """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
         size = _bytes_of(decoded)
         if size > self.bytes_max // 2:
             return
@@ -156,11 +157,11 @@ def rows(
     row: npt.NDArray[np.int64],
     owner: tuple[object, ...] | None = None,
 ) -> npt.NDArray[Any] | list[Any]:
-    """Sample i is row `row[i]` of band `band[i]`; each band is decoded once.
+    """Decode samples: sample i is row `row[i]` of chunk `chunk[i]`; each chunk is decoded once.
 
-    owner:  what the bands' numbers are of, an index and a field of it; None: bands are not kept.
+    owner:  index and field that the chunks' numbers belong to; None: decoded chunks are not kept.
 
-    ValueError where a band does not hold what its index says.
+    ValueError if a chunk does not hold what its index says.
     """
     decoded = [_decoded(codec, options, each, owner) for each in bands]
     arrays = [each for each in decoded if isinstance(each, np.ndarray)]
@@ -183,7 +184,7 @@ def _decoded(
     if held is None:
         held = CODECS[codec](options, band)
         if len(held) != band.samples:
-            raise ValueError(f"{len(held)} samples were decoded, {band.samples} expected")
+            raise ValueError(f"{len(held)} samples were decoded, but {band.samples} are expected")
         if key is not None:
             _lately.put(key, held)
     return held

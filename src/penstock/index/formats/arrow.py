@@ -2,8 +2,8 @@
 
 Each column is a field: values of one size, byte strings and text (as UTF-8), lists of numbers; the
 parts of a struct are fields of their own, such as "image.bytes". Dates and times are their
-integers. Uncompressed columns are read where they lie; compressed and boolean ones are decoded,
-for which compression needs pyarrow.
+integers. Uncompressed columns are read where they lie. Compressed and boolean ones are decoded, and
+compression needs pyarrow.
 
 Options:
 
@@ -42,16 +42,16 @@ _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     return choice.nulls(choice.canonical(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is an Arrow file or stream."""
     if head.startswith(MAGIC + b"\0\0"):
         return True
     length = int.from_bytes(head[4:8], "little")
-    # A record of floats may begin with the marker too: the schema's table must lie inside.
+    # A file of floats may begin with the marker too: the schema's table must lie inside.
     return (
         head.startswith(MARKER)
         and 16 <= length < limits.header_bytes_max
@@ -61,19 +61,19 @@ def sniff(head: bytes, _: str) -> bool:
 
 
 def holds(store: Store) -> bool:
-    """Whether a folder is one that `datasets` saved."""
+    """True if `datasets` saved this folder."""
     _, errors = store.probe(unseen(store.root, ["state.json", "dataset_dict.json"]))
     return not errors.all()
 
 
 @dataclass
 class Part:
-    """What one file holds of one column.
+    """Values of one column in one file.
 
-    bases:    where each batch's values begin, for values of one size.
-    offset, length:  of each sample, where they vary; one array a batch.
-    pieces:   for what is decoded: the extents of each batch's buffers.
-    nulls:    how many there are, and the row of the first; `unfit` where they have no empty form.
+    bases:    byte at which each batch's values begin, for values of one size.
+    offset, length:  of each sample, if they vary; one array a batch.
+    pieces:   for decoded columns: the extents of each batch's buffers.
+    nulls:    number of nulls; `first_null` is the row of the first.
     """
 
     column: Column
@@ -88,7 +88,7 @@ class Part:
 
 @dataclass
 class Held:
-    """What one file holds. `rows` of each batch; batches without rows are left out."""
+    """Content of one file. `rows` is of each batch; batches without rows are left out."""
 
     schema: Schema
     rows: list[int]
@@ -124,13 +124,13 @@ def index_of(
     label: str | None = None,
     nulls: str = "error",
 ) -> Index:
-    """The index of all rows of what the files hold."""
+    """Make the index of all rows of the parsed files."""
     parts = _agreed(files, held)
     total = sum(sum(each.rows) for each in held)
     if not total:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
     if total > limits.order_count_max:
-        raise FormatError(f"{files.path(0)} says {total:,} rows: the file is damaged")
+        raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     label_column = None
     classes = None
     named = _label_of(held[0], columns, label)
@@ -162,7 +162,7 @@ def index_of(
 
 
 def _files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
-    """The files of a place; of a saved dataset those that it lists, for others lie beside them."""
+    """List the files of a place; of a saved dataset only those in its list, since others lie beside."""
     if place.kind != "folder" or not holds(store):
         return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     state = store.read("state.json", 0, limits.header_bytes_max) if _has_state(store) else b""
@@ -195,7 +195,7 @@ def _has_state(store: Store) -> bool:
 def held_in(
     source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
 ) -> Held:
-    """What a file holds of the columns asked for."""
+    """Parse one file for the columns asked for."""
     schema, batches = messages(source)
     known = choice.by_name(source.path, [each.name for each in schema.columns])
     for name in (*(columns or ()), *filter(None, [label])):
@@ -234,7 +234,7 @@ def held_in(
 
 
 def moved(held: Held, start: int) -> Held:
-    """The same where the table does not begin at the start of its file."""
+    """Shift all places, for a table that does not begin at the start of its file."""
     for part in held.parts.values():
         part.bases = [base + start for base in part.bases]
         part.offset = [offset + start for offset in part.offset]
@@ -245,11 +245,11 @@ def moved(held: Held, start: int) -> Held:
 def _take(
     source: StoreFile, batch: Batch, part: Part, row: int, nulls: str, is_label: bool
 ) -> None:
-    """What one batch holds of a column."""
+    """Add the values of a column in one batch to its part."""
     column, rows = part.column, batch.rows
 
     def node(number: int) -> int:
-        """The nulls of a node."""
+        """Count the nulls of a node."""
         if number >= len(batch.nodes):
             raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
         held, found = (int(each) for each in batch.nodes[number])
@@ -282,10 +282,10 @@ def _take(
     if is_label and column.kind == "fixed":
         size = rows * column.dtype.itemsize
         if not batch.compression and size > first[1]:
-            raise source.flaw(first[0], f"{first[1]:,} bytes of labels for {rows:,} rows")
+            raise source.flaw(first[0], f"there are {first[1]:,} bytes of labels for {rows:,} rows")
         data = _plain(source, batch, first, size)
         if len(data) < size:
-            raise source.flaw(first[0], f"{len(data):,} bytes of labels for {rows:,} rows")
+            raise source.flaw(first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows")
         values = np.frombuffer(data, column.dtype, rows)
         part.labels.append(choice.labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
@@ -315,7 +315,7 @@ def _row_bytes(column: Column) -> int:
 def _plain(
     source: StoreFile, batch: Batch, extent: tuple[int, int], size: int
 ) -> bytes | memoryview:
-    """A buffer's bytes, decompressed."""
+    """Read a buffer and decompress it."""
     try:
         return codec.plain(batch.compression, source.read(*extent), size)
     except UsageError:
@@ -327,13 +327,13 @@ def _plain(
 def _nulls(
     source: StoreFile, batch: Batch, masks: list[tuple[int, int]], rows: int
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are null."""
+    """Read the mask of the null rows."""
     size = -(-rows // 8)
     missing = np.zeros(rows, np.bool_)
     for place, length in masks:
         data = _plain(source, batch, (place, length), size)
         if len(data) < size:
-            raise source.flaw(place, f"{len(data):,} bytes of validity for {rows:,} rows")
+            raise source.flaw(place, f"there are {len(data):,} bytes of validity for {rows:,} rows")
         bits = np.unpackbits(np.frombuffer(data, np.uint8, size), bitorder="little")
         missing |= bits[:rows] == 0
     return missing
@@ -342,7 +342,7 @@ def _nulls(
 def _varied(
     source: StoreFile, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
 ) -> tuple[Int, Int]:
-    """Where each row's bytes lie."""
+    """Read the place and length of each row's bytes."""
     place, held = offsets
     size = (rows + 1) * column.width
     if held < size:
@@ -351,15 +351,15 @@ def _varied(
         )
     read = source.read(place, size)
     if len(read) < size:
-        raise source.flaw(place, "the file ends in the offsets: it was cut")
+        raise source.flaw(place, "the file ends in the offsets: it is truncated")
     values = np.frombuffer(read, f"<i{column.width}").astype(np.int64)
     itemsize = column.dtype.itemsize
     length = np.diff(values)
     if int(values[0]) < 0 or (length < 0).any() or int(values[-1]) > data[1] // itemsize:
         raise source.flaw(
             place,
-            f"the offsets of {column.name!r} fall, or lead beyond its {data[1]:,} bytes: the file "
-            f"is damaged",
+            f"the offsets of {column.name!r} are not ascending, or lead beyond its {data[1]:,} "
+            f"bytes: the file is damaged",
         )
     return data[0] + values[:-1] * itemsize, length * itemsize
 
@@ -368,7 +368,7 @@ def _varied(
 
 
 def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
-    """The columns of all files, which must be the same."""
+    """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
     compression = next((each.compression for each in held if each.rows), "")
     for number, each in enumerate(held):
@@ -388,7 +388,7 @@ def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
 
 
 def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, nulls: str) -> None:
-    """FormatError at the first null that has no place among samples."""
+    """Check for nulls that cannot be a sample: FormatError at the first."""
     fixed = parts[0].column.kind != "varied"
     for file, part in enumerate(parts):
         if part.nulls and (nulls == "error" or fixed):
@@ -401,7 +401,7 @@ def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, n
 
 
 def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, Layout]:
-    """One column of all files."""
+    """Make the field and layout of one column of all files."""
     column = parts[0].column
     made = Field(column.name, column.dtype, column.shape)
     if any(part.pieces for part in parts):
@@ -436,7 +436,7 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
 
 
 def _bands(parts: list[Part]) -> Pieces:
-    """The buffers of each batch."""
+    """Lay out the buffers of each batch as compressed chunks."""
     bands = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
     extents = [extent for _, pieces in bands for extent in pieces]
     table = np.array(extents, np.int64).reshape(-1, 2)
@@ -462,7 +462,7 @@ def _is_label(column: Column) -> bool:
 
 
 def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> str | None:
-    """The column of labels, or None."""
+    """Return the name of the column of labels, or None."""
     found = {name: part.column for name, part in held.parts.items()}
     named = _label_of_columns(found, label)
     if named is not None and not _is_label(found[named]):
@@ -473,7 +473,7 @@ def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> s
 
 
 def _classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
-    """The names of classes that `datasets` keeps in the metadata, if they fit."""
+    """Return the names of classes that `datasets` keeps in the metadata, if they fit."""
     try:
         features = json.loads(schema.metadata["huggingface"])["info"]["features"]
         names = features[name]["names"]

@@ -1,4 +1,4 @@
-"""What the messages of an Arrow stream or file say: columns, and where the buffers of batches are.
+"""Messages of an Arrow stream or file: the columns, and the places of the batches' buffers.
 
 A file (Feather too) is "ARROW1", padding, the messages of a stream, a footer that lists them, its
 length, "ARROW1". A message is a marker, the length of its metadata, the metadata, and a body in
@@ -28,10 +28,10 @@ _V4, _V5 = 3, 4
 _COLUMNS_MAX = 10_000
 _DEPTH_MAX = 32
 _PEEKED_BYTES = 4096
-"""Read at once with a message's length: the metadata of most batches are shorter."""
+"""Bytes read together with a message's length: the metadata of most batches are shorter."""
 
 PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
-"""Of a field node (rows, nulls) and of a buffer (offset, length)."""
+"""Type of a field node (rows, nulls) and of a buffer (offset, length)."""
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("_", "<i4"), ("body", "<i8")])
 
 Kind = Literal["fixed", "varied", "bits"]
@@ -62,11 +62,11 @@ class Column:
     width:    bytes of an offset.
     nodes:    numbers of the field nodes whose nulls are nulls of this column: its own, the last,
               and those of the structs around it.
-    inner:    numbers of the nodes of the elements of lists, which must not have nulls.
+    inner:    numbers of the nodes of the lists' elements, which must not have nulls.
     validity: numbers of the buffers with the validity of `nodes`.
     buffer:   number of its first buffer of values; `views` columns before it have a varying
               number of buffers.
-    refused:  why it cannot be read, or "".
+    refused:  the reason why it cannot be read, or "".
     """
 
     name: str
@@ -83,7 +83,7 @@ class Column:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """What must be the same in all files."""
+        """Properties that must be the same in all files."""
         return self.kind, self.dtype.str, self.shape, self.refused
 
 
@@ -98,8 +98,9 @@ class Schema(NamedTuple):
 class Batch:
     """One record batch.
 
-    start, body:  where its body begins in the file, and how long that is.
-    rows:         of the batch.
+    at:           byte of the file where its message begins.
+    start, body:  byte of the file where its body begins, and the body's length.
+    rows:         their number.
     nodes, buffers:  as in the metadata, see PAIR; offsets are from the start of the body.
     compression:  "lz4", "zstd" or "".
     views:        buffers of each view column.
@@ -115,7 +116,7 @@ class Batch:
     views: npt.NDArray[Any]
 
     def buffer(self, number: int, views: int, source: StoreFile) -> tuple[int, int]:
-        """Where a buffer begins in the file, and its length; FormatError unless it is there."""
+        """Return the start of a buffer in the file, and its length; FormatError unless it fits."""
         number += int(self.views[:views].sum())
         if not 0 <= number < len(self.buffers):
             raise source.flaw(self.at, f"the record batch has no buffer {number}: write it again")
@@ -130,7 +131,7 @@ class Batch:
 
 
 def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
-    """The schema of a stream or file, and its batches in order; or FormatError."""
+    """Read the schema of a stream or file, and its batches in order; or FormatError."""
     try:
         return _file(source) if source.read(0, 6) == MAGIC else _stream(source)
     except (ValueError, IndexError, OverflowError) as error:
@@ -146,7 +147,7 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
         raise source.flaw(
-            max(size - 6, 0), "an Arrow file ends with ARROW1, and this one does not: it was cut"
+            max(size - 6, 0), "an Arrow file ends with ARROW1, but this one does not: it is truncated"
         )
     length = int.from_bytes(tail[:4], "little", signed=True)
     if not 4 <= length <= min(size - 18, 64 * limits.header_bytes_max):
@@ -165,7 +166,7 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
         if at < last or metadata < 8 or body < 0 or at > end - metadata - body:
             raise source.flaw(
                 end,
-                f"the footer says a batch of {metadata:,} + {body:,} bytes at byte {at:,}, which "
+                f"the footer lists a batch of {metadata:,} + {body:,} bytes at byte {at:,}, which "
                 f"overlaps another or lies outside: write the file again",
             )
         last = at + metadata + body
@@ -173,7 +174,7 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
         message = source.read(at, metadata)
         held = _message(message, source, at)
         if held is None or held.kind != _BATCH or held.body != body:
-            raise source.flaw(at, "the footer says a batch here, and there is none")
+            raise source.flaw(at, "the footer lists a batch here, but there is none: write the file again")
         batches.append(_batch(held, source, at, at + metadata))
     return schema, batches
 
@@ -200,14 +201,14 @@ class _Message(NamedTuple):
 
 
 def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
-    """The messages of a stream, each with where it begins; it must end with the end marker."""
+    """Yield the messages of a stream, each with its place; the stream must have its end marker."""
     at, size = 0, source.size
     while True:
         head = source.read(at, min(_PEEKED_BYTES, size - at))
         if len(head) < 8:
             raise source.flaw(
                 at,
-                "the stream ends without its end marker: it was cut, or its writer was not closed",
+                "the stream ends without its end marker: it is truncated, or was not closed",
             )
         length = int.from_bytes(head[4:8], "little", signed=True)
         if head[:4] != MARKER:
@@ -224,7 +225,7 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
             return
         if not 0 < length <= min(size - at - 8, 64 * limits.header_bytes_max):
             raise source.flaw(
-                at, f"metadata of {length:,} bytes, {size - at - 8:,} are left: the file was cut"
+                at, f"metadata of {length:,} bytes, but {size - at - 8:,} are left: it is truncated"
             )
         held = _message(
             head if length + 8 <= len(head) else source.read(at, 8 + length), source, at
@@ -234,14 +235,14 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
         if not 0 <= held.body <= size - at - 8 - length:
             left = size - at - 8 - length
             raise source.flaw(
-                at, f"a body of {held.body:,} bytes, {max(left, 0):,} are left: the file was cut"
+                at, f"a body of {held.body:,} bytes, but {max(left, 0):,} are left: it is truncated"
             )
         yield at, held
         at += 8 + length + held.body
 
 
 def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
-    """What a message says; `data` begins with its marker."""
+    """Parse a message; `data` begins with its marker. None if there is none."""
     length = int.from_bytes(data[4:8], "little", signed=True)
     if data[:4] != MARKER or not 0 < length <= len(data) - 8:
         return None
@@ -255,7 +256,7 @@ def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
 
 def _check_version(version: int, source: StoreFile, at: int) -> None:
     if version not in (_V4, _V5):
-        raise source.flaw(at, f"Arrow metadata version {version + 1}, 4 and 5 are read")
+        raise source.flaw(at, f"Arrow metadata of version {version + 1}: only 4 and 5 can be read")
 
 
 def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
@@ -284,8 +285,8 @@ def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
 def _schema(table: Table, source: StoreFile) -> Schema:
     if table.integer(0, 2):
         raise FormatError(
-            f"{source.path} is of big-endian Arrow, which nothing writes today: write it again on "
-            f"this machine"
+            f"{source.path} is big-endian Arrow, which cannot be read: write it again on this "
+            f"machine"
         )
     walk = _Walk()
     for each in table.tables(1):
@@ -295,7 +296,7 @@ def _schema(table: Table, source: StoreFile) -> Schema:
 
 
 class _Walk:
-    """Counts nodes and buffers over the columns, depth first, as the batches have them."""
+    """Counter of nodes and buffers over the columns, depth first, in the order of the batches."""
 
     def __init__(self) -> None:
         self.columns: list[Column] = []
@@ -309,7 +310,7 @@ class _Walk:
         validity: tuple[tuple[int, int], ...],
         depth: int,
     ) -> None:
-        """Take up one column, with the parts of a struct."""
+        """Add one column, or the parts of a struct."""
         name = around + field.text(0)
         kind = self._type(field, depth)
         nodes = (*nodes, self.node)
@@ -348,7 +349,7 @@ class _Walk:
     def _list(
         self, own: Column, kind: str, field: Table, header: Table | None, depth: int
     ) -> Column:
-        """A list of numbers: of one length, or of many."""
+        """Make the column of lists of numbers, of one length or of varying lengths."""
         children = field.tables(5)
         self._count(kind)
         if len(children) != 1:
@@ -387,7 +388,7 @@ class _Walk:
         return replace(own, kind="varied", dtype=dtype, shape=None, width=width, inner=tuple(inner))
 
     def _skip(self, field: Table, depth: int) -> None:
-        """Count what lies in a column that is not read."""
+        """Count the nodes and buffers of a column that is not read."""
         kind = self._type(field, depth)
         if field.table(4) is not None:
             self._count("int")
@@ -414,7 +415,7 @@ class _Walk:
 
 
 def _simple(kind: str, header: Table | None) -> dict[str, Any] | str:
-    """What a column of a simple type is to samples, or why it cannot be read."""
+    """Map a column of a simple type to `Column`'s attributes, or to the reason of its refusal."""
 
     def number(slot: int, size: int, default: int = 0) -> int:
         return default if header is None else header.integer(slot, size, default)
@@ -446,4 +447,4 @@ def _simple(kind: str, header: Table | None) -> dict[str, Any] | str:
         return {"kind": "fixed", "dtype": np.dtype("<i8" if number(0, 2, 1) else "<i4")}
     if kind == "time":
         return {"kind": "fixed", "dtype": np.dtype("<i8" if number(1, 4, 32) == 64 else "<i4")}
-    return f"is of type {kind}, which has no place of its own for a sample: cast it"
+    return f"is of type {kind}, in which a sample has no place of its own: cast it"

@@ -1,4 +1,4 @@
-"""CRC-32C of a few bytes: headers and indexes, where they are parsed. Bulk data is the core's."""
+"""CRC-32C of a few bytes, for headers and indexes while parsing. The core does bulk data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (reflected, all ones at first and at last)."""
+    """Compute CRC-32C (reflected; the state begins as all ones and is inverted at the end)."""
     table = _table()
     state = 0xFFFFFFFF
     for byte in data:

@@ -1,8 +1,8 @@
-"""Containers of named columns or arrays: which become fields, and which one is the label.
+"""Choice of the columns or arrays that become fields, and of the one that is the label.
 
 fields:  names of the columns to read, in this order; by default all.
-label:   the column of integers that is the label; by default "label" or "labels", where there
-         is such a column; "" for none. The label is `batch["label"]`, int64, and no field.
+label:   the column of integers that is the label; by default "label" or "labels", if there is
+         such a column; "" for none. The label is `batch["label"]`, int64, and no field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULTS = ("label", "labels")
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = {name: value for name, value in options.items() if value is not None}
     if "fields" in found:
         given = found["fields"]
@@ -37,9 +37,10 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for arrays that have paths: `dataset` is the path of one, `fields` names some.
+    """Return the options of arrays that have paths, in canonical form.
 
-    `fill`, which is False by default, is for chunks that are not there.
+    `dataset` is the path of one array, `fields` names several. `fill`, False by default, fills
+    chunks that do not exist.
     """
     found = {name: value for name, value in options.items() if value is not None}
     if "dataset" in found and not _is_name(found["dataset"]):
@@ -59,7 +60,7 @@ def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def switch(options: dict[str, Any], name: str, default: bool) -> None:
-    """An option that is True or False: checked, and left out where it is the default."""
+    """Check an option that is True or False, and leave it out if it has its default."""
     value = options.get(name, default)
     if not isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}: use True or False")
@@ -68,7 +69,7 @@ def switch(options: dict[str, Any], name: str, default: bool) -> None:
 
 
 def nulls(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with `nulls` in its one spelling."""
+    """Return the options with `nulls` checked, and left out if it has its default."""
     value = options.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
@@ -92,7 +93,7 @@ def chosen(
     fields: Sequence[str] | None,
     label: str | None,
 ) -> tuple[list[str], str | None]:
-    """The names of the fields, and of the label; UsageError where a column is not there.
+    """Choose the fields and the label; UsageError if a named column does not exist.
 
     integers:  the columns that hold one integer a sample.
     """
@@ -118,7 +119,7 @@ def chosen(
 
 
 def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
-    """The number of each column; FormatError where two share a name."""
+    """Number the columns by name; FormatError if two share a name."""
     found: dict[str, int] = {}
     for number, name in enumerate(names):
         if name in found:
@@ -128,7 +129,7 @@ def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
-    """A column of integers as labels; FormatError where one does not fit 63 bits."""
+    """Convert a column of integers to labels; FormatError if one does not fit 63 bits."""
     if values.dtype.kind == "u" and values.itemsize == 8 and len(values):
         most = int(values.max())
         if most >= 1 << 63:

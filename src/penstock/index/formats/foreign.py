@@ -1,7 +1,7 @@
-"""What people have that penstock does not read: how it shows, and the way out of it.
+"""Kinds of files that penstock does not read: how to recognise them, and what to do instead.
 
-Nothing is refused here: a file that no format takes is looked up for the error's message. Content
-decides before the name does.
+This module refuses no file, except compressed ones. It looks up a file that no format takes, for the
+message of the error. The content decides before the name does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Foreign(NamedTuple):
-    """One kind of file: what it is, what to do instead, and how it shows.
+    """One kind of file: its name, what to do instead, and how to recognise it.
 
-    shows:       whether its first bytes are of it.
-    extensions:  names that say it where the bytes do not.
+    shows:       True if a file's first bytes are of this kind.
+    extensions:  endings of names that tell the kind if the bytes do not.
     """
 
     what: str
@@ -33,7 +33,7 @@ def _starts(*magics: bytes) -> Callable[[bytes], bool]:
 
 
 def _ffcv(head: bytes) -> bool:
-    """A version, a number of fields, and pages of a power of two from 2 MiB on."""
+    """True if a head has a version, a number of fields, and pages of a power of two >= 2 MiB."""
     if len(head) < 24:
         return False
     version, fields, page_bytes = struct.unpack_from("<HHI", head)
@@ -41,18 +41,18 @@ def _ffcv(head: bytes) -> bool:
 
 
 def _torch(head: bytes) -> bool:
-    """A zip archive with a pickle in it; or, before torch 1.6, a pickle of a certain number."""
+    """True for a zip archive with a pickle in it; or, before torch 1.6, a pickle of its number."""
     old = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
     return head.startswith(old) or (head.startswith(b"PK\3\4") and b"/data.pkl" in head)
 
 
 def _safetensors(head: bytes) -> bool:
-    """The length of a header of JSON, and the header."""
+    """True if a head has the length of a header of JSON, and the header."""
     return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= 100_000_000
 
 
 def _idx(head: bytes) -> bool:
-    """Two zeros, a type, and up to four dimensions."""
+    """True if a head has two zeros, a type, and up to four dimensions."""
     zeros, kind, dimensions = head[:2], head[2:3], head[3:4]
     return zeros == b"\0\0" and b"\x08" <= kind <= b"\x0e" and b"\1" <= dimensions <= b"\4"
 
@@ -144,7 +144,7 @@ _FOREIGN = (
 
 
 def said_of(head: bytes, name: str) -> str:
-    """What a file is that is not read, and what to do, for a message; "" where that is unknown."""
+    """Describe a file that is not read, and what to do, for a message; "" if it is unknown."""
     extension = os.path.splitext(name)[1].lower()
     shown = [each for each in _FOREIGN if each.shows(head)]
     named = [each for each in _FOREIGN if extension in each.extensions]
@@ -154,13 +154,13 @@ def said_of(head: bytes, name: str) -> str:
 
 
 def compression(head: bytes) -> tuple[str, str] | None:
-    """What a file is compressed by, and the program that undoes it."""
+    """Find the compression of a whole file, and the program that undoes it; None if there is none."""
     found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
     return next(found, None)
 
 
 def refuse_compressed(source: StoreFile, what: str) -> None:
-    """FormatError for a file that is compressed as a whole: it has no extents."""
+    """Refuse a file that is compressed as a whole (FormatError): it has no extents."""
     found = compression(source.read(0, 6))
     if found is not None:
         name, program = found

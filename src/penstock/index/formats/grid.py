@@ -1,8 +1,9 @@
-"""Arrays in chunks: where each sample, a row along the first axis, lies among them.
+"""Layouts of arrays in chunks: a sample is a row along the first axis.
 
-Chunks form a grid over the array and are stored full size, at the edges too. Where they are
-verbatim a row is one extent if the chunks span all other axes, and a few pieces if they span all
-but one; else all chunks of the rows that they share, a band, are read and put together.
+Chunks form a grid over the array and are stored full size, at the edges too. If they are verbatim,
+a row is one extent if the chunks span all other axes, and a few pieces if they span all but one.
+Else all chunks that share the same rows are read and put together: they are the pieces of one
+compressed chunk.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from .shards import counted
 
 cells_max = 1 << 24
-"""Most chunks of an array."""
+"""Maximum number of chunks of an array."""
 _PIECES_MAX = 64
 _PIECE_BYTES_MIN = 256
-"""Rows of more pieces, or of smaller ones, are cheaper read as whole chunks."""
+"""Minimum size of a piece. Rows of more or smaller pieces are cheaper to read as whole chunks."""
 
 
 class Grid(NamedTuple):
@@ -57,7 +58,7 @@ def cells(shape: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, size: int) -> None:
-    """FormatError unless these are the axes of an array of samples. `size`: of an element."""
+    """Check the axes of an array of samples (FormatError). `size`: bytes of an element."""
     if not shape:
         raise FormatError(f"{where} is a single value: an array of samples has at least one axis")
     if min(shape) < 0 or math.prod(shape) * size >= 1 << 62:
@@ -76,7 +77,7 @@ def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, s
 
 
 def bands(grid: Grid) -> Chunked:
-    """All chunks of the same rows together; an absent chunk has no bytes."""
+    """Group the grid's chunks that share rows, to be decoded; an absent chunk has no bytes."""
     here = np.maximum(grid.length, 0)
     count = grid.cells[0]
     each = math.prod(grid.cells[1:])
@@ -87,9 +88,9 @@ def bands(grid: Grid) -> Chunked:
 
 
 def verbatim(grid: Grid, files: int) -> Layout | None:
-    """Rows of verbatim chunks, none of them absent; None where bands are cheaper to read.
+    """Lay out rows of verbatim chunks, none absent; None if whole chunks are cheaper to read.
 
-    files:  how many there are in all.
+    files:  number of files in all.
     """
     shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
     uneven = [axis for axis in range(1, len(shape)) if chunk[axis] != shape[axis]]
@@ -112,7 +113,7 @@ def verbatim(grid: Grid, files: int) -> Layout | None:
 
 
 def _pieces(grid: Grid, last: int) -> Layout | None:
-    """Rows of several pieces: runs along the axis `last` and those behind it."""
+    """Lay out rows of several pieces: runs along the axis `last` and those behind it."""
     shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
     runs = math.prod(shape[1:last]) * grid.cells[last]
     behind = math.prod(shape[last + 1 :]) * itemsize
@@ -120,7 +121,7 @@ def _pieces(grid: Grid, last: int) -> Layout | None:
         return None
     strides = [math.prod(chunk[axis + 1 :]) for axis in range(len(chunk))]
     steps = [math.prod(grid.cells[axis + 1 :]) for axis in range(len(chunk))]
-    # The runs of one row: which cell of its band, where in the chunk, and how long.
+    # The runs of one row: the cell among those of its rows, the place in the chunk, the length.
     cell, place = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for axis in range(1, last):
         index = np.arange(shape[axis], dtype=np.int64)
@@ -143,9 +144,9 @@ def _pieces(grid: Grid, last: int) -> Layout | None:
 
 
 def chained(layouts: Sequence[Layout]) -> Layout | None:
-    """One layout of those of several files, in order, each of which knows only file 0.
+    """Chain the layouts of several files, in order, each of which knows only file 0.
 
-    None where some are bands and some are not.
+    None if some have compressed chunks and some do not.
     """
     if len(layouts) == 1:
         return layouts[0]
@@ -169,7 +170,7 @@ def _chained_bands(layouts: Sequence[Chunked]) -> Chunked:
 
 
 def _chained_extents(layouts: Sequence[Layout]) -> Layout:
-    """As a table, or as pieces where any sample has several."""
+    """Chain layouts to a table, or to pieces if any sample has several."""
     found = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
     file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(found)]
     columns: list[npt.NDArray[Any]] = [

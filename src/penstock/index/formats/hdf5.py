@@ -11,13 +11,12 @@ Options:
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
               in the root group, where it has one axis of integers; "" for none.
     fill      True: chunks that were never written hold the fill value; else they are an error.
-    isolate   False: h5py is called in this process. By default another one is started for it,
-              half a second once, since h5py's C library can be crashed by damaged files: that is
-              an error then. The saved index is the same.
+    isolate   False: h5py is called in this process. By default another process is started for it,
+              which takes half a second once, because damaged files can crash h5py's C library. A
+              crash is an error then. The saved index is the same.
 
-Chunks are decoded without HDF5 where their filters are gzip and shuffle. For others
-they are handed to h5py in this process, inside of a file made for them: what HDF5 sees of the
-data is the content of chunks.
+Chunks are decoded without HDF5 if their filters are gzip and shuffle. Chunks with other filters are
+handed to h5py in this process, inside a file made for them: HDF5 sees only the content of chunks.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
 _LABELS = ("label", "labels", "y")
 _LINKS_MAX = 16
 _INFLATED_MAX = 1100
-"""No filter that is in use packs better than this; labels are decoded while indexing."""
+"""Maximum ratio of compression: no filter in use packs better. It bounds the labels' size."""
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = choice.canonical_arrays(options)
     choice.switch(found, "isolate", True)
     return found
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one; a user block, of 512 bytes or twice, four times that, may precede."""
+    """True if a file is HDF5; a user block of 512, 1024 or 2048 bytes may come first."""
     return any(head[at : at + 8] == MAGIC for at in (0, 512, 1024, 2048))
 
 
@@ -79,7 +78,7 @@ class Part:
 
 @dataclass
 class Held:
-    """What one file holds."""
+    """Datasets and labels of one file."""
 
     parts: dict[str, Part]
     labels: Int | None
@@ -118,7 +117,7 @@ def build(
         ):
             raise FormatError(
                 f"{files.path(number)} holds other datasets than {files.path(0)} does "
-                f"({', '.join(each.parts)}): name those of all with fields="
+                f"({', '.join(each.parts)}): name those that all files have with fields="
             )
     for name in held[0].parts:
         field, layout = _joined(name, [each.parts[name] for each in held], files.path)
@@ -136,7 +135,7 @@ def build(
 
 
 def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
-    """A field of several files."""
+    """Join a field's parts of several files."""
     first = parts[0].field
     for number, part in enumerate(parts):
         if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
@@ -171,7 +170,7 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
 
 
 class _Blocks:
-    """A file for h5py, over a source: read in blocks, of which the latest are kept."""
+    """File object for h5py, over a source: read in blocks, of which the latest are kept."""
 
     size_bytes = 1 << 18
     held_max = 64
@@ -193,7 +192,7 @@ class _Blocks:
         return found
 
     def readinto(self, target: memoryview) -> int:
-        """Fill `target` from the place that was sought."""
+        """Fill `target` from the current place."""
         try:
             view, done = memoryview(target).cast("B"), 0
             while done < len(view):
@@ -210,7 +209,7 @@ class _Blocks:
             raise
 
     def read(self, length: int = -1) -> bytes:
-        """Bytes from the place that was sought."""
+        """Read bytes from the current place."""
         data = bytearray(max(0, min(length, self.source.size - self.at)))
         return bytes(data[: self.readinto(memoryview(data))])
 
@@ -220,24 +219,24 @@ class _Blocks:
         return self.at
 
     def tell(self) -> int:
-        """The place."""
+        """Return the current place."""
         return self.at
 
     def write(self, data: Any) -> int:
-        """Never: the file is open for reading."""
+        """Refuse: the file is open for reading."""
         raise OSError("the file is open for reading")
 
     def truncate(self, size: int | None = None) -> int:
-        """Never."""
+        """Refuse: the file is open for reading."""
         raise OSError("the file is open for reading")
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the file is open for reading."""
 
 
 @contextlib.contextmanager
 def _opened(source: StoreFile) -> Iterator[Any]:
-    """The file in h5py; what that raises becomes a FormatError."""
+    """Open the file in h5py, and turn its errors into FormatError."""
     import h5py
 
     blocks = _Blocks(source)
@@ -250,7 +249,7 @@ def _opened(source: StoreFile) -> Iterator[Any]:
         if blocks.error is not None:
             raise blocks.error from None
         raise FormatError(
-            f"{source.path} cannot be read as HDF5: {error}: it is cut off or damaged, or in use "
+            f"{source.path} cannot be read as HDF5: {error}: it is truncated or damaged, or in use "
             f"by a writer"
         ) from None
     except (MemoryError, RecursionError, OverflowError, UnicodeError) as error:
@@ -290,7 +289,7 @@ def _held(
 
 
 def _of_root(source: StoreFile, file: Any) -> dict[str, str]:
-    """The datasets of the root group."""
+    """List the datasets of the root group."""
     import h5py
 
     found: dict[str, str] = {}
@@ -315,7 +314,7 @@ def _is_label(file: Any, name: str) -> bool:
 
 
 def _dataset(source: StoreFile, file: Any, where: str) -> Any:
-    """The dataset at a path within the file; links that leave the file are refused."""
+    """Find the dataset at a path within the file; links that leave the file are refused."""
     import h5py
 
     todo = [part for part in where.split("/") if part]
@@ -348,7 +347,7 @@ def _dataset(source: StoreFile, file: Any, where: str) -> Any:
 
 
 def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
-    """Where the rows of a dataset lie."""
+    """Lay out the rows of a dataset."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
@@ -409,7 +408,7 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
 
 
 def _dtype(at: str, found: Any) -> np.dtype[Any]:
-    """The type of a dataset, if numpy has exactly that one."""
+    """Return the type of a dataset, if numpy has exactly that one; else FormatError."""
     from h5py import h5t
 
     dtype: np.dtype[Any] = found.dtype
@@ -427,7 +426,7 @@ def _dtype(at: str, found: Any) -> np.dtype[Any]:
 
 
 def _filters(layout: Any) -> list[Any]:
-    """The filters of a dataset: number, flags, values, name."""
+    """List the filters of a dataset: number, flags, values, name."""
     found = []
     for number in range(layout.get_nfilters()):
         code, flags, values, name = layout.get_filter(number)
@@ -445,7 +444,7 @@ def _grid(
     itemsize: int,
     bias: int,
 ) -> tuple[Grid, dict[int, int]]:
-    """Where the chunks lie, and the filter masks of those that have one."""
+    """Find the chunks, and the filter masks of those that have one."""
     stored: list[tuple[tuple[int, ...], int, int, int]] = []
 
     def seen(info: Any) -> None:
@@ -482,19 +481,20 @@ def _grid(
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
     if offset < 0 or size <= 0 or offset > source.size - size:
         raise FormatError(
-            f"{at} says {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it was cut"
+            f"{at} claims {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it is "
+            f"truncated"
         )
 
 
 def _labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
-    """The labels; chunks that are absent are an error here too."""
+    """Read the labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise UsageError(f"{at} is {found.dtype} of {found.shape}: labels are one axis of integers")
     if found.id.get_create_plist().get_layout() != _compact():
         _part(source, found, "label", where, bias, fill)
     if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
-        raise FormatError(f"{at} says {found.shape[0]:,} labels: the file is damaged")
+        raise FormatError(f"{at} claims {found.shape[0]:,} labels: the file is damaged")
     return choice.labels(source.path, where, found[()])
 
 
@@ -506,8 +506,10 @@ def _compact() -> int:
 
 @functools.cache
 def _bias(userblock_bytes: int) -> int:
-    """What is to be added to the addresses of chunks: libraries before 2024 left the user block
-    out. A small file in memory shows it."""
+    """Measure the number of bytes to add to the addresses of chunks.
+
+    Libraries before 2024 left out the user block. A small file in memory shows it.
+    """
     import io
 
     import h5py

@@ -1,7 +1,7 @@
-"""A text file with a path on each line, relative to the file's folder, and a label where known.
+"""Text files with a path on each line, relative to the file's folder, and a label if known.
 
-The label stands after a tab, a comma or white space; which one, the first line decides: the
-reading under which its file exists. Integer labels are taken as they are, names become classes in
+The label stands after a tab, a comma or white space. The first line decides which one: the separator
+with which its path exists. Integer labels are taken as they are, names become classes in
 sorted order. Blank lines, and lines that start with "#", are skipped.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
 Split = Callable[[str], tuple[str, str | None]]
-"""A line as path and label."""
+"""Function that splits a line into path and label."""
 
 
 class Line(NamedTuple):
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file may be a listing: text, by its name or by all its first bytes."""
+    """True if a file may be a listing: text, by its name or by all its first bytes."""
     extension = os.path.splitext(name)[1]
     if not head or b"\0" in head:
         return False
@@ -48,7 +48,7 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def build(store: Store, name: str, progress: Progress | None = None) -> Index:
-    """The index of the files that a listing names, in its order."""
+    """Make the index of the files that a listing names, in its order."""
     source = store.stat([name])
     path = source.path(0)
     lines = _lines(path, store.read(name, 0, int(source.size[0])))
@@ -84,7 +84,7 @@ def _lines(path: str, text: bytes) -> list[Line]:
 
 
 def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
-    """The reading under which the file of the first line exists."""
+    """Choose the separator with which the file of the first line exists."""
     tries: list[Split] = [_whole, _at_tab, _at_comma, _at_space]
     tries = [split for split in tries if split is _whole or split(first.text)[1] is not None]
     names = [os.path.join(base, split(first.text)[0]) for split in tries]
@@ -123,13 +123,13 @@ def _at_space(text: str) -> tuple[str, str | None]:
 def _columns(
     path: str, base: str, lines: list[Line], split: Split
 ) -> tuple[list[str], list[str] | None]:
-    """Paths relative to the store's root, and labels as they stand."""
+    """Split the lines into paths relative to the store's root, and labels as written."""
     names, labels = [], []
     for line in lines:
         name, label = split(line.text)
         if label == "" or (label is None and split is not _whole):
             raise FormatError(
-                f"{path}, line {line.number}: no label, and the first line has one: {line.text!r}"
+                f"{path}, line {line.number}: no label, but the first line has one: {line.text!r}"
             )
         names.append(os.path.join(base, name))
         labels.append(label or "")
