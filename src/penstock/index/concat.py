@@ -114,7 +114,9 @@ class JointIndex(Index):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        raise UsageError(f"{path}: the index of a mixture cannot be saved: save those of its datasets")
+        raise UsageError(
+            f"{path}: the index of a mixture cannot be saved: save those of its datasets"
+        )
 
 
 def join_indexes(parts: Sequence[Index]) -> JointIndex:

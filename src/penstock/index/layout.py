@@ -192,7 +192,8 @@ class RowTable:
 class Pieces:
     """Samples of several extents, which are laid end to end.
 
-    first:  int64 (samples + 1,), sample i has the extents first[i]:first[i+1]; an empty one has none.
+    first:  int64 (samples + 1,), sample i has the extents first[i]:first[i+1]; an empty one has
+            none.
     file, offset, length:  of each extent.
     """
 

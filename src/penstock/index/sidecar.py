@@ -98,14 +98,16 @@ def _sync_folder(folder: str) -> None:
 def read(path: str, verify: bool | None = None) -> tuple[Header, dict[str, npt.NDArray[Any]]]:
     """Read the header, and the sections as read-only arrays over a memory map.
 
-    The header's checksum is always verified. Those of the sections are verified if `verify` is True,
-    and by default if the file has at most `limits.sidecar_bytes_verified_max` bytes. OSError if the
-    file cannot be read.
+    The header's checksum is always verified. Those of the sections are verified if `verify` is
+    True, and by default if the file has at most `limits.sidecar_bytes_verified_max` bytes. OSError
+    if the file cannot be read.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _PRELUDE.size:
-            raise damaged(path, f"truncated: {size} bytes are fewer than the first fields of a sidecar have")
+            raise damaged(
+                path, f"truncated: {size} bytes are fewer than the first fields of a sidecar have"
+            )
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     magic, version, crc, header_bytes, file_bytes = _PRELUDE.unpack_from(data)
     if magic != MAGIC:
@@ -154,7 +156,9 @@ def _section(
         or nbytes % itemsize
         or offset + nbytes > len(body)
     ):
-        raise damaged(path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside the file")
+        raise damaged(
+            path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside the file"
+        )
     part = body[offset : offset + nbytes]
     if verify and zlib.crc32(part) != crc:
         raise damaged(path, f"section {name!r}: its checksum does not match")

@@ -4,8 +4,8 @@ Each field of the samples has a layout of its own, see `layout`: arithmetic for 
 one size, so that a thousand million samples need no memory, and explicit columns for others.
 
 An index is a value: nothing changes it. Its fingerprint identifies the data (format, geometry,
-names, sizes, labels). It does not depend on the place or the time of writing, so that a copy has the
-same fingerprint.
+names, sizes, labels). It does not depend on the place or the time of writing, so that a copy has
+the same fingerprint.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Index:
               is opened: it tells one state of the data from another, beside size and time.
     row_bytes:  of each field, the length that all samples have, or None if lengths differ.
     racy:     True if the data changed so shortly before the index was made that a later change
-              might not show in its time. Such an index is used once, and made anew at the next open.
+              might not show in its time. Such an index is used once, and made anew at the next
+              open.
     """
 
     format: str
@@ -131,7 +132,8 @@ class Index:
         layout = self.layouts[field]
         if isinstance(layout, Pieces | Chunked):
             raise UsageError(
-                f"field {self.fields[field].name!r} lies in pieces or compressed chunks: use Index.units"
+                f"field {self.fields[field].name!r} lies in pieces or compressed chunks: use "
+                f"Index.units"
             )
         return layout.extents(self._checked(samples))
 
@@ -160,7 +162,10 @@ class Index:
         return self.label_column.take(self._checked(samples))
 
     def key(self, sample: int) -> str:
-        """Return the name of a sample: its file's path, with "#" and a number if a file has several."""
+        """Return the name of a sample.
+
+        Its file's path, with "#" and a number if a file has several.
+        """
         return self.keys(np.array([sample]))[0]
 
     def keys(self, samples: Samples) -> list[str]:
@@ -234,11 +239,13 @@ class Index:
         if error not in (0, errno.EISDIR):
             return f"{path}: {os.strerror(error)}"
         if not folder[row] and now.size[row] != was.size[row]:
-            return f"{path} has {now.size[row]:,} bytes, but had {was.size[row]:,} when it was indexed"
+            return (
+                f"{path} has {now.size[row]:,} bytes, but had {was.size[row]:,} when it was indexed"
+            )
         return f"{path} was written to after it was indexed"
 
     def marked(self, scanned_ns: int) -> Index:
-        """Return the same index, racy if a source changed close to `scanned_ns`, the time of the scan."""
+        """Return the same index, racy if a source changed near `scanned_ns`, the time of the scan."""
         times = self.sources.mtime_ns
         coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
         margin_ns = 2_000_000_000 if coarse else 50_000_000
@@ -439,7 +446,10 @@ def _flaw(index: Index, count: int) -> str | None:
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
             return f"field {part.name!r} does not fill its record"
         if (part.codec is None) == isinstance(layout, Chunked):
-            return f"field {part.name!r} has compressed chunks without a codec, or a codec without compressed chunks"
+            return (
+                f"field {part.name!r} has compressed chunks without a codec, or a codec without "
+                f"compressed chunks"
+            )
         flaw = layout.flaw(index.files)
         if flaw is not None:
             return flaw

@@ -1,8 +1,9 @@
 """Columns of Arrow record batches: compressed buffers, and bits.
 
-A compressed chunk holds the buffers of one column of one batch. These are validity, if there are nulls
-(of the column, or of structs around it), offsets if lengths vary, and data. Options: `compression` ("lz4", "zstd"
-or ""), `kind` ("fixed", "varied", "bits"), `dtype`, `shape`, and `width` of an offset.
+A compressed chunk holds the buffers of one column of one batch. These are validity, if there are
+nulls (of the column, or of structs around it), offsets if lengths vary, and data. Options:
+`compression` ("lz4", "zstd" or ""), `kind` ("fixed", "varied", "bits"), `dtype`, `shape`, and
+`width` of an offset.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def _codec(compression: str) -> Any:
 
 
 def plain(compression: str, data: bytes | memoryview, expected: int) -> bytes | memoryview:
-"""Decompress a buffer; ValueError if its bytes are damaged.
+    """Decompress a buffer; ValueError if its bytes are damaged.
 
-    expected:  roughly the number of bytes to expect; a far larger size counts as damage. 0: unknown.
+    expected:  roughly the number of bytes to expect; a far larger size counts as damage. 0:
+               unknown.
     """
     if not compression or not len(data):
         return data

@@ -65,7 +65,9 @@ def _undone(
         else:
             stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
             if stored < 1 or len(data) % stored:
-                raise ValueError(f"{len(data):,} bytes cannot have been shuffled in elements of {stored} bytes")
+                raise ValueError(
+                    f"{len(data):,} bytes cannot have been shuffled in elements of {stored} bytes"
+                )
             data = np.frombuffer(data, np.uint8).reshape(stored, -1).T.tobytes()
     if len(data) != size:
         raise ValueError(f"a chunk has {len(data):,} bytes, but {size:,} are expected")

@@ -1,8 +1,8 @@
 """Compressed chunks of LitData: frames of several samples, single samples, or whole chunks.
 
-A compressed chunk decodes to samples back to back, each the sizes of its leaves and then the leaves.
-Those of a whole chunk come after its table. Options: `leaves`, how many there are, `leaf`, the
-number of the wanted one, `dtype` of a leaf of one number, else None, and `whole`.
+A compressed chunk decodes to samples back to back, each the sizes of its leaves and then the
+leaves. Those of a whole chunk come after its table. Options: `leaves`, how many there are, `leaf`,
+the number of the wanted one, `dtype` of a leaf of one number, else None, and `whole`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,17 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     start, end = np.empty(band.samples, np.int64), np.empty(band.samples, np.int64)
     for sample in range(band.samples):
         if at + head.size > len(data):
-            raise ValueError(f"sample {sample} of {band.samples} begins beyond the end of the decoded data")
+            raise ValueError(
+                f"sample {sample} of {band.samples} begins beyond the end of the decoded data"
+            )
         sizes = head.unpack_from(data, at)
         start[sample] = at + head.size + sum(sizes[:leaf])
         end[sample] = start[sample] + sizes[leaf]
         at += head.size + sum(sizes)
     if at != len(data):
-        raise ValueError(f"{band.samples} samples end at byte {at:,} of {len(data):,} decoded bytes")
+        raise ValueError(
+            f"{band.samples} samples end at byte {at:,} of {len(data):,} decoded bytes"
+        )
     if options["dtype"] is None:
         return Packed(memoryview(data), start, end)
     dtype = np.dtype(options["dtype"])

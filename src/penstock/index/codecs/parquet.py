@@ -2,8 +2,8 @@
 
 A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
 `shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
-in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level of
-nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
+in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level
+of nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
 
 pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
 with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.

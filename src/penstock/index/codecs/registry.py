@@ -1,9 +1,9 @@
 """Table of the codecs, and the decoding of samples from compressed chunks.
 
 A compressed chunk is read and decoded as one, and may consist of several pieces of the file. The
-engine reads it like everything else, and a codec decodes its bytes to samples. Each codec is a module
-of its own, imported when it is first used. It imports the container's library then, and fails with
-the name of the package to install.
+engine reads it like everything else, and a codec decodes its bytes to samples. Each codec is a
+module of its own, imported when it is first used. It imports the container's library then, and
+fails with the name of the package to install.
 
 The chunks decoded last are kept (`limits.decoded_chunks_bytes_max`), because the next batch may
 need other samples of them. Their bytes are read again all the same: the plan of a step does not
@@ -105,7 +105,8 @@ def missing_library(package: str, extra: str, what: str) -> UsageError:
 
 
 class Lately:
-    """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-safe.
+    """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-
+    safe.
 
     A key begins with the index that the chunk belongs to, by identity: an index of changed data is
     another one.

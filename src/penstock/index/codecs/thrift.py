@@ -110,7 +110,7 @@ class Reader:
         if size == 15:
             size = self._length()
         elif size > len(self.data) - self.at:
-raise self._flaw("the data end too early")
+            raise self._flaw("the data end too early")
         return head & 15, size
 
     def _length(self) -> int:

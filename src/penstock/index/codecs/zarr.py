@@ -1,9 +1,10 @@
 """Rows out of the chunks of a Zarr array, by numcodecs.
 
 A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
-A piece of no bytes is an absent chunk, which holds the fill value. Options: `dtype`, `shape` of a row, `chunk`, `order` (the axes in the
-order in which a chunk stores them), `fill` in hexadecimal, and `codecs`: the configurations by
-which numcodecs knows them, in the order of encoding; "crc32c" is a checksum behind the bytes.
+A piece of no bytes is an absent chunk, which holds the fill value. Options: `dtype`, `shape` of a
+row, `chunk`, `order` (the axes in the order in which a chunk stores them), `fill` in hexadecimal,
+and `codecs`: the configurations by which numcodecs knows them, in the order of encoding; "crc32c"
+is a checksum behind the bytes.
 """
 
 from __future__ import annotations

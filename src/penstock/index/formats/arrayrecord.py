@@ -121,7 +121,9 @@ def _postscript(source: StoreFile) -> int:
     number, tag, value = _fields(source, at, values, ends)
     offsets, magics = value[tag == 8], value[tag == 16]
     if len(sizes) != 3 or len(offsets) != 3 or len(magics) != 3 or len(number) != 6:
-        raise source.flaw(at, "the last block is no postscript: the file was not closed, or is truncated")
+        raise source.flaw(
+            at, "the last block is no postscript: the file was not closed, or is truncated"
+        )
     if (magics != _MAGIC).any() or (offsets != offsets[0]).any():
         raise source.flaw(at, "the three parts of the postscript differ: the file is damaged")
     found = int(offsets[0])
@@ -181,7 +183,9 @@ def _simple(source: StoreFile, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
     if len(sizes) != chunk.records or (sizes < 0).any() or (sizes > len(data)).any():
         raise source.flaw(begin, f"{len(sizes):,} sizes for {chunk.records:,} records")
     if int(sizes.sum()) != len(data) - edge:
-        raise source.flaw(begin, "the sizes of a chunk's records do not add up to the size of the chunk")
+        raise source.flaw(
+            begin, "the sizes of a chunk's records do not add up to the size of the chunk"
+        )
     return sizes, data[edge:].tobytes()
 
 

@@ -162,7 +162,10 @@ def index_of(
 
 
 def _files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
-    """List the files of a place; of a saved dataset only those in its list, since others lie beside."""
+    """List the files of a place.
+
+    Of a saved dataset only those in its list, since others lie beside.
+    """
     if place.kind != "folder" or not holds(store):
         return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     state = store.read("state.json", 0, limits.header_bytes_max) if _has_state(store) else b""
@@ -285,7 +288,9 @@ def _take(
             raise source.flaw(first[0], f"there are {first[1]:,} bytes of labels for {rows:,} rows")
         data = _plain(source, batch, first, size)
         if len(data) < size:
-            raise source.flaw(first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows")
+            raise source.flaw(
+                first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows"
+            )
         values = np.frombuffer(data, column.dtype, rows)
         part.labels.append(choice.labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":

@@ -147,7 +147,8 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
         raise source.flaw(
-            max(size - 6, 0), "an Arrow file ends with ARROW1, but this one does not: it is truncated"
+            max(size - 6, 0),
+            "an Arrow file ends with ARROW1, but this one does not: it is truncated",
         )
     length = int.from_bytes(tail[:4], "little", signed=True)
     if not 4 <= length <= min(size - 18, 64 * limits.header_bytes_max):
@@ -174,7 +175,9 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
         message = source.read(at, metadata)
         held = _message(message, source, at)
         if held is None or held.kind != _BATCH or held.body != body:
-            raise source.flaw(at, "the footer lists a batch here, but there is none: write the file again")
+            raise source.flaw(
+                at, "the footer lists a batch here, but there is none: write the file again"
+            )
         batches.append(_batch(held, source, at, at + metadata))
     return schema, batches
 

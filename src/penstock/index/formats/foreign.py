@@ -1,7 +1,7 @@
 """Kinds of files that penstock does not read: how to recognise them, and what to do instead.
 
-This module refuses no file, except compressed ones. It looks up a file that no format takes, for the
-message of the error. The content decides before the name does.
+This module refuses no file, except compressed ones. It looks up a file that no format takes, for
+the message of the error. The content decides before the name does.
 """
 
 from __future__ import annotations
@@ -154,7 +154,10 @@ def said_of(head: bytes, name: str) -> str:
 
 
 def compression(head: bytes) -> tuple[str, str] | None:
-    """Find the compression of a whole file, and the program that undoes it; None if there is none."""
+    """Find the compression of a whole file, and the program that undoes it.
+
+    None if there is none.
+    """
     found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
     return next(found, None)
 

@@ -1,7 +1,7 @@
 """Text files with a path on each line, relative to the file's folder, and a label if known.
 
-The label stands after a tab, a comma or white space. The first line decides which one: the separator
-with which its path exists. Integer labels are taken as they are, names become classes in
+The label stands after a tab, a comma or white space. The first line decides which one: the
+separator with which its path exists. Integer labels are taken as they are, names become classes in
 sorted order. Blank lines, and lines that start with "#", are skipped.
 """
 

@@ -1,16 +1,16 @@
 """Chunks of LitData: a folder with index.json, and files of samples, whose leaves are fields.
 
-Leaves are named by their keys, with dots between nested ones, or numbered; a sample that is one
-leaf is "data". Integers, floats and arrays of one axis have their dtype; all other leaves (JPEG,
-text, arrays with a header, pickles) are the bytes that they are stored as. Nothing is decoded.
+Leaves are named by their keys, with dots between nested ones, or numbered. A sample that is one
+leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
+text, arrays with a header, pickles) are the bytes as stored, which are not decoded.
 
 fields, label:  see `penstock.index.formats.choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
-What a chunk is its content shows, not the configuration: samples one after the other, an Arrow
-table (of plain dicts), or either of them compressed, as a whole, by frames of samples or by sample.
-All chunks have to be of one kind. Labels of compressed samples are a field.
+The content of a chunk shows its kind; the configuration does not count. Kinds are samples one after
+the other, an Arrow table (of plain dicts), and either of them compressed: as a whole, by frames of
+samples, or by sample. All chunks have to be of one kind. Labels of compressed samples are a field.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class _Chunk(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """What a chunk holds, and where.
+    """Kind and places of a chunk's content.
 
     kind:    plain, arrow, frames, sample or whole.
-    edges:   of plain ones and samples, where each begins and the last ends; of a whole chunk
-             its own; of a table where it begins and ends.
-    frames:  of frames int64 (n, 3): where each begins, its bytes, its samples.
+    edges:   plain and sample: where each sample begins and the last ends; whole: where the chunk
+             begins and ends; arrow: where the table begins and ends.
+    frames:  frames: int64 (n, 3), the start, bytes and samples of each.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class _Body(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A leaf: its name, the dtype of its elements, and whether it is one of them."""
+    """A leaf: its name, the dtype of its elements, and True if it is a single element."""
 
     name: str
     dtype: np.dtype[Any]
@@ -85,7 +85,7 @@ class _Leaf(NamedTuple):
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = choice.canonical(options)
     if "block_size" in options:
         found["block_size"] = tokens.count_of("block_size", options["block_size"])
@@ -93,7 +93,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folder(store: Store) -> bool:
-    """Whether the root has the index of such chunks, or lies above some."""
+    """True if the root has the index of such chunks, or lies above some."""
     return is_manifest(store, b'"chunks"', b'"chunk_bytes"') or has_shards(store, _CHUNK)
 
 
@@ -130,7 +130,7 @@ def build(
     for number, body in enumerate(bodies):
         if body.kind != kind:
             raise manifest.flaw(
-                f"{chunks[number].name} is of kind {body.kind!r}, and {chunks[0].name} {kind!r}: "
+                f"{chunks[number].name} is of kind {body.kind!r}, but {chunks[0].name} {kind!r}: "
                 f"write all chunks in one way"
             )
     if kind == "arrow":
@@ -185,7 +185,7 @@ def _tokens(
     dtype: np.dtype[Any],
     block_size: int | None,
 ) -> tuple[Field, Layout]:
-    """Documents, or blocks of `block_size` tokens from the start of each chunk."""
+    """Lay out documents, or blocks of `block_size` tokens from the start of each chunk."""
     if block_size is None:
         edges = store.parse(files, lambda number, source: _edges(source, chunks[number]))
         count = counted([len(each) - 1 for each in edges])
@@ -230,7 +230,7 @@ def _chunks(manifest: Manifest) -> list[_Chunk]:
 def _leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
     kinds = config.get("data_format")
     if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
-        raise manifest.flaw(f"the configuration has no 'data_format', but {kinds!r}")
+        raise manifest.flaw(f"the configuration needs a list 'data_format', but has {kinds!r}")
     try:
         names = list(_names(json.loads(str(config.get("data_spec")))[1], ""))
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -241,7 +241,7 @@ def _leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
 
 
 def _names(spec: Mapping[str, Any], path: str) -> list[str]:
-    """The names of the leaves below a node of the tree, in order."""
+    """List the names of the leaves below a node of the tree, in order."""
     children = spec["children_spec"]
     if not children:
         return [path or "data"]
@@ -270,7 +270,7 @@ def _leaf(name: str, kind: str) -> _Leaf:
 
 
 def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
-    """A leaf as a field: of one element where every sample has one."""
+    """Make the field of a leaf: of one element if every sample has one."""
     assert isinstance(layout, RowTable)
     if leaf.scalar:
         # Releases before 0.2 wrote numbers as text.
@@ -283,8 +283,8 @@ def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
 def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length: Int) -> None:
     for sample in np.flatnonzero(length % dtype.itemsize)[:1]:
         raise manifest.flaw(
-            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, which "
-            f"{dtype} does not divide: the chunks or their configuration are damaged"
+            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, no multiple "
+            f"of the size of {dtype}: the chunks or their configuration are damaged"
         )
 
 
@@ -292,7 +292,7 @@ def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length:
 
 
 def _body(source: StoreFile, chunk: _Chunk) -> _Body:
-    """What a chunk holds, as its content shows."""
+    """Find the kind of a chunk by its content, and parse its tables."""
     head = source.read(0, len(_FRAMED))
     if head == _FRAMED:
         return _framed(source, chunk)
@@ -316,7 +316,7 @@ def _body(source: StoreFile, chunk: _Chunk) -> _Body:
 
 
 def _edges(source: StoreFile, chunk: _Chunk) -> Int:
-    """Where each document of a chunk of tokens begins, and where the last ends."""
+    """Read where each document of a chunk of tokens begins, and where the last ends."""
     body = _body(source, chunk)
     if body.kind != "plain":
         raise FormatError(
@@ -327,20 +327,24 @@ def _edges(source: StoreFile, chunk: _Chunk) -> Int:
 
 
 def _framed(source: StoreFile, chunk: _Chunk) -> _Body:
-    """A chunk of frames, each of which decodes to several samples."""
+    """Parse a chunk of frames, each of which decodes to several samples."""
     head = source.read(0, _FRAME_HEAD)
     if len(head) < _FRAME_HEAD:
         raise source.flaw(0, "the file ends within its header")
     version = int.from_bytes(head[8:10], "little")
     samples, _, count = np.frombuffer(head, "<u4", 3, 12).tolist()
     if version != 1:
-        raise source.flaw(8, f"frames of version {version}, and version 1 is read")
+        raise source.flaw(8, f"frames of version {version}: only version 1 can be read")
     if samples != chunk.samples:
-        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
+        raise source.flaw(
+            12, f"the chunk has {samples:,} samples, but index.json says {chunk.samples:,}"
+        )
     at = _FRAME_HEAD + 4 * (samples + 1)
     end = at + _FRAME.itemsize * count
     if end > source.size:
-        raise source.flaw(20, f"{count:,} frames need {end:,} bytes of tables, more than the file")
+        raise source.flaw(
+            20, f"{count:,} frames need {end:,} bytes of tables, more than the file has"
+        )
     data = source.read(at, end - at)
     if len(data) != end - at:
         raise source.flaw(at, "the file ends within its tables")
@@ -360,7 +364,7 @@ def _framed(source: StoreFile, chunk: _Chunk) -> _Body:
 
 
 def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
-    """What has to be decoded: frames, samples or whole chunks."""
+    """Lay out the compressed chunks to decode: frames, samples or whole files."""
     parts = []
     for chunk, body in zip(chunks, bodies, strict=True):
         if body.frames is not None:
@@ -377,7 +381,7 @@ def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
 
 
 def _packed(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
-    """A leaf that has to be decoded, as a field."""
+    """Make the field of a leaf that has to be decoded."""
     leaf = leaves[number]
     options = {
         "leaves": len(leaves),
@@ -397,7 +401,7 @@ def _tables(
     fields: Sequence[str] | None,
     label: str | None,
 ) -> Index:
-    """The rows of Arrow tables, one in each chunk."""
+    """Make the index of the rows of Arrow tables, one in each chunk."""
     if label == "":
         raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
     columns = None if fields is None else list(fields)
@@ -413,7 +417,7 @@ def _tables(
         found = arrow.held_in(table, columns, label, "error")
         held, said = sum(found.rows), chunks[number].samples
         if held != said:
-            raise source.flaw(start, f"a table of {held:,} rows, and index.json says {said:,}")
+            raise source.flaw(start, f"a table has {held:,} rows, but index.json says {said:,}")
         return arrow.moved(found, start)
 
     found = store.parse(files, parse)
@@ -423,12 +427,12 @@ def _tables(
 def _blocks(
     source: StoreFile, chunk: _Chunk, dtype: np.dtype[Any], block_size: int
 ) -> tuple[int, int]:
-    """Where the blocks of tokens of a chunk begin, and how many there are."""
+    """Find where the blocks of tokens of a chunk begin, and how many there are."""
     edges = _edges(source, chunk)
     base = int(edges[0])
     held = (source.size - base) // dtype.itemsize
     if chunk.tokens is not None and chunk.tokens != held:
         raise source.flaw(
-            base, f"index.json says {chunk.tokens:,} tokens, and {held:,} are here: fetch it again"
+            base, f"index.json says {chunk.tokens:,} tokens, but {held:,} are here: fetch it again"
         )
     return base, held // block_size

@@ -1,24 +1,23 @@
 """LMDB environments, read as extents: their B+tree is walked once, and liblmdb is not needed.
 
 An environment is one file: `data.mdb` of its folder, or a file of any name (MDB_NOSUBDIR). Data
-versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample,
-an opaque one: nothing is unpickled. Its key is the sample's name; bytes that are no UTF-8 come out
-as `os.fsdecode` gives them, integer keys (MDB_INTEGERKEY) as decimal numbers.
+versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample
+of opaque bytes: nothing is unpickled. Its key is the sample's name. Bytes that are not UTF-8 become
+text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers.
 
-Left out are the keys `__len__` and `__keys__`, which common writers put among the samples
-(`exclude=`). Refused are databases with several values for a key, and encrypted environments.
+The keys `__len__` and `__keys__`, which common writers put among the samples, are left out
+(`exclude=`). Databases with several values for a key, and encrypted environments, are refused.
 
-A value too large for its leaf has pages of its own, with a header. `verify=` says whether all of
-these headers are read and compared, a small read for each value: by default on file systems of
-this machine, and not where each read is a message (NFS, Lustre, FUSE, object stores). All else is
-checked in any case: every page of the tree, and that each value lies inside the file, on pages that
-nothing else has. Unnoticed without the headers is that such a page was overwritten or never
-written: a sample then has other bytes. In data version 1 the number of these pages is not compared
-either.
+A value too large for its leaf has pages of its own, with a header. With `verify=True` all of these
+headers are read and compared, a small read for each value. This is the default on local file
+systems, but not where each read is a message (NFS, Lustre, FUSE, object stores). Everything else is
+always checked: every page of the tree, and that each value lies inside the file, on pages of its
+own. Without the headers, such a page that was overwritten or never written goes unnoticed: a sample
+then has other bytes. In data version 1 the number of these pages is not compared either.
 
-An index is of one commit, whose number (txnid) it keeps: a later commit makes it stale, and reads
-from a file that was written to raise ChangedError. That is stricter than LMDB's own rules need, as
-training data does not change.
+An index is of one commit and keeps its number (txnid). A later commit makes it stale, and reads
+from a file that was written to raise ChangedError. This is stricter than LMDB's own rules need,
+because training data does not change.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from .place import Location
 
 DATA = "data.mdb"
-"""The file of an environment that is a folder."""
+"""Name of the file of an environment that is a folder."""
 
 OPTIONS = ("database", "datum", "order", "exclude", "verify")
 
@@ -54,18 +53,18 @@ _META_HEADERS = {1: 16, 2: 24, 3: 24}
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file is an environment, also of a kind that can only be refused by name."""
+    """True if a file is an environment, also of a kind that can only be refused by name."""
     return any(head[at : at + 4] in _MAGIC for at in (12, 16, 24))
 
 
 def folder(store: Store) -> bool:
-    """Whether the root is an environment, which the name of its file says, damaged or not."""
+    """True if the root is an environment, by the name of its file, damaged or not."""
     _, errors = store.probe(unseen(store.root, [DATA]))
     return not errors[0]
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling, those that are as by default left out."""
+    """Return the options in canonical form, without those that have their default."""
     found: dict[str, Any] = {}
     database = options.get("database")
     if isinstance(database, bytes):
@@ -97,7 +96,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 def _keys(given: Any) -> list[str]:
     keys = [given] if isinstance(given, str | bytes) else given
     if not isinstance(keys, Iterable):
-        raise UsageError(f"exclude is {given!r}: give the keys that are no samples")
+        raise UsageError(f"exclude is {given!r}: give the keys that are not samples")
     keys = list(keys)
     if not all(isinstance(key, str | bytes) for key in keys):
         raise UsageError(f"exclude is {given!r}: give the keys as text or bytes")
@@ -105,7 +104,7 @@ def _keys(given: Any) -> list[str]:
 
 
 class _Walked(NamedTuple):
-    """What one environment holds."""
+    """Records of one environment."""
 
     names: Names
     offset: Int
@@ -185,7 +184,7 @@ def build(
 
 
 def stamp(store: Store, files: Files) -> list[list[int]]:
-    """The commit that each environment is at: transaction, page size, data version."""
+    """Read the current commit of each environment: transaction, page size, data version."""
     return store.parse(files, lambda _, source: _stamp(source))
 
 
@@ -197,13 +196,13 @@ def _stamp(source: StoreFile) -> list[int]:
             metas = [head, source.read(page_bytes, _HEAD_BYTES)]
             txnids = [int.from_bytes(m[header + 128 : header + 136], "little") for m in metas]
             return [max(txnids), page_bytes, version]
-    raise source.flaw(0, "the first meta page is not what it was")
+    raise source.flaw(0, "the first meta page has changed")
 
 
 def _files(store: Store, place: Location) -> tuple[Files, Files]:
-    """The environments, and what must stay unchanged.
+    """List the environments' files, and the sources that must stay unchanged.
 
-    Of an environment that is a folder this is `data.mdb` alone: readers make a lock file beside it.
+    For an environment that is a folder only `data.mdb` counts: readers make a lock file beside it.
     """
     if place.kind == "folder":
         files = store.stat([DATA])
@@ -224,7 +223,7 @@ def _is_inside(name: str) -> bool:
 
 
 def names_of(store: Store, place: Location) -> list[str]:
-    """The files of the environments that a place's patterns stand for, files or folders."""
+    """List the environments' files that a place's patterns match, as files or folders."""
     names: list[str] = []
     for pattern in place.names:
         matched = store.match(pattern)
@@ -257,7 +256,7 @@ def _labels(walked: _Walked) -> Int:
 
 
 def _chained(names: Sequence[Names]) -> Names:
-    """All names in one."""
+    """Concatenate names."""
     if len(names) == 1:
         return names[0]
     starts = counted([len(each.text) for each in names])
@@ -266,7 +265,7 @@ def _chained(names: Sequence[Names]) -> Names:
 
 
 def _decimal(keys: Names) -> Names:
-    """Integer keys, all of one width, as decimal numbers."""
+    """Write integer keys, all of one width, as decimal numbers."""
     if not len(keys):
         return keys
     width = int(keys.ends[0])

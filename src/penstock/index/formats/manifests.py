@@ -49,7 +49,10 @@ class Manifest:
 
     @classmethod
     def read(cls, store: Store, what: str, shard: re.Pattern[str]) -> Manifest:
-        """Read the index.json of the store's root; FormatError if there is none that can be read."""
+        """Read the index.json of the store's root.
+
+        FormatError if there is none that can be read.
+        """
         files, errors = store.probe(unseen(store.root, [NAME]))
         path = files.path(0)
         if errors[0]:
@@ -101,7 +104,7 @@ class Manifest:
         return below(f"{self.path}, {where}: ", found)
 
     def check_inside(self, names: Sequence[str]) -> None:
-        """Check that no file is named twice, and that no link leads out of the root (FormatError)."""
+        """Check that no file is named twice, and no link leads out of the root (FormatError)."""
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise self.flaw(f"it names {twice!r} twice")

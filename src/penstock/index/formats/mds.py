@@ -1,12 +1,12 @@
 """Shards of MosaicML Streaming: a folder with index.json, and files of samples in columns.
 
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
-JSON, pickles, arrays of varying shape) as the bytes that they are stored as. Nothing is decoded.
+JSON, pickles, arrays of varying shape) as the bytes as stored, which are not decoded.
 
 fields, label:  see `penstock.index.formats.choice`.
 
-A split is a sub-folder with an index of its own: open it. Shards that were compressed are read
-once they are unpacked beside the compressed files. Hashes are not checked.
+A split is a sub-folder with an index of its own: open it. Compressed shards can be read after they
+are unpacked beside the compressed files. Hashes are not checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNPACK = {"zstd": "zstd -d", "gz": "gunzip -k", "br": "brotli -d", "bz2": "bunz
 
 
 class _Shard(NamedTuple):
-    """What index.json says of one shard."""
+    """Entry of one shard in index.json."""
 
     name: str
     packed: str | None
@@ -51,14 +51,14 @@ class _Shard(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """A column; `size` None: it varies."""
+    """A column and the bytes of its values; `size` None: they vary."""
 
     part: Field
     size: int | None
 
 
 def folder(store: Store) -> bool:
-    """Whether the root has the index of such shards, or lies above some."""
+    """True if the root has the index of such shards, or lies above some."""
     return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
 
 
@@ -112,21 +112,24 @@ def build(
 
 
 def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_Column]:
-    """The columns of a shard; None of them is decoded to more than numbers."""
+    """Parse the columns of a shard; none is decoded to more than numbers."""
     where = f"shard {number}"
     version, kind = entry.get("version"), entry.get("format")
     if version != 2 or kind != "mds":
         raise manifest.flaw(
-            f"{where} is of format {kind!r}, version {version!r}, and penstock reads 'mds', 2: "
+            f"{where} is of format {kind!r}, version {version!r}, but penstock reads 'mds', 2: "
             f"write it anew with MDSWriter, or with `penstock convert`"
         )
     names = manifest.list_of(entry, "column_names", where)
     encodings = manifest.list_of(entry, "column_encodings", where)
     sizes = manifest.list_of(entry, "column_sizes", where)
     if not names or not len(names) == len(encodings) == len(sizes):
-        raise manifest.flaw(f"{where} has {len(names)} columns, {len(encodings)} encodings")
+        raise manifest.flaw(
+            f"{where} has {len(names)} columns, but {len(encodings)} encodings and {len(sizes)} "
+            f"sizes"
+        )
     if not all(isinstance(text, str) for text in (*names, *encodings)):
-        raise manifest.flaw(f"{where} has columns whose names are no text")
+        raise manifest.flaw(f"{where} has columns whose names or encodings are not text")
     if len(set(names)) < len(names):
         raise manifest.flaw(f"{where} has two columns of one name")
     found = []
@@ -137,7 +140,7 @@ def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[
             raise manifest.flaw(f"{where}: column {name!r} has a size of {size!r}")
         if own is not None and (size or None) != (own or None):
             raise manifest.flaw(
-                f"{where}: column {name!r} of {encoding} has {size} bytes, and not {own}"
+                f"{where}: column {name!r} of {encoding} has {size} bytes, not {own}"
             )
         if own is None and size and (encoding in _VARIES or encoding.startswith("ndarray")):
             raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
@@ -148,7 +151,7 @@ def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[
 
 
 def _field(name: str, encoding: str) -> Field:
-    """A column as a field: typed where every value has one dtype and shape."""
+    """Make the field of a column: typed if every value has one dtype and shape."""
     if encoding in _NUMBERS:
         return Field(name, np.dtype(_NUMBERS[encoding]), ())
     kind, _, rest = encoding.partition(":")
@@ -167,7 +170,7 @@ def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
     where = f"shard {number}"
     raw, packed = entry.get("raw_data"), entry.get("zip_data")
     if not isinstance(raw, dict) or not (packed is None or isinstance(packed, dict)):
-        raise manifest.flaw(f"{where} does not say in which file it is (raw_data)")
+        raise manifest.flaw(f"{where} does not name its file (raw_data)")
     return _Shard(
         manifest.name_of(raw, "basename", where),
         manifest.name_of(packed, "basename", where) if packed else None,
@@ -180,7 +183,7 @@ def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
 def _files(
     store: Store, manifest: Manifest, shards: Sequence[_Shard], progress: Progress | None
 ) -> Files:
-    """The shards' files, unpacked ones all."""
+    """List the shards' files, which must all be unpacked."""
     names = [shard.name for shard in shards]
     manifest.check_inside(names)
     files, errors = store.probe(unseen(store.root, names), progress)
@@ -191,21 +194,22 @@ def _files(
         packed = unseen(store.root, [shard.packed or shard.name]).path(0)
         command = _UNPACK.get(shard.compression.partition(":")[0], "unpack")
         raise MissingError(
-            f"{files.path(int(number))} is not there, only its compressed form may be: samples "
-            f"have no place in compressed shards: unpack them beside it (`{command} {packed}`, "
+            f"{files.path(int(number))} does not exist; its compressed form may, but samples "
+            f"have no "
+            f"place in compressed shards: unpack them beside it (`{command} {packed}`, "
             f"and so on), or write them anew with `penstock convert`"
         )
     for number, shard in enumerate(shards):
         if int(files.size[number]) != shard.size:
             raise FormatError(
-                f"{files.path(number)} has {files.size[number]:,} bytes, and {manifest.path} says "
+                f"{files.path(number)} has {files.size[number]:,} bytes, but {manifest.path} says "
                 f"{shard.size:,}: it is truncated or of another data set: fetch it again"
             )
     return files
 
 
 def _edges(source: StoreFile, samples: int) -> Int:
-    """Where each sample of a shard begins, and where the last ends."""
+    """Read where each sample of a shard begins, and where the last ends."""
     edges = rows.table(source, samples)
     rows.check_table(source, edges)
     return edges

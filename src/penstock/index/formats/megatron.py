@@ -1,7 +1,7 @@
-"""Tokenized documents as Megatron writes them: tokens in .bin, where each document is in .idx.
+"""Tokenized documents as Megatron writes them: tokens in .bin, places of documents in .idx.
 
-Either file is opened, their common prefix, or several of them (a pattern, a list); sequences are
-in the order of .idx. A document, of all its sequences, is a sample, of the dtype of the tokens.
+Open either file, their common prefix, or several of them (a pattern, a list). Sequences are in the
+order of .idx. A document, of all its sequences, is a sample, of the dtype of the tokens.
 
 window:  makes windows of tokens samples, over documents in their order, see
          `penstock.index.formats.tokens`: as Megatron's sequences of this length, before shuffling.
@@ -44,8 +44,11 @@ _DTYPES = {
 
 
 class _Tokens(NamedTuple):
-    """What one .idx says: of each sequence where it begins and its tokens; of each document its
-    first sequence, and at the end how many there are."""
+    """Content of one .idx.
+
+    offset, tokens:  of each sequence, where it begins and the number of its tokens.
+    documents:       first sequence of each document, and the number of sequences at the end.
+    """
 
     dtype: np.dtype[Any]
     offset: Int
@@ -54,12 +57,12 @@ class _Tokens(NamedTuple):
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is an .idx."""
+    """True if a file is an .idx."""
     return head.startswith((_MAGIC, _OLD))
 
 
 def beside(store: Store, name: str) -> bool:
-    """Whether a file is a .bin whose .idx lies beside it."""
+    """True if a file is a .bin whose .idx lies beside it."""
     if not name.endswith(".bin"):
         return False
     other = f"{_prefix(name)}.idx"
@@ -84,8 +87,8 @@ def build(
     for file, each in enumerate(found):
         if each.dtype != dtype:
             raise FormatError(
-                f"{files.path(file)} holds {each.dtype}, and {files.path(0)} {dtype}: open them "
-                f"apart"
+                f"{files.path(file)} holds {each.dtype}, but {files.path(0)} {dtype}: open them "
+                f"separately"
             )
     if window is None:
         part, layout = _documents(files, found, dtype)
@@ -104,7 +107,7 @@ def _prefix(name: str) -> str:
 
 
 def _read(source: StoreFile, path: str, size: int) -> _Tokens:
-    """What an .idx says, compared with the size of its .bin."""
+    """Parse an .idx, and compare it with the size of its .bin."""
     head = source.read(0, _HEAD_BYTES)
     if head.startswith(_OLD):
         raise FormatError(
@@ -112,10 +115,12 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
             f"of Megatron-Core"
         )
     if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
-        raise FormatError(f"{source.path} is no .idx of Megatron: it starts with {head[:9]!r}")
+        raise FormatError(f"{source.path} is not an .idx of Megatron: it starts with {head[:9]!r}")
     version, code = int.from_bytes(head[9:17], "little"), head[17]
     if version != 1 or code not in _DTYPES:
-        raise source.flaw(9, f"version {version} and type {code}: version 1, types 1 to 9 are read")
+        raise source.flaw(
+            9, f"version {version} and type {code}: only version 1 with types 1 to 9 can be read"
+        )
     sequences = int.from_bytes(head[18:26], "little")
     entries = int.from_bytes(head[26:34], "little")
     expected = _HEAD_BYTES + 12 * sequences + 8 * entries
@@ -123,7 +128,7 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
         raise source.flaw(
             18,
             f"{sequences:,} sequences and {entries:,} document entries make {expected:,} bytes, "
-            f"and the file has {source.size:,}: it is truncated or damaged",
+            f"but the file has {source.size:,}: it is truncated or damaged",
         )
     data = source.read(_HEAD_BYTES, expected - _HEAD_BYTES)
     if len(data) != expected - _HEAD_BYTES:
@@ -157,7 +162,7 @@ def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, document
 def _dtype(
     source: StoreFile, path: str, size: int, code: int, counts: Int, offset: Int
 ) -> np.dtype[Any]:
-    """The type of tokens with which the sequences fill the .bin."""
+    """Find the type of tokens with which the sequences fill the .bin."""
     ends = []
     for name in _DTYPES[code]:
         dtype = np.dtype(name)
@@ -188,7 +193,7 @@ def _dtype(
 
 
 def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tuple[Field, Layout]:
-    """Each document with all its sequences; one extent each where they are adjacent."""
+    """Lay out each document with all its sequences: one extent each if they are adjacent."""
     part = Field("tokens", dtype, None)
     count = counted([len(each.documents) - 1 for each in found])
     if not count[-1]:
@@ -214,7 +219,7 @@ def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tupl
 
 
 def _adjacent(each: _Tokens, itemsize: int) -> bool:
-    """Whether the sequences of every document follow each other in the file."""
+    """True if the sequences of every document follow each other in the file."""
     apart = each.offset[1:] != each.offset[:-1] + each.tokens[:-1] * itemsize
     inner = np.ones(len(each.offset) + 1, np.bool_)
     inner[each.documents] = False  # between two documents it does not matter

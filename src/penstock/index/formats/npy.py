@@ -3,7 +3,7 @@
 One file, or several (a pattern, a list) of one dtype and row shape. A folder of such files is a
 tree, where each file is a sample.
 
-The header is parsed here rather than by numpy, whose reader wants an open file. The format is
+The header is parsed here rather than by numpy, whose reader needs an open file. The format is
 described in `numpy.lib.format`: magic, version, length of the header, a Python literal, the data.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x93NUMPY"
 
-# What evaluating a hostile literal, and taking it for a header, may raise.
+# Errors that evaluating a hostile literal as a header may raise.
 _MALFORMED = (
     AttributeError,
     LookupError,
@@ -40,7 +40,7 @@ _MALFORMED = (
 
 
 class Header(NamedTuple):
-    """What a header says. `data_offset` is where the first sample starts."""
+    """Header of an array. `data_offset` is the byte at which the first sample starts."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class Header(NamedTuple):
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is an .npy file."""
     return head.startswith(MAGIC)
 
 
@@ -62,7 +62,7 @@ def build(store: Store, place: Location, progress: Progress | None = None) -> In
         other = field_of(files.path(file), header)
         if other != part:
             raise FormatError(
-                f"{files.path(file)} holds rows of {other.dtype} and shape {other.shape}, and "
+                f"{files.path(file)} holds rows of {other.dtype} and shape {other.shape}, but "
                 f"{files.path(0)} of {part.dtype} and {part.shape}: open them separately"
             )
         check_room(files.path(file), header, part.nbytes, int(files.size[file]))
@@ -82,7 +82,7 @@ def build(store: Store, place: Location, progress: Progress | None = None) -> In
 
 
 def read_header(source: StoreFile, what: str, offset: int = 0) -> Header:
-    """The header of an array that starts at `offset`; `what` names it in messages."""
+    """Read the header of an array that starts at `offset`; `what` names it in messages."""
     head = source.read(offset, _GUESS_BYTES)
     more = 12 + limits.header_bytes_max
     if len(head) == _GUESS_BYTES and _header_bytes(head) > _GUESS_BYTES:
@@ -91,39 +91,40 @@ def read_header(source: StoreFile, what: str, offset: int = 0) -> Header:
 
 
 def check_room(what: str, header: Header, row_bytes: int, held_bytes: int) -> None:
-    """FormatError where the rows that the header announces are not all there."""
+    """Check that all rows that the header announces exist (FormatError)."""
     announced, left = header.shape[0] * row_bytes, held_bytes - header.data_offset
     if announced > left:
         raise FormatError(
-            f"{what}: the header says {header.shape[0]:,} samples of {row_bytes:,} bytes, and "
+            f"{what}: the header says {header.shape[0]:,} samples of {row_bytes:,} bytes, but "
             f"{max(0, left):,} bytes follow it: the file is truncated, save it again"
         )
 
 
 _GUESS_BYTES = 4096
-"""Headers are shorter than this, but for structured types."""
+"""Bytes read first: headers are shorter than this, except those of structured types."""
 
 
 def _header_bytes(head: bytes) -> int:
-    """Where the data starts, as the first bytes say."""
+    """Compute where the data starts from the first bytes."""
     start = 10 if head[6] == 1 else 12
     return start + int.from_bytes(head[8:start], "little")
 
 
 def parse(path: str, head: bytes) -> Header:
-    """The header, or FormatError. `head` holds the first bytes of the file, the whole header."""
+    """Parse the header, or FormatError. `head` begins at the magic and holds the whole header."""
     if not head.startswith(MAGIC) or len(head) < 10:
         raise FormatError(f"{path} is not an .npy file: it starts with {head[:8]!r}")
     major, minor = head[6:8]
     if major not in (1, 2, 3) or minor != 0:
         raise FormatError(
-            f"{path}: .npy version {major}.{minor}, and penstock reads 1.0, 2.0, 3.0: save it again"
+            f"{path}: .npy version {major}.{minor}, but penstock reads 1.0, 2.0, 3.0: save it again"
         )
     start = 10 if major == 1 else 12
     length = int.from_bytes(head[8:start], "little")
     if length > limits.header_bytes_max or len(head) < start + length:
         raise FormatError(
-            f"{path}: the header of {length:,} bytes is cut off or longer than any: save it again"
+            f"{path}: the header of {length:,} bytes is truncated, or longer than any: save it "
+            f"again"
         )
     text = head[start : start + length]
     try:
@@ -152,7 +153,7 @@ def _malformed(path: str, text: bytes) -> FormatError:
 
 
 def field_of(path: str, header: Header, name: str = "data") -> Field:
-    """The rows of an array as a field, or FormatError; the array may be of no rows."""
+    """Make the field of an array's rows, or FormatError; the array may have no rows."""
     dtype, shape = header.dtype, header.shape
     if dtype.hasobject:
         raise FormatError(

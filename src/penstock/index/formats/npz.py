@@ -1,4 +1,5 @@
-"""Arrays in a zip archive, as numpy.savez writes them: each a field, its first axis the samples.
+"""Arrays in a zip archive, as numpy.savez writes them. Each is a field; its first axis counts
+samples.
 
 One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
 archive are fields, and have to have the same number of rows.
@@ -30,7 +31,7 @@ _SUFFIX = ".npy"
 
 
 class _Arrays(NamedTuple):
-    """What one file holds: the fields, where the rows of each start, how many rows."""
+    """Arrays of one file: the fields, the bytes where their rows start, the number of rows."""
 
     fields: list[Field]
     base: list[int]
@@ -39,7 +40,7 @@ class _Arrays(NamedTuple):
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file is an archive whose first member is an array, or that is called .npz."""
+    """True if a file is an archive whose first member is an array, or whose name ends in .npz."""
     if not head.startswith((b"PK\3\4", b"PK\5\6")):
         return False
     length = int.from_bytes(head[26:28], "little")
@@ -60,7 +61,7 @@ def build(
     for file, arrays in enumerate(found):
         if arrays.fields != found[0].fields or (arrays.labels is None) != (found[0].labels is None):
             raise FormatError(
-                f"{files.path(file)} holds {_shown(arrays.fields)}, and {files.path(0)} "
+                f"{files.path(file)} holds {_shown(arrays.fields)}, but {files.path(0)} "
                 f"{_shown(found[0].fields)}: open them separately, or choose with fields="
             )
     first = counted([arrays.rows for arrays in found])
@@ -83,7 +84,7 @@ def build(
 
 
 def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _Arrays:
-    """The chosen arrays of one archive."""
+    """Parse the chosen arrays of one archive."""
     members = {
         member.name.removesuffix(_SUFFIX): member
         for member in zip.members(source)
@@ -127,10 +128,10 @@ def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) 
 
 
 def _header(source: StoreFile, member: zip.Member) -> npy.Header:
-    """The header of an array that can be read where it lies."""
+    """Read the header of an array; FormatError unless its rows can be read in place."""
     what = f"{source.path}, member {member.name!r}"
     if not member.name.endswith(_SUFFIX):
-        raise FormatError(f"{what} is no array: choose arrays with fields=")
+        raise FormatError(f"{what} is not an array: choose arrays with fields=")
     if member.encrypted:
         raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
     if member.method != zip.STORED:

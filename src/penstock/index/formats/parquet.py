@@ -1,7 +1,7 @@
-"""Parquet files: a column is a field. pyarrow decodes them; finding them needs nothing.
+"""Parquet files: a column is a field. pyarrow decodes them; indexing needs no library.
 
 The parts of a struct are fields of their own, such as "image.bytes". A column of a row group is
-read and decoded as a whole, so that small row groups, and shuffle="blocked", save work. Dates and
+read and decoded as a whole. Small row groups, and shuffle="blocked", therefore save work. Dates and
 times are their integers.
 
 Options:
@@ -11,8 +11,8 @@ Options:
               holds integers (and is among `fields`); "" for none. They are decoded while indexing.
     nulls     "error" (default) refuses nulls; "empty" makes them empty strings.
 
-The footer is parsed here, since pyarrow ends the process at some damaged ones, where its C++ code
-throws and nothing catches; pyarrow is given the pages of one column, and a footer made for them.
+The footer is parsed here, because some damaged ones make pyarrow end the process: its C++ code
+throws and nothing catches. pyarrow gets the pages of one column, and a footer made for them.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _FOOTER_BYTES_MAX = 256 * limits.MIB
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     return choice.nulls(choice.canonical(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is a Parquet file."""
     return head.startswith(MAGIC)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A leaf of the schema. `refused`: why it cannot be a field, or "".
+    """A leaf of the schema. `refused`: the reason why it cannot be a field, or "".
 
-    number, path:  which of the columns it is, and its names, as each row group repeats them.
+    number, path:  its number among the columns, and its names, as each row group repeats them.
     physical, length, optional:  how it is stored, see `penstock.index.codecs.parquet`.
     """
 
@@ -72,7 +72,7 @@ class Column:
 
 
 class Chunk(NamedTuple):
-    """A column chunk: where it lies, and how it is stored."""
+    """A column chunk: its place, and how it is stored."""
 
     offset: int
     length: int
@@ -81,10 +81,10 @@ class Chunk(NamedTuple):
 
 @dataclass
 class Held:
-    """What one file holds.
+    """Columns and row groups of one file.
 
-    rows:    of each row group that is not empty.
-    chunks:  of each column, one in each of these row groups.
+    rows:    number of rows of each row group that is not empty.
+    chunks:  by column, one in each of these row groups.
     """
 
     columns: dict[str, Column]
@@ -144,7 +144,7 @@ def build(
 
 
 def _bands(held: Sequence[Held], name: str) -> RowTable:
-    """The column chunk of each row group."""
+    """Lay out the column chunk of each row group."""
     chunks = [each.chunks[name] for each in held]
     file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
     places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
@@ -153,7 +153,7 @@ def _bands(held: Sequence[Held], name: str) -> RowTable:
 
 
 def _options(column: Column, chunks: Sequence[Chunk], nulls: str) -> dict[str, Any]:
-    """For the codec: the forms of the chunks, each where it begins."""
+    """Make the codec's options: the forms of the chunks, each with the chunk it begins at."""
     new = [n for n, chunk in enumerate(chunks) if not n or chunk.form != chunks[n - 1].form]
     return {
         "column": column.name,
@@ -172,7 +172,7 @@ _ELEMENT = {1: INT, 2: INT, 3: INT, 4: BYTES, 5: INT, 6: INT, 10: _LOGICAL}
 _META = {1: INT, 3: [BYTES], 4: INT, 5: INT, 6: INT, 7: INT, 9: INT, 11: INT, 12: {3: INT}}
 _CHUNK = {1: BYTES, 3: _META, 8: {}, 9: BYTES}
 _FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
-"""Of parquet.thrift: the schema's elements, the row groups and their column chunks, the writer."""
+"""Shape of the footer (parquet.thrift): schema elements, row groups, column chunks, writer."""
 
 
 def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
@@ -181,7 +181,10 @@ def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, n
     if tail[4:] == b"PARE":
         raise FormatError(f"{source.path} is encrypted: write it without encryption")
     if size < 12 or tail[4:] != MAGIC:
-        raise source.flaw(max(size - 4, 0), "a Parquet file ends with PAR1: this one was cut")
+        raise source.flaw(
+            max(size - 4, 0),
+            "a Parquet file ends with PAR1, but this one does not: it is truncated",
+        )
     length = int.from_bytes(tail[:4], "little")
     if not 0 < length <= min(size - 12, _FOOTER_BYTES_MAX):
         raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
@@ -253,7 +256,7 @@ def _of(
 def _chunk(
     source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
 ) -> Chunk:
-    """Where a column chunk lies, and how it is stored."""
+    """Locate a column chunk, and describe how it is stored."""
     what = f"column {column.name!r}"
     if chunk.get(1):
         raise FormatError(f"{source.path}: {what} lies in other files: merge them")
@@ -263,7 +266,7 @@ def _chunk(
     if meta[1] != column.physical or tuple(meta[3]) != column.path:
         raise source.flaw(
             end,
-            f"{what} is type {column.physical} in the schema, and in a row group it is type "
+            f"{what} is type {column.physical} in the schema, but in a row group it is type "
             f"{meta[1]}, named {b'.'.join(meta[3])!r}: the file is damaged",
         )
     start, size = meta[9], meta[7]
@@ -272,7 +275,7 @@ def _chunk(
     if start < 4 or size <= 0 or start > end - size or meta[5] != rows:
         raise source.flaw(
             end,
-            f"the footer says {size:,} bytes at {start:,} with {meta[5]:,} values of "
+            f"the footer claims {size:,} bytes at {start:,} with {meta[5]:,} values of "
             f"{column.name!r}, for {rows:,} rows: the file is damaged",
         )
     row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
@@ -284,7 +287,7 @@ def _chunk(
         )
     if meta[4] not in _COMPRESSIONS:
         raise source.flaw(
-            end, f"{what} is compressed in way {meta[4]}, which pyarrow does not know: use zstd"
+            end, f"{what} is compressed by method {meta[4]}, which pyarrow does not know: use zstd"
         )
     form = {
         "physical": column.physical,
@@ -299,7 +302,10 @@ def _chunk(
 def _check_nulls(
     source: StoreFile, chunk: dict[int, Any], column: Column, nulls: str, row: int
 ) -> None:
-    """FormatError where the statistics know of nulls; where they do not, decoding tells."""
+    """Check the statistics for nulls (FormatError).
+
+    If they do not count them, decoding finds them.
+    """
     count = chunk[3].get(12, {}).get(3, 0)
     if count and (nulls == "error" or column.shape is not None):
         remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
@@ -317,7 +323,7 @@ _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 
 
 def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
-    """The columns of a schema, whose elements are a tree from the top down, parents first."""
+    """List the columns of a schema, whose elements are a tree from the top down, parents first."""
     found: list[Column] = []
     path: list[dict[int, Any]] = []
     left = [1]  # children still to come, of each element of the path
@@ -330,7 +336,7 @@ def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
         left[-1] -= 1
         children = element.get(5, 0)
         if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
-            raise ValueError("the schema is no tree, or one without columns")
+            raise ValueError("the schema is not a tree, or has no columns")
         if 1 in element:
             found.append(_column([*path[1:], element], len(found)))
         else:
@@ -342,7 +348,7 @@ def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
 
 
 def _column(path: list[dict[int, Any]], number: int) -> Column:
-    """A leaf of the schema, below its parents, as a field."""
+    """Make the column of a leaf of the schema, below its parents."""
     leaf = path[-1]
     name = b".".join(each[4] for each in path).decode()
     if any(each[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for each in path):
@@ -382,7 +388,7 @@ _CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<
 
 
 def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
-    """The type of numpy and the shape of a leaf; TypeError for those that numpy does not have."""
+    """Find the numpy type and the shape of a leaf; TypeError for types that numpy lacks."""
     physical, converted, logical = leaf[1], leaf.get(6), leaf.get(10, {})
     if converted == 5 or 5 in logical:
         raise TypeError("of decimals")
@@ -420,7 +426,7 @@ def _is_label(column: Column) -> bool:
 
 
 def _labels(source: StoreFile, held: Held) -> Int:
-    """The labels of a file, decoded now."""
+    """Read and decode the labels of a file."""
     assert held.label is not None
     chunks = held.chunks[held.label]
     options = _options(held.columns[held.label], chunks, "error")
@@ -428,7 +434,7 @@ def _labels(source: StoreFile, held: Held) -> Int:
     for number, (start, size, _) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
-            raise source.flaw(start, "the file ends in the labels: it was cut")
+            raise source.flaw(start, "the file ends in the labels: it is truncated")
         band = CompressedChunk(number, memoryview(data), [size], held.rows[number])
         try:
             values = np.asarray(codec.decode(options, band))

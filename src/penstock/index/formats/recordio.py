@@ -1,9 +1,9 @@
-"""MXNet RecordIO: records of any length, some cut in parts where their data holds the magic.
+"""MXNet RecordIO: records of any length, cut in parts where their data hold the magic.
 
-A part before the last is followed by the magic that was cut out, so that a piece that is four bytes
-longer has it: records are read as they were written. `label="header"` reads the image header
-(IRHeader: flag, label, id, id2; 24 bytes) that im2rec puts before each image; the header then is
-left out of the field, unless `header="keep"`. A `.idx` file beside is not needed, nor read.
+The magic that was cut out follows each part but the last. A piece four bytes longer than its part
+contains it, so that records are read as they were written. `label="header"` reads the image header
+(IRHeader: flag, label, id, id2; 24 bytes) that im2rec puts before each image. The header is then
+left out of the field, unless `header="keep"`. A `.idx` file beside is not needed and not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = dict(options)
     if found.get("label") not in (None, "header"):
         raise UsageError(f"label is {found['label']!r}: RecordIO has labels in 'header' only")
@@ -38,7 +38,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the magic of the first record."""
+    """True if a file begins with the magic of a record, or is an empty .rec file."""
     return head.startswith(MAGIC) or (not head and name.lower().endswith(".rec"))
 
 
@@ -88,7 +88,7 @@ def _labels(files: Files, walked: list[dict[str, Any]]) -> Int:
         for row in np.flatnonzero(wrong)[:1]:
             has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
             raise FormatError(
-                f"{files.path(file)}: at byte {found['at'][row]:,}: record {row:,} has {has}, and "
+                f"{files.path(file)}: at byte {found['at'][row]:,}: record {row:,} has {has}, but "
                 f"a label is one integer: leave label= out, and decode the header of 24 bytes"
             )
         columns.append(label.astype(np.int64))

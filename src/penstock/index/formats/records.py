@@ -1,7 +1,7 @@
 """Binary records of one size, back to back after an optional header, in one file or several.
 
-Nothing in such a file says what it is, so the geometry is given: `record_bytes`, or `dtype` and
-`shape` of one record. What can be checked is checked: the records fill each file exactly.
+Such a file does not describe itself, so the caller gives the geometry: `record_bytes`, or `dtype`
+and `shape` of one record. One check is possible: the records have to fill each file exactly.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .place import Location
 
 _REACH = 100_000
-"""How far from the size that was asked for one that divides is looked for."""
+"""Maximum distance from the given size at which a size that divides is searched."""
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling: a dtype's name, a shape's list, and the record size."""
+    """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
     part = _field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
     header_bytes = _count("header_bytes", options.get("header_bytes", 0), 0)
     found: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
@@ -69,7 +69,7 @@ def build(
 
 
 def _field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
-    """The field that the options describe, or UsageError."""
+    """Make the field that the options describe, or UsageError."""
     if dtype is None:
         if shape is not None:
             raise UsageError(f"shape is {shape!r} without a dtype: give dtype= as well")
@@ -90,14 +90,14 @@ def _field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) ->
     part = Field("data", kind, tuple(_count("shape", size, 1) for size in sizes))
     if record_bytes is not None and _count("record_bytes", record_bytes, 1) != part.nbytes:
         raise UsageError(
-            f"record_bytes is {record_bytes}, and {kind} of shape {part.shape} has {part.nbytes} "
+            f"record_bytes is {record_bytes}, but {kind} of shape {part.shape} has {part.nbytes} "
             f"bytes: give one of the two"
         )
     return part
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    """The value as an integer from `least` on; bool and float are refused, NaN among them."""
+    """Return the value as an integer from `least` on; bool and float, even NaN, are refused."""
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -108,7 +108,7 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
-    """The number of each file's first record and, at the end, the count of all."""
+    """Number each file's first record and, at the end, the count of all."""
     payload = files.size - header_bytes
     left = payload % record_bytes
     for file in np.flatnonzero((payload < 0) | (left != 0))[:1]:
@@ -121,10 +121,11 @@ def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
 
 
 def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
-    """The error for a file that records do not fill, with the sizes near that would."""
+    """Make the error for a file that records do not fill, with near sizes that would."""
     if size < header_bytes:
         return FormatError(
-            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check that"
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check "
+            f"header_bytes="
         )
     payload = size - header_bytes
     left = payload % record_bytes
@@ -138,7 +139,7 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
 
 
 def _divisors_near(payload: int, size: int) -> list[int]:
-    """The nearest divisors below and above, within a factor of two."""
+    """Find the nearest divisors below and above, within a factor of two."""
     smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
     larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
     found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))

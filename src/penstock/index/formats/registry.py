@@ -1,7 +1,8 @@
-"""The containers that penstock reads: one module each, which turns names and bytes into an Index.
+"""Table of the formats that penstock reads, and the choice of one for a place.
 
-A format asks the store for what it parses (see `penstock.engine.Store`) and opens nothing itself.
-What a file is follows from its content, and only where that says nothing from the options given.
+Each module turns names and bytes into an Index. A format asks the store for the data that it parses
+(see `penstock.engine.Store`) and opens nothing itself. The content of a file decides its format,
+and the options only if the content does not.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ Build = Callable[["Store", Location, Mapping[str, Any], "Progress | None"], Inde
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One container: what it is, where it can be, which options it takes, and how it is read.
+    """One container: its description, its kinds of place, its options, and its functions.
 
-    canonical:  the options in their one spelling, as JSON knows it; or UsageError.
-    build:      the index; options are canonical.
-    sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
-    folder:     whether the store's root is a dataset of this format, by files of certain names.
-    names_of:   the files that a place's patterns stand for, where folders may be members.
-    stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
+    canonical:  brings the options into canonical form, of JSON types; or UsageError.
+    build:      makes the index; options are canonical.
+    sniff:      True if a file is of this format, by its first bytes (4096 at most) and its name.
+    folder:     True if the store's root is a dataset of this format, by files of certain names.
+    names_of:   lists the files that a place's patterns match, if folders may be members.
+    stamp:      reads the content that must be as in the index (`Index.stamp`), if the files' size
                 and time do not show every change.
-    beside:     whether a file is of this format by another one that lies beside it.
-    passing:    options of how the index is made; they make no other index, and are not saved in it.
+    beside:     True if a file is of this format because of another one that lies beside it.
+    passing:    options for making the index that do not change it, and are not saved in it.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Format:
 
 
 def _build(build: Callable[..., Index]) -> Build:
-    """The usual way: options are keyword arguments."""
+    """Wrap a builder that takes the options as keyword arguments, as most do."""
     return lambda store, place, options, progress: build(store, place, progress, **options)
 
 
@@ -257,7 +258,7 @@ FORMATS: dict[str, Format] = {
 def choose_format(
     store: Store, place: Location, name: str | None, options: Mapping[str, Any]
 ) -> Format:
-    """The format asked for, or the one that the content shows; it takes all the options given."""
+    """Choose the format by name, or by content; it must take all the options given (UsageError)."""
     known = {option for entry in FORMATS.values() for option in entry.options}
     for option in options:
         if option not in known:
@@ -267,7 +268,7 @@ def choose_format(
     chosen = FORMATS[_detect(store, place, options)] if name is None else _named(name)
     if place.kind not in chosen.kinds:
         raise UsageError(
-            f"{place.path} is a {place.kind}, and format {chosen.name!r} is "
+            f"{place.path} is a {place.kind}, but format {chosen.name!r} is "
             f"{chosen.summary}: leave format= out to have it detected"
         )
     unwanted = [option for option in options if option not in chosen.options]
@@ -290,7 +291,7 @@ def _named(name: str) -> Format:
 
 _HEAD_BYTES = 4096
 _LOOKED_AT = 8
-"""Files of a folder that are looked at to tell shards from samples."""
+"""Number of files of a folder that are read to tell shards from samples."""
 
 
 def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
@@ -318,7 +319,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
 
 
 def _first_name(store: Store, place: Location) -> str:
-    """A file that a pattern stands for, in a folder where folders are members of a dataset."""
+    """Find a file that a pattern matches, inside a folder if folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:
             with contextlib.suppress(MissingError):  # then there are neither folders nor files
@@ -329,19 +330,22 @@ def _first_name(store: Store, place: Location) -> str:
 
 
 def _beside(store: Store, name: str) -> str | None:
-    """The format that a file has by what lies beside it."""
+    """Find the format that a file has because of a file beside it."""
     entries = (entry for entry in FORMATS.values() if entry.beside is not None)
     return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
 
 
 def _sniffed(head: bytes, name: str) -> str | None:
-    """The format that a file shows; text, which many things are, comes last."""
+    """Find the format that a file's content shows.
+
+    Text, which is the least specific, comes last.
+    """
     names = (entry.name for entry in FORMATS.values() if entry.sniff and entry.sniff(head, name))
     return next((each for each in sorted(names, key=lambda each: each == "listing")), None)
 
 
 def _detect_folder(store: Store) -> str:
-    """A dataset of files with certain names, a folder of shards, or a folder of samples."""
+    """Detect a dataset of files with certain names, a folder of shards, or a folder of samples."""
     for entry in FORMATS.values():
         if entry.folder is not None and entry.folder(store):
             return entry.name

@@ -1,7 +1,7 @@
 """Samples that are rows of columns: the sizes of the variable columns first, then all values.
 
-Two containers write their samples so. Only what is not known otherwise is read: nothing at all
-where one column varies, the sizes where several do, the label where there is one.
+Two containers write their samples so. Only unknown values are read: nothing at all if one column
+varies, the sizes if several do, and the label if there is one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ...engine import StoreFile
 
 _SLAB_BYTES = 8 << 20
-"""Read at once, at most."""
+"""Maximum number of bytes of one read."""
 
 _SMALL_BYTES = 64 << 10
-"""Samples that are smaller on average are read whole: that is cheaper than to hop over them."""
+"""Samples smaller than this on average are read whole, which is cheaper than many small reads."""
 
 _SIZE_BYTES = 4
 
@@ -32,7 +32,7 @@ Fetch = Callable[[Int, int], Bytes]
 
 
 class Rows(NamedTuple):
-    """Where the values of the samples of one file lie.
+    """Places of the values of the samples of one file.
 
     offset, length:  int64 (columns, samples).
     values:          uint8 (samples, width) of the column that was asked for, or None.
@@ -44,23 +44,23 @@ class Rows(NamedTuple):
 
 
 def table(source: StoreFile, samples: int) -> Int:
-    """The table that a shard begins with: a count, and samples + 1 offsets as u32."""
+    """Read the table that a shard begins with: a count, and samples + 1 offsets as u32."""
     head_bytes = 4 * (samples + 2)
     if head_bytes > source.size:
         raise source.flaw(
-            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file"
+            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file has"
         )
     head = np.frombuffer(source.read(0, head_bytes), "<u4")
     if len(head) != samples + 2 or head[0] != samples:
         said = int(head[0]) if len(head) else 0
         raise source.flaw(
-            0, f"the shard says {said:,} samples, and index.json {samples:,}: fetch it again"
+            0, f"the shard says {said:,} samples, but index.json {samples:,}: fetch it again"
         )
     return head[1:].astype(np.int64)
 
 
 def check_table(source: StoreFile, edges: Int) -> None:
-    """FormatError unless offsets ascend from behind the table to the end of the file."""
+    """Check that offsets ascend from behind the table to the end of the file (FormatError)."""
     head_bytes = 4 * (len(edges) + 1)
     back = np.flatnonzero(np.diff(edges) < 0)
     if len(back):
@@ -73,7 +73,7 @@ def check_table(source: StoreFile, edges: Int) -> None:
         raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
     if edges[-1] != source.size:
         raise source.flaw(
-            head_bytes - 4, f"samples end at {edges[-1]:,}, and the file at {source.size:,}"
+            head_bytes - 4, f"samples end at {edges[-1]:,}, but the file ends at {source.size:,}"
         )
 
 
@@ -84,10 +84,10 @@ def parse_rows(
     wanted: int | None = None,
     width: int = 0,
 ) -> Rows:
-    """The values' places in one file; FormatError where sizes do not add up to a sample.
+    """Find the values' places in one file; FormatError if sizes do not add up to a sample.
 
     edges:   where each sample begins, ascending, and where the last ends; within the file.
-    sizes:   bytes of each column, None where they vary.
+    sizes:   bytes of each column, None if they vary.
     wanted:  a column of `width` bytes that is read.
     """
     count = len(edges) - 1
@@ -137,7 +137,7 @@ def parse_rows(
 def layouts(
     files: Files, found: Sequence[Rows], sizes: Sequence[int | None], chosen: Sequence[int]
 ) -> list[Fixed | RowTable]:
-    """The layouts of the chosen columns: arithmetic where all columns are of fixed size."""
+    """Make the layouts of the chosen columns: arithmetic if all columns are of fixed size."""
     first = counted([rows.offset.shape[1] for rows in found])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
     stride = sum(size or 0 for size in sizes)
@@ -166,7 +166,7 @@ def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: st
 
 
 def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
-    """Where one column varies its size is known; the first and last sample say so as well."""
+    """Compare the only varying column's size, which is known, in the first and last sample."""
     for sample in {0, len(left) - 1} if len(left) else ():
         head = _exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
         wrong = np.arange(len(left)) == (sample if int(head[0]) != left[sample] else -1)
@@ -174,7 +174,7 @@ def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
 
 
 def _slabs(edges: Int) -> list[tuple[int, int]]:
-    """Samples in groups of at most _SLAB_BYTES, or of one."""
+    """Divide samples into groups of at most _SLAB_BYTES, or of one."""
     count = len(edges) - 1
     found = []
     first = 0
@@ -187,7 +187,7 @@ def _slabs(edges: Int) -> list[tuple[int, int]]:
 
 
 def _fetch(source: StoreFile, edges: Int) -> Fetch:
-    """Reads a few bytes at many offsets within a slab of samples."""
+    """Make a function that reads a few bytes at many offsets within a slab of samples."""
     start, end = int(edges[0]), int(edges[-1])
     if end - start > _SMALL_BYTES * (len(edges) - 1):
         return lambda offset, width: np.stack(
@@ -201,6 +201,6 @@ def _exactly(source: StoreFile, offset: int, length: int) -> Bytes:
     data = source.read(offset, length)
     if len(data) != length:
         raise source.flaw(
-            offset, f"{length:,} bytes are announced here, and {len(data):,} are there"
+            offset, f"{length:,} bytes are announced here, but only {len(data):,} exist"
         )
     return np.frombuffer(data, np.uint8)

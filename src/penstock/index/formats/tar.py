@@ -1,14 +1,14 @@
 """WebDataset: tar archives in which consecutive files with one stem form a sample.
 
-The key is the path up to the first dot of its last part; the rest, in lower case, is the extension
+The key is the path up to the first dot of its last part. The rest, in lower case, is the extension
 and names a field. Fields are the extensions that every sample has, in order of first appearance,
-unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`, of alternatives the
-first that a sample has. The extension `cls`, where every sample has it, is the label; `label` names
-another, or is "" for none. Labels are integers in ASCII, else names of classes.
+unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`. Of alternatives, the
+first that a sample has is taken. The extension `cls` is the label if every sample has it; `label`
+names another, or is "" for none. Labels are integers in ASCII, else names of classes.
 
-Files without a dot in their name, and those WebDataset takes for its own (`__x__/`), are left out,
-as WebDataset does; links and sparse files are refused. Key and extension come from the archive and
-are never used as paths.
+Files without a dot in their name, and those that WebDataset reserves (`__x__/`), are left out, as
+WebDataset does. Links and sparse files are refused. Key and extension come from the archive and are
+never used as paths.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Shard(NamedTuple):
     length: Int
     extensions: list[str]
     dropped: int
-    labels: tuple[Int, Int, Names]  # value, whether it is an integer, text: of each label member
+    labels: tuple[Int, Int, Names]  # of each label member: value, is it an integer, text
 
     def find(self, names: Sequence[str]) -> tuple[Int, Int]:
-        """Where each sample has the first of these extensions that it has: offset -1 for none."""
+        """Find each sample's first member with one of these extensions: offset -1 for none."""
         offset = np.full(len(self.at), -1, np.int64)
         length = np.zeros(len(self.at), np.int64)
         for name in reversed(names):
@@ -67,7 +67,7 @@ class Shard(NamedTuple):
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling; fields as a mapping from name to alternatives."""
+    """Return the options in canonical form: fields as a mapping from name to alternatives."""
     found = dict(options)
     for option, choices in _CHOICES.items():
         if found.get(option, choices[0]) not in choices:
@@ -112,7 +112,7 @@ def _canonical_fields(fields: Any) -> dict[str, list[str]]:
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the magic of ustar, GNU and pax; V7 archives, and compressed ones, by their names."""
+    """True if a file is an archive: ustar, GNU and pax by magic; V7 and compressed ones by name."""
     lower = name.lower()
     if head[257:262] == b"ustar":
         return True
@@ -204,12 +204,12 @@ def _walk(source: StoreFile, options: Mapping[str, Any]) -> Shard:
 
 
 def _in_every_sample(found: list[Shard]) -> list[str]:
-    """The extensions that every sample of every file has, in order of first appearance."""
+    """List the extensions that every sample of every file has, in order of first appearance."""
     common: list[str] | None = None
     for shard in found:
         if not len(shard.at):
             continue
-        # No sample has an extension twice: one that all have is counted once for each.
+        # No sample has an extension twice, so an extension that all have is counted once for each.
         counts = np.bincount(shard.extension, minlength=len(shard.extensions))
         here = {
             name
@@ -259,7 +259,7 @@ def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: 
 
 
 def _labels(files: Files, found: list[Shard], label: str) -> tuple[tuple[str, ...] | None, Int]:
-    """Integers as they are; where any label is none, names, in sorted order."""
+    """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
     for number, shard in enumerate(found):
         offset, _ = shard.find([label])
         for sample in np.flatnonzero(offset < 0)[:1].tolist():

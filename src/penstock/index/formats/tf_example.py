@@ -1,4 +1,4 @@
-"""tf.Example without TensorFlow: the bytes of one record as named lists of values."""
+"""Parser of tf.Example without TensorFlow: one record's bytes as named lists of values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Value = list[bytes] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
-"""What a feature holds: byte strings, floats or integers, any number of them."""
+"""Values of a feature: byte strings, floats or integers, any number of them."""
 
 
 class _Tag(NamedTuple):
@@ -28,10 +28,11 @@ class _Tag(NamedTuple):
 
 
 def parse_example(data: Buffer) -> dict[str, Value]:
-    """The features of a tf.Example by name; FormatError where the bytes are none.
+    """Parse the features of a tf.Example by name; FormatError if the bytes are not one.
 
-    Of a tf.SequenceExample, those of its context. Costs microseconds a feature: where only some
-    are wanted, `penstock.open(..., example=...)` finds them once, and reads nothing else.
+    For a tf.SequenceExample, these are the features of its context. A feature takes microseconds.
+    If only some are needed, `penstock.open(..., example=...)` finds them once, and reads nothing
+    else.
     """
     whole = memoryview(data).cast("B")
     found: dict[str, Value] = {}
@@ -52,7 +53,7 @@ def _text(tag: _Tag) -> str:
     try:
         return str(tag.data, "utf-8")
     except UnicodeDecodeError:
-        raise _damaged(tag.at, "the name of a feature is no UTF-8") from None
+        raise _damaged(tag.at, "the name of a feature is not UTF-8") from None
 
 
 def _values(feature: _Tag) -> Value:
@@ -65,7 +66,7 @@ def _values(feature: _Tag) -> Value:
         elif tag.number == 2:
             parts = [bytes(item.data) for item in _items(tag, (2, 5))]
             if any(len(part) % 4 for part in parts):
-                raise _damaged(tag.at, "packed floats are cut")
+                raise _damaged(tag.at, "packed floats are truncated")
             values = np.frombuffer(b"".join(parts), "<f4").astype(np.float32, copy=False)
         elif tag.number == 3:
             values = np.array(list(_integers(tag)), np.uint64).view(np.int64)
@@ -110,7 +111,7 @@ def _tags(data: memoryview, base: int) -> Iterator[_Tag]:
         elif wire == 2:
             length, at = _varint(data, at, base)
         else:
-            raise _damaged(base + start, "a field is of no type that tf.Example has")
+            raise _damaged(base + start, "a field has a type that tf.Example does not have")
         if length > len(data) - at:
             raise _damaged(base + start, "a value runs over the end of its message")
         yield _Tag(number, wire, value, data[at : at + length], base + at)
@@ -129,4 +130,4 @@ def _varint(data: memoryview, at: int, base: int) -> tuple[int, int]:
 
 
 def _damaged(at: int, what: str) -> FormatError:
-    return FormatError(f"no tf.Example: at byte {at:,} of the record: {what}")
+    return FormatError(f"not a tf.Example: at byte {at:,} of the record: {what}")

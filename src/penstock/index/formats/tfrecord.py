@@ -1,8 +1,8 @@
 """TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
 
-A file has no index: all of it is walked, by small reads where records are large. The checksum of
-each length is compared, those of the data on request (`check="all"`). `example` makes fields of
-features: each value lies in the file as it is, so that only what is wanted is read later.
+A file has no index: all of it is walked, by small reads if records are large. The checksum of each
+length is always compared, those of the data on request (`check="all"`). `example` makes fields of
+features: each value lies verbatim in the file, so that only the wanted ones are read later.
 Files compressed as a whole have no extents and are refused.
 """
 
@@ -41,7 +41,7 @@ _SUFFIXES = (".tfrecord", ".tfrecords")
 
 
 class Feature(NamedTuple):
-    """What the records of one file have of a feature; `first` is the first integer."""
+    """A feature in the records of one file; `first` is the first integer."""
 
     kind: npt.NDArray[np.uint8]
     values: Int
@@ -59,7 +59,7 @@ class Walked(NamedTuple):
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = dict(options)
     if found.get("check", "length") not in _CHECKS:
         raise UsageError(f"check is {found['check']!r}: use one of {', '.join(_CHECKS)}")
@@ -81,7 +81,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the checksum of the first length, which four bytes in a billion files have by chance."""
+    """True if the first length has its checksum, which one in four billion others has by chance."""
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
     length, stored = struct.unpack_from("<QI", head)
@@ -137,7 +137,7 @@ def _walk(source: StoreFile, check: str, names: list[str]) -> Walked:
 def _extents(
     files: Files, walked: list[Walked], number: int, name: str
 ) -> tuple[np.dtype[Any], Int, Int]:
-    """The dtype of a feature, and where it lies in each record."""
+    """Find the dtype of a feature, and its place in each record."""
     kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
     for file, each in enumerate(walked):
         feature = each.features[number]
@@ -178,6 +178,6 @@ def _refused(
 
 
 def _masked(data: bytes) -> int:
-    """The masked CRC-32C of a few bytes."""
+    """Compute the masked CRC-32C of a few bytes."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,10 +1,11 @@
 """Flat files of tokens, back to back, as nanoGPT and llm.c write them; and windows over tokens.
 
-window:        tokens of a sample but one: sample k of a file is the tokens k * window up to and
-               with (k + 1) * window, so that inputs and targets, shifted by one, come out of it.
-               Neighbours share one token; what does not fill a window is left out at the end.
-dtype:         of a token; uint16 by default. Files of llm.c say it themselves.
-header_bytes:  to skip at the start of each file; 1024 for llm.c.
+window:        tokens of a sample less one: sample k of a file has the tokens from k * window to
+               (k + 1) * window, both included, so that inputs and targets, shifted by one, can be
+               cut from it. Neighbours share one token. Tokens at the end that do not fill a window
+               are left out.
+dtype:         type of a token; uint16 by default. Files of llm.c state it themselves.
+header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Stretch(NamedTuple):
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     found = dict(options)
     if "window" in options:
         found["window"] = count_of("window", options["window"])
@@ -46,7 +47,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of flat files in their one spelling."""
+    """Return the options of flat files in canonical form."""
     if "window" not in options:
         raise UsageError("flat tokens need a window: give window=, the length of a sequence")
     found = canonical(options)
@@ -66,7 +67,7 @@ def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_of(name: str, value: Any, least: int = 1) -> int:
-    """A number from `least` on, or UsageError."""
+    """Return a number from `least` on, or UsageError."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -77,7 +78,7 @@ def count_of(name: str, value: Any, least: int = 1) -> int:
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one of llm.c."""
+    """True if a file is one of llm.c."""
     if len(head) < _LLMC_BYTES:
         return False
     magic, version = np.frombuffer(head[:8], "<i4").tolist()
@@ -105,7 +106,8 @@ def build(
     for file, (other, _) in enumerate(found):
         if other != kind:
             raise FormatError(
-                f"{files.path(file)} holds {other}, and {files.path(0)} {kind}: open them apart"
+                f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
+                f"separately"
             )
     part, layout = windows(files, [each for _, each in found], kind, window)
     return Index("tokens", files, (part,), (layout,), sources)
@@ -130,7 +132,7 @@ def _stretch(
     count = size // kind.itemsize
     if said not in (-1, count):
         raise source.flaw(
-            8, f"the header says {said:,} tokens, and {count:,} follow: fetch it anew"
+            8, f"the header says {said:,} tokens, but {count:,} follow: fetch it again"
         )
     return kind, Stretch(np.array([start], np.int64), np.array([count], np.int64))
 
@@ -138,7 +140,7 @@ def _stretch(
 def windows(
     files: Files, stretches: Sequence[Stretch], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
-    """The windows of each file's tokens, which may lie in several stretches."""
+    """Lay out the windows of each file's tokens, which may lie in several runs."""
     joined = [_joined(each, dtype.itemsize) for each in stretches]
     totals = [int(each.tokens.sum()) for each in joined]
     counts = [max(0, total - 1) // window for total in totals]
@@ -166,7 +168,7 @@ def windows(
 
 
 def _joined(given: Stretch, itemsize: int) -> Stretch:
-    """The same tokens with neighbours in one stretch, and none empty."""
+    """Join adjacent runs of tokens, and drop empty ones."""
     held = given.tokens > 0
     offset, tokens = given.offset[held], given.tokens[held]
     if not len(offset):
@@ -177,7 +179,7 @@ def _joined(given: Stretch, itemsize: int) -> Stretch:
 
 
 def _cut(given: Stretch, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
-    """The pieces of each window: how many, where, and of how many bytes."""
+    """Cut windows in pieces: their number for each window, and each piece's place and bytes."""
     edges = np.concatenate([[0], np.cumsum(given.tokens)])
     begin = np.arange(count, dtype=np.int64) * window
     end = begin + window + 1

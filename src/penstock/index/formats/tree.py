@@ -1,8 +1,8 @@
-"""A folder of files: each file is a sample, and the folder at the top that it lies in its class.
+"""Folders of files: each file is a sample, and its topmost sub-folder is its class.
 
-Where every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (empty
-ones too, so that a class has one label in training and validation data alike). Where any file
-lies at the top, there are no labels.
+If every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (also of
+empty ones, so that a class has the same label in training and validation data). If any file lies at
+the top, there are no labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     return {name: list(value) for name, value in options.items()}
 
 
@@ -48,7 +48,7 @@ def build(store: Store, progress: Progress | None, extensions: Sequence[str] = (
 
 
 def _classes(found: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
-    """The names of the classes and each file's label, or None twice for a flat folder."""
+    """Find the names of the classes and each file's label, or None twice for a flat folder."""
     if not found.folder.all():  # number 0 is the root: a file lies at the top
         return None, None
     tops = [found.folders.name(folder).split("/", 1)[0] for folder in range(len(found.folders))]

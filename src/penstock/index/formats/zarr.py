@@ -10,8 +10,8 @@ Options:
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
-    fill      True: chunks that are not there hold the fill value; by default they are an error,
-              for a lost file would read as zeros.
+    fill      True: chunks that do not exist hold the fill value; by default they are an error,
+              because a lost file would read as zeros.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ _TYPES = {
 
 
 def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+    """Return the options in canonical form."""
     return choice.canonical_arrays(options)
 
 
 def holds(store: Store) -> bool:
-    """Whether a folder is an array or a group."""
+    """True if a folder is an array or a group."""
     return not store.probe(unseen(store.root, list(_META)))[1].all()
 
 
 @dataclass
 class Array:
-    """What an array's metadata say.
+    """Metadata of an array.
 
-    chunk:   what lies in one file, a shard or a chunk; `inner`: of a shard, the chunks in it.
+    chunk:   shape of the part in one file, a shard or a chunk; `inner`: that of a shard's chunks.
     order:   the axes in the order in which a chunk stores them.
     codecs:  for numcodecs, in the order of encoding.
-    first:   whether a shard's index lies at its start.
+    first:   True if a shard's index lies at its start.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Array:
 
     @property
     def plain(self) -> bool:
-        """Whether chunks are verbatim."""
+        """True if chunks are verbatim."""
         return not self.codecs and self.order == tuple(range(len(self.shape)))
 
 
@@ -195,14 +195,14 @@ def _json(store: Store, name: str) -> Any:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{store.root}/{name} is no JSON ({error}): it was cut off") from None
+        raise FormatError(f"{store.root}/{name} is not JSON ({error}): it is truncated") from None
     if not isinstance(found, dict):
-        raise FormatError(f"{store.root}/{name} is no JSON object: write the array again")
+        raise FormatError(f"{store.root}/{name} is not a JSON object: write the array again")
     return found
 
 
 def _of_group(store: Store) -> dict[str, str]:
-    """The arrays right below the top, or the top itself."""
+    """List the arrays right below the top, or the top itself."""
     errors = store.probe(unseen(store.root, list(_META)))[1]
     if not errors[1] or (not errors[0] and _json(store, "zarr.json").get("node_type") == "array"):
         return {"data": ""}
@@ -216,10 +216,10 @@ def _of_group(store: Store) -> dict[str, str]:
 
 
 def _array(store: Store, path: str) -> Array:
-    """What the metadata of an array say."""
+    """Read and check the metadata of an array."""
     name = path.strip("/")
     if {"..", "."} & set(name.split("/")):
-        raise UsageError(f"{path!r} is no path of an array: paths lead down from the top")
+        raise UsageError(f"{path!r} is not the path of an array: paths lead down from the top")
     at = f"{name}/" if name else ""
     names = [f"{at}zarr.json", f"{at}.zarray"]
     errors = store.probe(unseen(store.root, names))[1]
@@ -263,7 +263,7 @@ def _type(where: str, text: Any) -> np.dtype[Any]:
 def _second(name: str, where: str, meta: str, found: Any) -> Array:
     shape = _sizes(found["shape"])
     if found["zarr_format"] != 2:
-        raise FormatError(f"{where} says version {found['zarr_format']!r}: write it again")
+        raise FormatError(f"{where} has version {found['zarr_format']!r}, not 2: write it again")
     order = tuple(range(len(shape)))
     codecs = [*(found.get("filters") or []), *filter(None, [found.get("compressor")])]
     return Array(
@@ -283,7 +283,7 @@ def _second(name: str, where: str, meta: str, found: Any) -> Array:
 
 def _third(name: str, where: str, meta: str, found: Any) -> Array:
     if found["zarr_format"] != 3 or found["node_type"] != "array":
-        raise FormatError(f"{where} is no array of version 3: name an array in it with fields=")
+        raise FormatError(f"{where} is not an array of version 3: name an array in it with fields=")
     shape = _sizes(found["shape"])
     if found["chunk_grid"]["name"] != "regular" or found["data_type"] not in _TYPES:
         raise FormatError(
@@ -326,7 +326,7 @@ def _third(name: str, where: str, meta: str, found: Any) -> Array:
 
 
 def _take_codecs(array: Array, codecs: Sequence[Any]) -> None:
-    """The codecs of version 3, as numcodecs names them."""
+    """Add the codecs of version 3 to the array, as numcodecs names them."""
     packed = False
     for each in codecs:
         name, settings = each["name"], dict(each.get("configuration") or {})
@@ -341,7 +341,7 @@ def _take_codecs(array: Array, codecs: Sequence[Any]) -> None:
             if settings.get("endian") == "big":
                 array.dtype = array.dtype.newbyteorder(">")
         elif packed and name in ("gzip", "zstd", "blosc", "crc32c"):
-            array.codecs.append({"id": name})  # what decoding needs is in the bytes
+            array.codecs.append({"id": name})  # the bytes hold everything that decoding needs
         elif packed and name.startswith("numcodecs."):
             array.codecs.append({**settings, "id": name.removeprefix("numcodecs.")})
         else:
@@ -368,7 +368,7 @@ def _separator(text: Any) -> str:
 def _chunk_files(
     store: Store, array: Array, fill: bool, progress: Progress | None
 ) -> tuple[Files, Int]:
-    """The files of an array's chunks that are there, and the number in the grid of each."""
+    """List the files of an array's chunks that exist, and the number in the grid of each."""
     grid = Grid(array.shape, array.chunk, 1, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
     total = math.prod(grid.cells)
     at = f"{array.name}/" if array.name else ""
@@ -390,14 +390,14 @@ def _chunk_files(
         raise _absent(files.path(int(np.argmax(errors != 0))))
     here = np.flatnonzero(errors == 0)
     if not len(here):
-        raise FormatError(f"{array.where}: none of its chunks is there")
+        raise FormatError(f"{array.where}: none of its chunks exists")
     return store.stat([every[number] for number in here.tolist()]), here
 
 
 def _absent(path: str) -> MissingError:
     return MissingError(
         f"{path} does not exist: a chunk was lost, or held only the fill value, which zarr leaves "
-        f"out; fill=True takes it so"
+        f"out; with fill=True absent chunks hold the fill value"
     )
 
 
@@ -409,7 +409,7 @@ def _grid(
     fill: bool,
     progress: Progress | None,
 ) -> Grid:
-    """The chunks of an array; those of shards by the index of each."""
+    """Locate the chunks of an array; those of shards by the index of each."""
     itemsize = array.dtype.itemsize
     outer = Grid(array.shape, array.chunk, itemsize, *_nowhere(array.shape, array.chunk))
     if array.inner is None:
@@ -418,8 +418,8 @@ def _grid(
         if array.plain:
             for row in np.flatnonzero(files.size != outer.chunk_bytes)[:1]:
                 raise FormatError(
-                    f"{files.path(int(row))} has {int(files.size[row]):,} bytes, a chunk has "
-                    f"{outer.chunk_bytes:,}: it was cut off"
+                    f"{files.path(int(row))} has {int(files.size[row]):,} bytes, but a chunk has "
+                    f"{outer.chunk_bytes:,}: it is truncated"
                 )
         for row in np.flatnonzero(files.size == 0)[:1]:
             raise FormatError(f"{files.path(int(row))} is empty: write the chunk again")
@@ -434,7 +434,7 @@ def _grid(
     for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
         raise FormatError(
             f"{files.path(int(row))} has {int(files.size[row]):,} bytes, less than its index of "
-            f"{size:,}: it was cut"
+            f"{size:,}: it is truncated"
         )
     inside = np.stack(np.unravel_index(np.arange(math.prod(per_shard)), per_shard), axis=1)
     for row, entries in enumerate(store.parse(files, parse, progress)):
@@ -459,7 +459,7 @@ def _nowhere(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, 
 
 
 def _shard(source: StoreFile, array: Array, size: int, chunk_bytes: int | None) -> Any:
-    """Offset and length of each chunk in a shard; length -1: absent."""
+    """Read offset and length of each chunk in a shard; length -1: absent."""
     place = 0 if array.first else source.size - size
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
@@ -476,7 +476,7 @@ def _shard(source: StoreFile, array: Array, size: int, chunk_bytes: int | None) 
     for row in np.flatnonzero(outside & ~absent)[:1]:
         raise source.flaw(
             place,
-            f"the shard's index says {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
+            f"the shard's index claims {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
             f"chunk {int(row)}: it is damaged",
         )
     found[absent] = 0, -1
@@ -491,7 +491,7 @@ def _is_label(array: Array) -> bool:
 
 
 def _labels(store: Store, array: Array, fill: bool, progress: Progress | None) -> tuple[Int, Files]:
-    """The labels, decoded now, and their files."""
+    """Read and decode the labels; return them and their files."""
     if not _is_label(array):
         raise UsageError(f"{array.where} is {array.dtype} of {array.shape}: labels are integers")
     files, number = _chunk_files(store, array, fill, progress)

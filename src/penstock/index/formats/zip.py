@@ -1,7 +1,7 @@
-"""The directory of a zip archive: where the bytes of each stored member lie.
+"""Directory of a zip archive: the places of the stored members' bytes.
 
-Every statement that is made twice is compared: central and local headers, ZIP64 and plain end
-records. Archives after a few bytes of something else are read where all offsets agree with that.
+Every value that an archive holds twice is compared: central and local headers, ZIP64 and plain end
+records. An archive after a few other bytes can be read if all offsets agree with that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DESCRIPTOR = 1 << 3  # sizes follow the data, and are 0 in the local header
 
 
 class Member(NamedTuple):
-    """One entry: its name, where its local header lies, and its data as it is stored.
+    """One entry: its name, the place of its local header, and its data as stored.
 
     offset, size:  of the data, once `located`; size is of the stored bytes.
     """
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class _End(NamedTuple):
-    """What the end records say: the directory, and by how much all offsets are shifted."""
+    """Content of the end records: the directory, and the shift of all offsets."""
 
     entries: int
     start: int
@@ -50,7 +50,7 @@ class _End(NamedTuple):
 
 
 def members(source: StoreFile) -> list[Member]:
-    """All entries but folders, each with the place of its data; FormatError at any contradiction.
+    """List all entries but folders, with the place of their data; FormatError at a contradiction.
 
     Reads the end, the directory, and the local header of every entry.
     """
@@ -79,7 +79,7 @@ def members(source: StoreFile) -> list[Member]:
 
 
 def _end(source: StoreFile) -> _End:
-    """The end records, which must end at the end of the file."""
+    """Read the end records, which must end at the end of the file."""
     length = min(source.size, _END.size + _COMMENT_MAX + _LOCATOR.size)
     tail = source.read(source.size - length, length)
     begins = []
@@ -119,7 +119,7 @@ def _end64(
         raise source.flaw(locator, "there is no ZIP64 end record of 56 bytes before its locator")
     _, length, _, _, number, number_start, here, count, size, offset = _END64.unpack(record)
     if length != _END64.size - 12:
-        raise source.flaw(begin, f"the ZIP64 end record has {length:,} bytes, and not 44")
+        raise source.flaw(begin, f"the ZIP64 end record has {length:,} bytes, not 44")
     if disk or number or number_start or disks > 1 or here != count:
         raise source.flaw(begin, "the archive is a part of several: join them")
     for name, short, limit, wide in zip(
@@ -151,7 +151,7 @@ def _checked(
 
 
 def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
-    """The entries, with their names as bytes and flags, as the directory has them."""
+    """Read the entries of the directory, with their names as bytes, and their flags."""
     data = source.read(end.start, end.size)
     found = []
     at = 0
@@ -163,7 +163,9 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
         magic, _, _, flags, method, _, _, _, stored, size, *lengths, disk, _, _, offset = entry
         name_bytes, extra_bytes, comment_bytes = lengths
         if magic != b"PK\1\2":
-            raise source.flaw(where, f"no member of the directory is here, but {magic!r}")
+            raise source.flaw(
+                where, f"a member of the directory should begin here, but {magic!r} does"
+            )
         at += _CENTRAL.size
         raw = data[at : at + name_bytes]
         extra = data[at + name_bytes : at + name_bytes + extra_bytes]
@@ -175,7 +177,7 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
             raise source.flaw(where, "the archive is a part of several: join them")
         if method == STORED and stored != size:
             raise source.flaw(
-                where, f"a stored member has {stored:,} bytes, and {size:,} uncompressed"
+                where, f"a stored member has {stored:,} bytes, but {size:,} uncompressed"
             )
         name = raw.decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
         member = Member(name, method, bool(flags & 1), offset + end.shift, 0, stored)
@@ -188,7 +190,7 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
 def _wide(
     source: StoreFile, where: int, extra: bytes, size: int, stored: int, offset: int
 ) -> tuple[int, int, int]:
-    """Sizes and offset, those that do not fit 32 bits from the ZIP64 field."""
+    """Return sizes and offset, taking those that do not fit 32 bits from the ZIP64 field."""
     wanted = [value == _U32 for value in (size, stored, offset)]
     if not any(wanted):
         return size, stored, offset
@@ -207,11 +209,11 @@ def _wide(
             )
             return size, stored, offset
         at += length
-    raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, and has none")
+    raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, but has none")
 
 
 def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Member:
-    """The member with the place of its data, which only its local header says."""
+    """Add the place of a member's data, which only its local header holds."""
     if member.header + _LOCAL.size > source.size:
         raise source.flaw(
             member.header, f"member {member.name!r} begins beyond the end of the file"
@@ -235,7 +237,7 @@ def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Membe
     if stored not in known or (method == STORED and size not in known):
         raise source.flaw(
             member.header,
-            f"member {member.name!r} has {stored:,} bytes here, and {member.size:,} in the "
+            f"member {member.name!r} has {stored:,} bytes here, but {member.size:,} in the "
             f"directory",
         )
     return member._replace(offset=member.header + _LOCAL.size + name_bytes + extra_bytes)
