@@ -49,7 +49,7 @@ class JointFiles:
         counts = np.ones(len(samples), np.int64)
         shares = []
         plain = True
-        for number, rows, own in split(self.first, samples):
+        for number, rows, own in split_by_part(self.first, samples):
             share, pieces = self.parts[number].pieces(own)
             shares.append((number, rows, share))
             if pieces is not None:
@@ -61,7 +61,7 @@ class JointFiles:
             np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
         )
         for number, rows, share in shares:
-            at = rows if plain else _ranges(start[rows], counts[rows])
+            at = rows if plain else _concatenate_ranges(start[rows], counts[rows])
             found.file[at] = share.file + np.uint32(self.first_file[number])
             found.offset[at] = share.offset
             found.length[at] = share.length
@@ -72,7 +72,7 @@ class JointFiles:
 
     def lengths(self, samples: Int) -> Int:
         found = np.empty(len(samples), np.int64)
-        for number, rows, own in split(self.first, samples):
+        for number, rows, own in split_by_part(self.first, samples):
             found[rows] = self.parts[number].lengths(own)
         return found
 
@@ -80,14 +80,14 @@ class JointFiles:
         raise UsageError("the index of a mixture cannot be saved: save those of its datasets")
 
 
-def _ranges(start: Int, counts: Int) -> Int:
+def _concatenate_ranges(start: Int, counts: Int) -> Int:
     """Concatenate the ranges from start[i] on, of counts[i] numbers each."""
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     return within + np.repeat(start, counts)
 
 
-def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
+def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
     """Split samples by part: the part's number, rows in `samples`, and numbers within the part."""
     part = np.searchsorted(first, samples, side="right") - 1
     found = []
@@ -108,7 +108,7 @@ class JointIndex(Index):
     def keys(self, samples: Samples) -> list[str]:
         """Return the names of samples, as their own datasets name them."""
         found = [""] * len(samples)
-        for number, rows, own in split(self.first, self._checked(samples)):
+        for number, rows, own in split_by_part(self.first, self._checked(samples)):
             for row, key in zip(rows.tolist(), self.parts[number].keys(own), strict=True):
                 found[row] = key
         return found
@@ -140,10 +140,10 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
     classes = {part.classes for part in parts}
     index = JointIndex(
         format="mixture",
-        files=_joined_files([part.files for part in parts]),
+        files=_join_files([part.files for part in parts]),
         fields=parts[0].fields,
         layouts=layouts,  # type: ignore[arg-type]
-        sources=_joined_files([part.sources for part in parts]),
+        sources=_join_files([part.sources for part in parts]),
         classes=parts[0].classes if len(classes) == 1 else None,
         # With different classes, the same number would mean something else.
         label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
@@ -176,7 +176,7 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
             )
 
 
-def _joined_files(tables: Sequence[Files]) -> Files:
+def _join_files(tables: Sequence[Files]) -> Files:
     """Join the tables of files: under the root they share, or "/" with absolute names."""
     roots = {files.root for files in tables}
     alone = len(roots) == 1
@@ -190,7 +190,7 @@ def _joined_files(tables: Sequence[Files]) -> Files:
     blobs, lengths = [], []
     for files in tables:
         prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")
-        names, sizes = _prefixed(files, os.fsencode(prefix))
+        names, sizes = _prefix_names(files, os.fsencode(prefix))
         blobs.append(names)
         lengths.append(sizes)
     return Files(
@@ -202,7 +202,7 @@ def _joined_files(tables: Sequence[Files]) -> Files:
     )
 
 
-def _prefixed(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
+def _prefix_names(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
     """Prefix all names: one blob, and the length of each; no Python object is made for a name."""
     sizes = np.diff(files.ends, prepend=0) + len(prefix)
     blob = np.empty(int(sizes.sum()), np.uint8)

@@ -28,17 +28,17 @@ Description = dict[str, Any]
 
 
 @functools.lru_cache(maxsize=8)
-def _block(value: int, dtype: str) -> npt.NDArray[Any]:
+def _make_block(value: int, dtype: str) -> npt.NDArray[Any]:
     block = np.full(limits.window_samples_max, value, dtype)
     block.flags.writeable = False
     return block
 
 
-def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
+def _repeat_value(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
     """Repeat one value: a read-only view, because fresh pages cost more than all arithmetic."""
     if count > limits.window_samples_max:
         return np.full(count, value, dtype)
-    return _block(value, dtype)[:count]
+    return _make_block(value, dtype)[:count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class Fixed:
             offset = samples * np.int64(self.stride_bytes)
             if self.base[0]:
                 offset += self.base[0]
-            return Extents(_constant(0, "u4", len(samples)), offset, lengths)
+            return Extents(_repeat_value(0, "u4", len(samples)), offset, lengths)
         file = self.file_of(samples)
         offset = samples - self.first.take(file)
         offset *= self.stride_bytes
@@ -91,7 +91,7 @@ class Fixed:
         return Extents(file.astype(np.uint32), offset, lengths)
 
     def lengths(self, samples: Int) -> Int:
-        return _constant(self.record_bytes, "i8", len(samples))
+        return _repeat_value(self.record_bytes, "i8", len(samples))
 
     def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
         if self.even:  # shards are mostly of one size, and dividing is faster than searching
@@ -153,14 +153,14 @@ class RowTable:
         else:
             file = self.file.take(samples)
         if self.offset is None:
-            offset = _constant(0, "i8", len(samples))
+            offset = _repeat_value(0, "i8", len(samples))
         else:
             offset = self.offset.take(samples)
         return Extents(file, offset, self.lengths(samples))
 
     def lengths(self, samples: Int) -> Int:
         if self.row_bytes is not None:
-            return _constant(self.row_bytes, "i8", len(samples))
+            return _repeat_value(self.row_bytes, "i8", len(samples))
         return self.length.take(samples)
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
@@ -185,7 +185,7 @@ class RowTable:
             return "there are not as many files as samples"
         if any(column is not None and len(column) != count for column in (self.file, self.offset)):
             return "columns differ in length"
-        return _outside(self.file, self.offset, self.length, files)
+        return _find_outside(self.file, self.offset, self.length, files)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +260,7 @@ class Pieces:
             return flaw
         if not len(self.file) == len(self.offset) == len(self.length):
             return "columns differ in length"
-        return _outside(self.file, self.offset, self.length, files)
+        return _find_outside(self.file, self.offset, self.length, files)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,7 +313,9 @@ class Chunked:
         return self.bands.flaw(files)
 
 
-def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files) -> str | None:
+def _find_outside(
+    file: FileIds | None, offset: Int | None, length: Int, files: Files
+) -> str | None:
     """Find extents that do not lie in their files: a message, or None."""
     if file is not None and len(file) and int(file.max()) >= len(files):
         return "a sample lies in a file that does not exist"
@@ -327,16 +329,16 @@ def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files
 Layout = Fixed | RowTable | Pieces | Chunked
 
 
-def of_sections(
+def rebuild_layout(
     described: Mapping[str, Any],
     prefix: str,
     sections: Mapping[str, npt.NDArray[Any]],
     files: Files,
 ) -> Layout:
     """Rebuild the layout of a saved index; builtin errors if it does not fit."""
-    get = functools.partial(column, sections)
+    get = functools.partial(take_column, sections)
     if described.get("bands") is not None:
-        bands = of_sections(described["bands"], prefix, sections, files)
+        bands = rebuild_layout(described["bands"], prefix, sections, files)
         assert isinstance(bands, RowTable | Pieces)
         return Chunked(get(f"{prefix}.bands.first", np.int64), bands)
     if described["record_bytes"] is not None:
@@ -358,7 +360,7 @@ def of_sections(
     )
 
 
-def column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
+def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
     """Take a section of a saved index; ValueError unless it has this type."""
     found = sections[key]
     if found.dtype != dtype:

@@ -26,7 +26,7 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
-from .layout import Chunked, Fixed, Layout, Pieces, RowTable, column, of_sections
+from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
 
 if TYPE_CHECKING:
     from ..engine import Store
@@ -102,7 +102,7 @@ class Index:
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", _fingerprint(self))
+            object.__setattr__(self, "fingerprint", _hash_identity(self))
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -254,8 +254,8 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sidecar, completely or not at all. OSError if that fails."""
-        header, sections = _packed(self)
-        sidecar.write(os.fspath(path), header, sections)
+        header, sections = _pack_index(self)
+        sidecar.write_sidecar(os.fspath(path), header, sections)
 
     @classmethod
     def load(
@@ -268,23 +268,23 @@ class Index:
                  `limits.sidecar_bytes_verified_max` bytes.
         """
         where = os.fspath(path)
-        header, sections = sidecar.read(where, verify)
+        header, sections = sidecar.read_sidecar(where, verify)
         if verify is None:
             verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
         try:
-            index = _unpacked(header, sections, root)
-            flaw = _flaw(index, int(header["count"])) if verify else None
+            index = _unpack_index(header, sections, root)
+            flaw = _find_flaw(index, int(header["count"])) if verify else None
         except _MALFORMED as error:
-            raise sidecar.damaged(where, f"the header is malformed ({error!r})") from None
+            raise sidecar.damaged_error(where, f"the header is malformed ({error!r})") from None
         if flaw is not None:
-            raise sidecar.damaged(where, flaw)
+            raise sidecar.damaged_error(where, flaw)
         return index
 
 
 # -- identity --------------------------------------------------------------------------------------
 
 
-def _fingerprint(index: Index) -> str:
+def _hash_identity(index: Index) -> str:
     """Hash the identity of the data to 128 bits; its place and time of writing do not count."""
     state = hashlib.blake2b(digest_size=16)
     for layout, part in zip(index.layouts, index.fields, strict=True):
@@ -317,12 +317,12 @@ def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None
 # -- sidecar ---------------------------------------------------------------------------------------
 
 
-def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
+def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
     """Pack the index into a JSON header and sections."""
-    sections = {f"files.{key}": column for key, column in _columns(index.files)}
+    sections = {f"files.{key}": column for key, column in _list_columns(index.files)}
     shared = index.sources is index.files
     if not shared:
-        sections |= {f"sources.{key}": column for key, column in _columns(index.sources)}
+        sections |= {f"sources.{key}": column for key, column in _list_columns(index.sources)}
     for number, layout in enumerate(index.layouts):
         sections |= layout.sections(f"field{number}", index.files)
     if index.label_column is not None:
@@ -339,7 +339,7 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
                 "dtype": part.dtype.str,
                 "shape": part.shape,
                 **layout.described(),
-                **({} if part.codec is None else {"codec": _plain(part.codec)}),
+                **({} if part.codec is None else {"codec": _describe_codec(part.codec)}),
             }
             for part, layout in zip(index.fields, index.layouts, strict=True)
         ],
@@ -353,31 +353,31 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
     return header, sections
 
 
-def _columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
+def _list_columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
     return [(key, getattr(files, key)) for key in ("names", "ends", "size", "mtime_ns")]
 
 
-def _unpacked(
+def _unpack_index(
     header: sidecar.Header, sections: Mapping[str, npt.NDArray[Any]], root: str | None
 ) -> Index:
     """Rebuild the index of a header and sections; builtin errors if they do not fit."""
     where = str(header["root"]) if root is None else root
-    files = _files(sections, "files", where)
-    sources = files if header["sources"] == "files" else _files(sections, "sources", where)
+    files = _take_files(sections, "files", where)
+    sources = files if header["sources"] == "files" else _take_files(sections, "sources", where)
     described = list(header["fields"])
     classes = header["classes"]
     return Index(
         format=str(header["format"]),
         files=files,
-        fields=tuple(_field(part) for part in described),
+        fields=tuple(_rebuild_field(part) for part in described),
         layouts=tuple(
-            of_sections(part, f"field{number}", sections, files)
+            rebuild_layout(part, f"field{number}", sections, files)
             for number, part in enumerate(described)
         ),
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
-        label_column=column(sections, "labels", np.int64) if "labels" in sections else None,
-        names=_names(sections) if "keys.ends" in sections else None,
+        label_column=take_column(sections, "labels", np.int64) if "labels" in sections else None,
+        names=_take_names(sections) if "keys.ends" in sections else None,
         options=dict(header["options"]),
         stamp=header.get("stamp"),
         racy=bool(header["racy"]),
@@ -385,25 +385,27 @@ def _unpacked(
     )
 
 
-def _plain(codec: Codec) -> list[Any]:
+def _describe_codec(codec: Codec) -> list[Any]:
     return [codec.name, dict(codec.options)]
 
 
-def _names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
-    return Names(column(sections, "keys.text", np.uint8), column(sections, "keys.ends", np.int64))
-
-
-def _files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
-    return Files(
-        root,
-        column(sections, f"{prefix}.names", np.uint8),
-        column(sections, f"{prefix}.ends", np.int64),
-        column(sections, f"{prefix}.size", np.int64),
-        column(sections, f"{prefix}.mtime_ns", np.int64),
+def _take_names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
+    return Names(
+        take_column(sections, "keys.text", np.uint8), take_column(sections, "keys.ends", np.int64)
     )
 
 
-def _field(part: Mapping[str, Any]) -> Field:
+def _take_files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
+    return Files(
+        root,
+        take_column(sections, f"{prefix}.names", np.uint8),
+        take_column(sections, f"{prefix}.ends", np.int64),
+        take_column(sections, f"{prefix}.size", np.int64),
+        take_column(sections, f"{prefix}.mtime_ns", np.int64),
+    )
+
+
+def _rebuild_field(part: Mapping[str, Any]) -> Field:
     dtype = np.dtype(str(part["dtype"]))
     if dtype.hasobject:
         raise ValueError(f"a field of {dtype}")
@@ -417,10 +419,10 @@ def _field(part: Mapping[str, Any]) -> Field:
     )
 
 
-def _flaw(index: Index, count: int) -> str | None:
+def _find_flaw(index: Index, count: int) -> str | None:
     """Find a contradiction within the index: a message, or None."""
     for name, files in (("files", index.files), ("sources", index.sources)):
-        flaw = _files_flaw(files)
+        flaw = _find_files_flaw(files)
         if flaw is not None:
             return f"{name}: {flaw}"
     if (index.files.size < 0).any():
@@ -456,7 +458,7 @@ def _flaw(index: Index, count: int) -> str | None:
     return None
 
 
-def _files_flaw(files: Files) -> str | None:
+def _find_files_flaw(files: Files) -> str | None:
     if not len(files.ends) == len(files.size) == len(files.mtime_ns):
         return "columns differ in length"
     if (np.diff(files.ends, prepend=0) < 0).any():

@@ -8,7 +8,7 @@ import pytest
 import penstock
 from penstock.errors import FormatError, MissingError, UsageError
 from penstock.index.codecs import CompressedChunk
-from penstock.index.codecs.zarr import claimed, decode
+from penstock.index.codecs.zarr import decode, read_claimed_bytes
 from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
 
 zarr = pytest.importorskip("zarr")
@@ -197,7 +197,7 @@ def test_a_claimed_size_is_seen_before_it_is_allocated(name, size):
     numcodecs = pytest.importorskip("numcodecs")
     data = np.random.default_rng(1).bytes(size)
     stored = bytearray(numcodecs.get_codec({"id": name}).encode(data))
-    assert claimed(name, bytes(stored[:18])) == size
+    assert read_claimed_bytes(name, bytes(stored[:18])) == size
     options = {
         "dtype": "|u1",
         "shape": [],

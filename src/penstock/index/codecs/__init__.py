@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from . import arrow, parquet, zarr
 from .registry import CompressedChunk, missing_library, rows
-from .thrift import BOOL, BYTES, INT, Reader
+from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
     "BOOL",
     "BYTES",
     "INT",
     "CompressedChunk",
-    "Reader",
+    "ThriftReader",
     "arrow",
     "missing_library",
     "parquet",

@@ -21,7 +21,7 @@ from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
 @cache
-def _codec(compression: str) -> Any:
+def _load_codec(compression: str) -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError:
@@ -29,7 +29,9 @@ def _codec(compression: str) -> Any:
     return pyarrow.Codec(compression)
 
 
-def plain(compression: str, data: bytes | memoryview, expected: int) -> bytes | memoryview:
+def decompress_buffer(
+    compression: str, data: bytes | memoryview, expected: int
+) -> bytes | memoryview:
     """Decompress a buffer; ValueError if its bytes are damaged.
 
     expected:  roughly the number of bytes to expect; a far larger size counts as damage. 0:
@@ -46,7 +48,7 @@ def plain(compression: str, data: bytes | memoryview, expected: int) -> bytes | 
     if not 0 <= size <= min(most, limits.decoded_band_bytes_max):
         raise ValueError(f"a buffer claims to decode to {size:,} bytes")
     try:
-        found = memoryview(_codec(compression).decompress(data[8:], size))
+        found = memoryview(_load_codec(compression).decompress(data[8:], size))
     except (OSError, MemoryError) as error:
         raise ValueError(str(error)) from None
     if len(found) != size:
@@ -61,33 +63,33 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     dtype = np.dtype(options["dtype"])
     if kind == "bits":
         size = -(-rows // 8)
-        data = _whole(compression, pieces[-1], size)
+        data = _read_array(compression, pieces[-1], size)
         flags: npt.NDArray[np.bool_] = np.unpackbits(data, bitorder="little")[:rows].view(np.bool_)
         return flags
     if kind == "fixed":
         shape = tuple(options["shape"])
         size = rows * dtype.itemsize * math.prod(shape)
-        values: npt.NDArray[Any] = _whole(compression, pieces[-1], size).view(dtype)
+        values: npt.NDArray[Any] = _read_array(compression, pieces[-1], size).view(dtype)
         return values.reshape(rows, *shape)
     width = int(options["width"])
     *masks, offsets, elements = pieces
-    ends = _whole(compression, offsets, (rows + 1) * width).view(f"<i{width}").astype(np.int64)
+    ends = _read_array(compression, offsets, (rows + 1) * width).view(f"<i{width}").astype(np.int64)
     start, end = ends[:-1], ends[1:].copy()
     if int(ends[0]) < 0 or (end < start).any():
         raise ValueError("the offsets are not ascending")
     for mask in masks:
-        bits = np.unpackbits(_whole(compression, mask, -(-rows // 8)), bitorder="little")
+        bits = np.unpackbits(_read_array(compression, mask, -(-rows // 8)), bitorder="little")
         end = np.where(bits[:rows] == 0, start, end)
     size = int(ends[-1])
     if size > limits.decoded_band_bytes_max // dtype.itemsize:
         raise ValueError(f"the values claim {size:,} elements")
-    data = _whole(compression, elements, size * dtype.itemsize)
+    data = _read_array(compression, elements, size * dtype.itemsize)
     return Packed(data.data, start * dtype.itemsize, end * dtype.itemsize)
 
 
-def _whole(compression: str, data: memoryview, size: int) -> npt.NDArray[np.uint8]:
+def _read_array(compression: str, data: memoryview, size: int) -> npt.NDArray[np.uint8]:
     """Decompress the first `size` bytes of a buffer; ValueError if there are fewer."""
-    found = plain(compression, data, size)
+    found = decompress_buffer(compression, data, size)
     if len(found) < size:
         raise ValueError(f"a buffer has {len(found):,} bytes, but {size:,} are needed")
     return np.frombuffer(found, np.uint8, size) if size else np.empty(0, np.uint8)

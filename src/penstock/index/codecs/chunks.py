@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def pasted(
+def paste_chunks(
     shape: tuple[int, ...],
     chunk: tuple[int, ...],
     parts: Sequence[npt.NDArray[Any] | None],

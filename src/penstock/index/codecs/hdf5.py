@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .chunks import pasted
+from .chunks import paste_chunks
 from .registry import CompressedChunk, Decoded, missing_library
 
 _DEFLATE, _SHUFFLE = 1, 2
@@ -39,15 +39,17 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     filters = variant["filters"]
     if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
         parts = [
-            _undone(piece, filters, masks.get(number, 0), dtype, chunk) if len(piece) else None
+            _undo_filters(piece, filters, masks.get(number, 0), dtype, chunk)
+            if len(piece)
+            else None
             for number, piece in enumerate(band.pieces())
         ]
         fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[0]
-        return pasted((band.samples, *row), chunk, parts, dtype, fill)
-    return _by_library(variant, band, masks, (band.samples, *row))
+        return paste_chunks((band.samples, *row), chunk, parts, dtype, fill)
+    return _decode_with_h5py(variant, band, masks, (band.samples, *row))
 
 
-def _undone(
+def _undo_filters(
     piece: memoryview,
     filters: Sequence[Sequence[Any]],
     mask: int,
@@ -61,7 +63,7 @@ def _undone(
         if mask >> number & 1:
             continue
         if filters[number][0] == _DEFLATE:
-            data = _inflated(data, size)
+            data = _inflate(data, size)
         else:
             stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
             if stored < 1 or len(data) % stored:
@@ -74,7 +76,7 @@ def _undone(
     return np.frombuffer(data, dtype).reshape(chunk)
 
 
-def _inflated(data: bytes | memoryview, size: int) -> bytes:
+def _inflate(data: bytes | memoryview, size: int) -> bytes:
     try:
         stream = zlib.decompressobj()
         found = stream.decompress(data, size + 1)
@@ -85,7 +87,7 @@ def _inflated(data: bytes | memoryview, size: int) -> bytes:
     return found
 
 
-def _by_library(
+def _decode_with_h5py(
     variant: Mapping[str, Any],
     band: CompressedChunk,
     masks: Mapping[int, int],

@@ -20,7 +20,7 @@ from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
 @cache
-def _library() -> Any:
+def _load_zstandard() -> Any:
     try:
         import zstandard
     except ModuleNotFoundError:
@@ -28,9 +28,9 @@ def _library() -> Any:
     return zstandard
 
 
-def _plain(data: memoryview) -> bytes:
+def _decompress(data: memoryview) -> bytes:
     """Decompress the data, up to the most bytes that a compressed chunk may decode to."""
-    library = _library()
+    library = _load_zstandard()
     most = limits.decoded_band_bytes_max
     try:
         announced = library.frame_content_size(data)
@@ -44,7 +44,7 @@ def _plain(data: memoryview) -> bytes:
 
 def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """Decode the wanted leaf of each sample of a compressed chunk."""
-    data = _plain(band.data)
+    data = _decompress(band.data)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])
     head = struct.Struct(f"<{leaves}I")
     at = 4 * (band.samples + 2) if options["whole"] else 0

@@ -3,7 +3,7 @@
 A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
 `shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
 in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level
-of nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
+of nesting, whether it may be null), `compression` (its number), `old` (see `_make_footer`).
 
 pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
 with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.
@@ -20,14 +20,14 @@ import numpy.typing as npt
 
 from ... import limits
 from .registry import CompressedChunk, Decoded, Packed, missing_library
-from .thrift import I32, I64, LIST, STRING, STRUCT, packed
+from .thrift import I32, I64, LIST, STRING, STRUCT, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
 MAGIC = b"PAR1"
 _OPTIONAL = 1
 
 
-def arrow() -> Any:
+def load_pyarrow() -> Any:
     """Import pyarrow with its Parquet part; UsageError if it is not installed."""
     try:
         import pyarrow.parquet
@@ -38,34 +38,35 @@ def arrow() -> Any:
 
 def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
-    pa = arrow()
+    pa = load_pyarrow()
     form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]
-    footer = _footer(form, len(band.data), band.samples)
+    footer = _make_footer(form, len(band.data), band.samples)
     size = len(footer).to_bytes(4, "little")
     file = pa.BufferReader(b"".join([MAGIC, band.data, footer, size, MAGIC]))
     try:
         with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             parts = opened.read_row_group(0, use_threads=False).column(0).chunks
-        return _samples(parts, options)
+        return _take_rows(parts, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
 
 
-def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
+def _make_footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
     """Make the footer of a file that has nothing but this chunk, at byte 4.
 
     `old` in the form: before Arrow 2.0, writers compressed pages of the second kind although these
     say "not compressed". The writer's name in the footer tells pyarrow so.
     """
     optional, physical = form["optional"], form["physical"]
-    root = packed([(4, STRING, b"root"), (5, I32, 1)])
+    root = pack_struct([(4, STRING, b"root"), (5, I32, 1)])
     levels = [
-        packed([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)]) for may in optional[:-1]
+        pack_struct([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)])
+        for may in optional[:-1]
     ]
     length = [(2, I32, form["length"])] if physical == FIXED else []
     leaf = [(1, I32, physical), *length, (3, I32, _OPTIONAL * optional[-1]), (4, STRING, b"a")]
-    schema = [root, *levels, packed(leaf)]
-    column = packed(
+    schema = [root, *levels, pack_struct(leaf)]
+    column = pack_struct(
         [
             (1, I32, physical),
             (2, LIST, (I32, [0])),
@@ -77,16 +78,16 @@ def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
             (9, I64, len(MAGIC)),
         ]
     )
-    chunk = packed([(2, I64, len(MAGIC)), (3, STRUCT, column)])
-    group = packed([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
+    chunk = pack_struct([(2, I64, len(MAGIC)), (3, STRUCT, column)])
+    group = pack_struct([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
     maker = [(6, STRING, b"parquet-cpp version 1.5.1")] if form["old"] else []
     head = [(1, I32, 2), (2, LIST, (STRUCT, schema)), (3, I64, rows), (4, LIST, (STRUCT, [group]))]
-    return packed([*head, *maker])
+    return pack_struct([*head, *maker])
 
 
-def _samples(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
+def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
     """Take the rows from Arrow arrays of numbers, strings, or structs of nothing but the column."""
-    pa = arrow()
+    pa = load_pyarrow()
     shape = options["shape"]
     found: list[Any] = []
     for part in parts:
@@ -97,16 +98,16 @@ def _samples(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
             raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
         found.append(part)
     if shape is None:
-        return _strings(found)
+        return _pack_strings(found)
     dtype = np.dtype(options["dtype"])
-    arrays = [_numbers(part, dtype, tuple(shape)) for part in found]
+    arrays = [_take_numbers(part, dtype, tuple(shape)) for part in found]
     return (
         arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
     )
 
 
-def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    pa = arrow()
+def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    pa = load_pyarrow()
     if pa.types.is_fixed_size_binary(part.type):
         width = part.type.byte_width
         raw = np.frombuffer(part.buffers()[-1], np.uint8, len(part) * width, part.offset * width)
@@ -121,7 +122,7 @@ def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     return values.astype(dtype)
 
 
-def _strings(parts: list[Any]) -> Packed:
+def _pack_strings(parts: list[Any]) -> Packed:
     """Pack byte strings into one buffer; pyarrow makes several arrays of 2 GiB and more."""
     data: list[Any] = [memoryview(b"")]
     starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]

@@ -66,7 +66,7 @@ The samples outlive the chunk: nothing in them may be a view of its bytes.
 """
 
 
-def _module(name: str) -> Decoder:
+def _import_decoder(name: str) -> Decoder:
     """Return the `decode` of the module of this name, which is imported at the first call."""
 
     def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
@@ -77,7 +77,7 @@ def _module(name: str) -> Decoder:
 
 
 CODECS: dict[str, Decoder] = {
-    name: _module(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
+    name: _import_decoder(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
 }
 
 
@@ -104,7 +104,7 @@ def missing_library(package: str, extra: str, what: str) -> UsageError:
     return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
 
 
-class Lately:
+class DecodedChunks:
     """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-
     safe.
 
@@ -129,7 +129,7 @@ class Lately:
 
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
         """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
-        size = _bytes_of(decoded)
+        size = _count_bytes(decoded)
         if size > self.bytes_max // 2:
             return
         with self._lock:
@@ -140,14 +140,14 @@ class Lately:
                 self.bytes -= self._held.popitem(last=False)[1][1]
 
 
-def _bytes_of(decoded: Decoded) -> int:
+def _count_bytes(decoded: Decoded) -> int:
     known = getattr(decoded, "nbytes", None)
     if known is not None:
         return int(known)
     return sum(len(decoded[row]) + 64 for row in range(len(decoded)))
 
 
-_lately = Lately(limits.decoded_bands_bytes_max)
+_recent = DecodedChunks(limits.decoded_bands_bytes_max)
 
 
 def rows(
@@ -164,7 +164,7 @@ def rows(
 
     ValueError if a chunk does not hold what its index says.
     """
-    decoded = [_decoded(codec, options, each, owner) for each in bands]
+    decoded = [_decode_chunk(codec, options, each, owner) for each in bands]
     arrays = [each for each in decoded if isinstance(each, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
@@ -177,15 +177,15 @@ def rows(
     return [decoded[b][r] for b, r in zip(band.tolist(), row.tolist(), strict=True)]
 
 
-def _decoded(
+def _decode_chunk(
     codec: str, options: Mapping[str, Any], band: CompressedChunk, owner: tuple[object, ...] | None
 ) -> Decoded:
     key = None if owner is None else (*owner, band.number)
-    held = None if key is None else _lately.get(key)
+    held = None if key is None else _recent.get(key)
     if held is None:
         held = CODECS[codec](options, band)
         if len(held) != band.samples:
             raise ValueError(f"{len(held)} samples were decoded, but {band.samples} are expected")
         if key is not None:
-            _lately.put(key, held)
+            _recent.put(key, held)
     return held

@@ -19,7 +19,7 @@ _TRUE, _FALSE, _BYTE, _I16, I32, I64, _DOUBLE, STRING, LIST, _SET, _MAP, STRUCT 
 _NESTED_MAX = 32
 
 
-class Reader:
+class ThriftReader:
     """Reader of values from bytes; ValueError, with the place, if they are damaged."""
 
     def __init__(self, data: bytes) -> None:
@@ -151,7 +151,7 @@ class Reader:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def packed(fields: Sequence[tuple[int, int, Any]]) -> bytes:
+def pack_struct(fields: Sequence[tuple[int, int, Any]]) -> bytes:
     """Pack a struct of (number, type, value), in ascending order of numbers.
 
     A value of `STRING` is bytes, of `STRUCT` a packed struct, of `LIST` the type of its elements
@@ -161,26 +161,26 @@ def packed(fields: Sequence[tuple[int, int, Any]]) -> bytes:
     before = 0
     for number, kind, value in fields:
         assert 0 < number - before < 16
-        out += bytes([(number - before) << 4 | kind]) + _packed(kind, value)
+        out += bytes([(number - before) << 4 | kind]) + _pack_value(kind, value)
         before = number
     return bytes(out) + b"\0"
 
 
-def _packed(kind: int, value: Any) -> bytes:
+def _pack_value(kind: int, value: Any) -> bytes:
     if kind in (I32, I64):
-        return _varint(value << 1 ^ value >> 63)
+        return _pack_varint(value << 1 ^ value >> 63)
     if kind == STRING:
-        return _varint(len(value)) + bytes(value)
+        return _pack_varint(len(value)) + bytes(value)
     if kind == LIST:
         inner, values = value
         assert len(values) < 1 << 31
-        head = bytes([0xF0 | inner]) + _varint(len(values))
-        return head + b"".join(_packed(inner, each) for each in values)
+        head = bytes([0xF0 | inner]) + _pack_varint(len(values))
+        return head + b"".join(_pack_value(inner, each) for each in values)
     assert kind == STRUCT
     return bytes(value)
 
 
-def _varint(value: int) -> bytes:
+def _pack_varint(value: int) -> bytes:
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .chunks import pasted
+from .chunks import paste_chunks
 from .registry import CompressedChunk, Decoded, missing_library
 
 CODECS = frozenset(
@@ -37,21 +37,23 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
     dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
     if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
         raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one compressed chunk")
-    parts = [_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()]
+    parts = [
+        _decode_grid_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()
+    ]
     fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
-    return pasted((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
+    return paste_chunks((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
 
 
-def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
+def _decode_grid_chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
     """Decode one chunk of the grid."""
     chunk, order = options["chunk"], options["order"]
     data: Any = piece
     size = math.prod(chunk) * dtype.itemsize
     for config in reversed(options["codecs"]):
-        said = claimed(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
+        said = read_claimed_bytes(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
         if said > 2 * size + _SPARE:
             raise ValueError(f"{config['id']} claims {said:,} bytes for a chunk of {size:,}")
-        data = _undone(config, data)
+        data = _undo_codec(config, data)
     found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
     if len(found) != size:
         raise ValueError(f"a chunk has {len(found):,} bytes, but {size:,} are expected")
@@ -59,9 +61,9 @@ def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) 
     return stored.transpose(np.argsort(order))
 
 
-def _undone(config: Mapping[str, Any], data: Any) -> Any:
+def _undo_codec(config: Mapping[str, Any], data: Any) -> Any:
     """Undo one codec."""
-    check(config)
+    check_codec(config)
     try:
         import numcodecs
     except ModuleNotFoundError:
@@ -72,7 +74,7 @@ def _undone(config: Mapping[str, Any], data: Any) -> Any:
         raise ValueError(f"{config.get('id')}: {error!r}") from None
 
 
-def claimed(codec: str, head: bytes) -> int:
+def read_claimed_bytes(codec: str, head: bytes) -> int:
     """Read the size that a chunk claims to decode to, which the codec would allocate.
 
     0 if it states none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard).
@@ -89,7 +91,7 @@ def claimed(codec: str, head: bytes) -> int:
     return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
 
 
-def check(config: Mapping[str, Any]) -> None:
+def check_codec(config: Mapping[str, Any]) -> None:
     """Check that a codec makes nothing but numbers of bytes; ValueError if not."""
     if config["id"] not in CODECS:
         raise ValueError(f"codec {config['id']!r} is not decoded")

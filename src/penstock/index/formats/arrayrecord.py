@@ -19,7 +19,7 @@ from ...errors import FormatError
 from ...extent import Int
 from ..layout import Pieces
 from ..table import Field, Index
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -36,7 +36,7 @@ _SIZE_MAX = 1 << 56
 _OPTIONS = "write it with the options 'group_size:1,uncompressed', or anew with `penstock convert`"
 
 
-class _Chunk(NamedTuple):
+class _RecordChunk(NamedTuple):
     """A chunk of few records, as it is stored.
 
     kind:     r simple, t transposed.
@@ -56,29 +56,31 @@ def sniff(head: bytes, _: str) -> bool:
 
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of all records, file after file."""
-    files, sources = files_of(store, place, progress)
-    found = store.parse(files, lambda _, source: _records(source), progress)
+    files, sources = list_files(store, place, progress)
+    found = store.parse(files, lambda _, source: _read_records(source), progress)
     lengths = np.concatenate([length for _, length in found])
     if not len(lengths):
         raise FormatError(f"{files.path(0)} holds no records")
     begin = np.concatenate([begin for begin, _ in found])
     owner = np.repeat(np.arange(len(found), dtype=np.uint32), [len(b) for b, _ in found])
-    first, sample, offset, length = _pieces(begin, lengths)
+    first, sample, offset, length = _cut_pieces(begin, lengths)
     layout = Pieces(first, owner[sample], offset, length)
     return Index(
         "arrayrecord", files, (Field("data", np.dtype(np.uint8), None),), (layout,), sources
     )
 
 
-def _records(source: StoreFile) -> tuple[Int, Int]:
+def _read_records(source: StoreFile) -> tuple[Int, Int]:
     """Read the start of each record's chunk, and the bytes of each record."""
-    footer_at = _postscript(source)
-    footer = _chunk(source, footer_at)
-    sizes, values = _simple(source, footer_at, footer)
+    footer_at = _find_footer(source)
+    footer = _read_chunk(source, footer_at)
+    sizes, values = _parse_simple(source, footer_at, footer)
     if not len(sizes):
         raise source.flaw(footer_at, "the footer is empty")
     ends = np.cumsum(sizes)
-    number, tag, value = _fields(source, footer_at, values[int(ends[0]) :], ends[1:] - ends[0])
+    number, tag, value = _decode_fields(
+        source, footer_at, values[int(ends[0]) :], ends[1:] - ends[0]
+    )
     count = len(sizes) - 1
     begin, length, records = (np.zeros(count, np.int64) for _ in range(3))
     for column, wanted in ((begin, 8), (length, 16), (records, 24)):
@@ -91,13 +93,13 @@ def _records(source: StoreFile) -> tuple[Int, Int]:
         )
     if not count:
         return begin, length
-    head = _chunk(source, int(begin[0]), 1)
+    head = _read_chunk(source, int(begin[0]), 1)
     if head.kind != b"r" or head.data[:1] != b"\0":
         raise source.flaw(int(begin[0]), f"records are compressed or transposed: {_OPTIONS}")
     if (begin < 0).any() or (length < 0).any() or int(length.max()) >= _SIZE_MAX:
         raise source.flaw(footer_at, "the footer holds impossible numbers: the file is damaged")
-    stored = 2 + _varint_bytes(length) + length
-    end = np.maximum(_behind(begin, _CHUNK_HEAD + stored), _rounded(begin + 1))
+    stored = 2 + _count_varint_bytes(length) + length
+    end = np.maximum(_find_end(begin, _CHUNK_HEAD + stored), _round_to_chunk(begin + 1))
     following = np.append(begin[1:], footer_at)
     for row in np.flatnonzero(end != following)[:1]:
         raise source.flaw(
@@ -108,7 +110,7 @@ def _records(source: StoreFile) -> tuple[Int, Int]:
     return begin, length
 
 
-def _postscript(source: StoreFile) -> int:
+def _find_footer(source: StoreFile) -> int:
     """Find the footer: the last block gives its place three times."""
     if source.size % _BLOCK or source.size < 2 * _BLOCK:
         raise FormatError(
@@ -116,9 +118,9 @@ def _postscript(source: StoreFile) -> int:
             f"{_BLOCK:,}: it is truncated, or a plain Riegeli file, which has no footer: {_OPTIONS}"
         )
     at = source.size - _BLOCK
-    sizes, values = _simple(source, at, _chunk(source, at))
+    sizes, values = _parse_simple(source, at, _read_chunk(source, at))
     ends = np.cumsum(sizes)
-    number, tag, value = _fields(source, at, values, ends)
+    number, tag, value = _decode_fields(source, at, values, ends)
     offsets, magics = value[tag == 8], value[tag == 16]
     if len(sizes) != 3 or len(offsets) != 3 or len(magics) != 3 or len(number) != 6:
         raise source.flaw(
@@ -135,20 +137,20 @@ def _postscript(source: StoreFile) -> int:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _chunk(source: StoreFile, begin: int, data_bytes: int | None = None) -> _Chunk:
+def _read_chunk(source: StoreFile, begin: int, data_bytes: int | None = None) -> _RecordChunk:
     """Read a chunk, with all of its data or the first `data_bytes` of them."""
-    head = _squeezed(source, begin, _CHUNK_HEAD)
+    head = _read_squeezed(source, begin, _CHUNK_HEAD)
     size = int.from_bytes(head[8:16], "little")
     if size > source.size:
         raise source.flaw(begin, f"a chunk claims {size:,} bytes, more than the file has")
     wanted = size if data_bytes is None else min(size, data_bytes)
-    whole = _squeezed(source, begin, _CHUNK_HEAD + wanted)
-    return _Chunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
+    whole = _read_squeezed(source, begin, _CHUNK_HEAD + wanted)
+    return _RecordChunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
 
 
-def _squeezed(source: StoreFile, begin: int, count: int) -> bytes:
+def _read_squeezed(source: StoreFile, begin: int, count: int) -> bytes:
     """Read `count` bytes from a chunk's beginning on, without the headers of blocks."""
-    end = int(_behind(np.int64(begin), np.int64(count)))
+    end = int(_find_end(np.int64(begin), np.int64(count)))
     if begin < 0 or end > source.size:
         raise source.flaw(begin, f"a chunk is announced here, but the file ends at {source.size:,}")
     data = source.read(begin, end - begin)
@@ -164,22 +166,22 @@ def _squeezed(source: StoreFile, begin: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _simple(source: StoreFile, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
+def _parse_simple(source: StoreFile, begin: int, chunk: _RecordChunk) -> tuple[Int, bytes]:
     """Return the sizes of a simple chunk's records, and the records end to end."""
     if chunk.kind != b"r" or chunk.data[:1] != b"\0":
         how = "transposed" if chunk.kind == b"t" else "compressed"
         raise source.flaw(begin, f"the file is {how}, or damaged: {_OPTIONS}")
     data = np.frombuffer(chunk.data, np.uint8)[1:]
-    head = _varints(source, begin, data[:10], 1)
+    head = _decode_varints(source, begin, data[:10], 1)
     if not len(head):
         raise source.flaw(begin, "a chunk has no sizes: the file is damaged")
-    width = int(_varint_bytes(head[:1])[0])
+    width = int(_count_varint_bytes(head[:1])[0])
     edge = width + int(head[0])
     if int(head[0]) < 0 or edge > len(data):
         raise source.flaw(
             begin, f"the sizes of a chunk have {head[0]:,} bytes, more than the chunk has"
         )
-    sizes = _varints(source, begin, data[width:edge])
+    sizes = _decode_varints(source, begin, data[width:edge])
     if len(sizes) != chunk.records or (sizes < 0).any() or (sizes > len(data)).any():
         raise source.flaw(begin, f"{len(sizes):,} sizes for {chunk.records:,} records")
     if int(sizes.sum()) != len(data) - edge:
@@ -192,7 +194,7 @@ def _simple(source: StoreFile, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
 # -- varints ---------------------------------------------------------------------------------------
 
 
-def _varints(
+def _decode_varints(
     source: StoreFile, begin: int, data: npt.NDArray[np.uint8], most: int | None = None
 ) -> Int:
     """Decode all varints of some bytes, or the first `most`; bit 63 makes a number negative."""
@@ -211,7 +213,7 @@ def _varints(
     return found.view(np.int64)
 
 
-def _varint_bytes(values: Int) -> Int:
+def _count_varint_bytes(values: Int) -> Int:
     """Count the bytes of the varints of these numbers, which are not negative."""
     found = np.ones(len(values), np.int64)
     for place in range(1, 9):
@@ -219,7 +221,7 @@ def _varint_bytes(values: Int) -> Int:
     return found
 
 
-def _fields(
+def _decode_fields(
     source: StoreFile, begin: int, values: bytes, ends: Int
 ) -> tuple[npt.NDArray[np.intp], Int, npt.NDArray[Any]]:
     """Decode the fields of messages that end at `ends` and hold numbers only.
@@ -227,7 +229,7 @@ def _fields(
     Returns for each field the number of its message, its tag and its value.
     """
     data = np.frombuffer(values, np.uint8)
-    found = _varints(source, begin, data)
+    found = _decode_varints(source, begin, data)
     places = np.flatnonzero(data < 128)
     if len(found) % 2:
         raise source.flaw(begin, "a message of this chunk is truncated")
@@ -237,24 +239,24 @@ def _fields(
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _behind(begin: Any, count: Any) -> Any:
+def _find_end(begin: Any, count: Any) -> Any:
     """Return the end of `count` bytes from `begin` on, with the headers of blocks between them."""
     return begin + count + _BLOCK_HEAD * ((count + (begin + _USABLE - 1) % _BLOCK) // _USABLE)
 
 
-def _rounded(place: Int) -> Int:
+def _round_to_chunk(place: Int) -> Int:
     """Round up to the next place at which a chunk may begin."""
     return place + np.maximum(0, -place % _BLOCK - (_USABLE - 1))
 
 
-def _pieces(begin: Int, length: Int) -> tuple[Int, Int, Int, Int]:
+def _cut_pieces(begin: Int, length: Int) -> tuple[Int, Int, Int, Int]:
     """Cut records in pieces: each record's first piece; each piece's record, offset and length."""
-    ahead = _CHUNK_HEAD + 2 + _varint_bytes(length)
-    start = _behind(begin, ahead + 1) - 1
-    stop = _behind(begin, ahead + length)
+    ahead = _CHUNK_HEAD + 2 + _count_varint_bytes(length)
+    start = _find_end(begin, ahead + 1) - 1
+    stop = _find_end(begin, ahead + length)
     low = start // _BLOCK
     count = np.where(length > 0, (stop - 1) // _BLOCK - low + 1, 0)
-    first = counted(count.tolist())
+    first = number_first(count.tolist())
     record = np.repeat(np.arange(len(begin)), count)
     nth = np.arange(len(record)) - first[record]
     block = (low[record] + nth) * _BLOCK

@@ -31,8 +31,8 @@ from ..codecs import arrow as codec
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import choice
-from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
-from .shards import counted, files_of
+from .arrow_ipc import MAGIC, MARKER, ArrowColumn, RecordBatch, Schema, read_messages
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    return choice.nulls(choice.canonical(options))
+    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -60,14 +60,14 @@ def sniff(head: bytes, _: str) -> bool:
     )
 
 
-def holds(store: Store) -> bool:
+def is_saved_dataset(store: Store) -> bool:
     """True if `datasets` saved this folder."""
     _, errors = store.probe(unseen(store.root, ["state.json", "dataset_dict.json"]))
     return not errors.all()
 
 
 @dataclass
-class Part:
+class ArrowPart:
     """Values of one column in one file.
 
     bases:    byte at which each batch's values begin, for values of one size.
@@ -76,7 +76,7 @@ class Part:
     nulls:    number of nulls; `first_null` is the row of the first.
     """
 
-    column: Column
+    column: ArrowColumn
     bases: list[int] = field(default_factory=list)
     offset: list[Int] = field(default_factory=list)
     length: list[Int] = field(default_factory=list)
@@ -87,13 +87,13 @@ class Part:
 
 
 @dataclass
-class Held:
+class ArrowContent:
     """Content of one file. `rows` is of each batch; batches without rows are left out."""
 
     schema: Schema
     rows: list[int]
     compression: str
-    parts: dict[str, Part]
+    parts: dict[str, ArrowPart]
 
 
 def build(
@@ -106,26 +106,26 @@ def build(
     nulls: str = "error",
 ) -> Index:
     """The index of all rows, file after file."""
-    files, sources = _files(store, place, progress)
+    files, sources = _list_files(store, place, progress)
 
-    def parse(_: int, source: StoreFile) -> Held:
-        return held_in(source, fields, label, nulls)
+    def parse(_: int, source: StoreFile) -> ArrowContent:
+        return parse_file(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
-    return index_of("arrow", files, sources, held, fields, label, nulls)
+    return make_index("arrow", files, sources, held, fields, label, nulls)
 
 
-def index_of(
+def make_index(
     format: str,
     files: Files,
     sources: Files,
-    held: list[Held],
+    held: list[ArrowContent],
     columns: Sequence[str] | None = None,
     label: str | None = None,
     nulls: str = "error",
 ) -> Index:
     """Make the index of all rows of the parsed files."""
-    parts = _agreed(files, held)
+    parts = _collect_parts(files, held)
     total = sum(sum(each.rows) for each in held)
     if not total:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
@@ -133,19 +133,19 @@ def index_of(
         raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     label_column = None
     classes = None
-    named = _label_of(held[0], columns, label)
+    named = _choose_label(held[0], columns, label)
     if named is not None:
         _check_nulls(files, held, parts.pop(named), named, "error")
         values = [each for one in held for each in one.parts[named].labels]
         label_column = np.concatenate(values) if values else np.zeros(0, np.int64)
-        classes = _classes(held[0].schema, named, label_column)
+        classes = _read_classes(held[0].schema, named, label_column)
     fields: list[Field] = []
     layouts: list[Layout] = []
     for name, each in parts.items():
         if columns is None and sum(part.nulls for part in each) == total:
             continue
         _check_nulls(files, held, each, name, nulls)
-        made, layout = _field(files, held, each)
+        made, layout = _make_field(files, held, each)
         fields.append(made)
         layouts.append(layout)
     if not fields:
@@ -161,13 +161,13 @@ def index_of(
     )
 
 
-def _files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
+def _list_files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
     """List the files of a place.
 
     Of a saved dataset only those in its list, since others lie beside.
     """
-    if place.kind != "folder" or not holds(store):
-        return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    if place.kind != "folder" or not is_saved_dataset(store):
+        return list_files(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     state = store.read("state.json", 0, limits.header_bytes_max) if _has_state(store) else b""
     if not state:
         raise UsageError(f"{store.root} holds several splits: open one of its folders")
@@ -195,12 +195,12 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def held_in(
+def parse_file(
     source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
-) -> Held:
+) -> ArrowContent:
     """Parse one file for the columns asked for."""
-    schema, batches = messages(source)
-    known = choice.by_name(source.path, [each.name for each in schema.columns])
+    schema, batches = read_messages(source)
+    known = choice.number_columns(source.path, [each.name for each in schema.columns])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -215,8 +215,10 @@ def held_in(
             f"{source.path} holds batches of different compression ({', '.join(sorted(methods))}): "
             f"write it again"
         )
-    held = Held(schema, [batch.rows for batch in batches], methods.pop() if methods else "", {})
-    named = _label_of_columns({each.name: each for each in wanted}, label)
+    held = ArrowContent(
+        schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
+    )
+    named = _find_label({each.name: each for each in wanted}, label)
     for each in wanted:
         if each.refused:
             if columns is not None:
@@ -228,15 +230,15 @@ def held_in(
                     f"(fields={rest})"
                 )
             continue
-        part = held.parts[each.name] = Part(each)
+        part = held.parts[each.name] = ArrowPart(each)
         row = 0
         for batch in batches:
-            _take(source, batch, part, row, nulls, each.name == named)
+            _add_batch(source, batch, part, row, nulls, each.name == named)
             row += batch.rows
     return held
 
 
-def moved(held: Held, start: int) -> Held:
+def shift_places(held: ArrowContent, start: int) -> ArrowContent:
     """Shift all places, for a table that does not begin at the start of its file."""
     for part in held.parts.values():
         part.bases = [base + start for base in part.bases]
@@ -245,8 +247,8 @@ def moved(held: Held, start: int) -> Held:
     return held
 
 
-def _take(
-    source: StoreFile, batch: Batch, part: Part, row: int, nulls: str, is_label: bool
+def _add_batch(
+    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, nulls: str, is_label: bool
 ) -> None:
     """Add the values of a column in one batch to its part."""
     column, rows = part.column, batch.rows
@@ -273,7 +275,7 @@ def _take(
     ]
     missing = None
     if masks:
-        missing = _nulls(source, batch, masks, rows)
+        missing = _read_nulls(source, batch, masks, rows)
         if part.first_null < 0:
             part.first_null = row + int(np.argmax(missing))
         part.nulls += int(np.count_nonzero(missing))
@@ -286,17 +288,17 @@ def _take(
         size = rows * column.dtype.itemsize
         if not batch.compression and size > first[1]:
             raise source.flaw(first[0], f"there are {first[1]:,} bytes of labels for {rows:,} rows")
-        data = _plain(source, batch, first, size)
+        data = _read_buffer(source, batch, first, size)
         if len(data) < size:
             raise source.flaw(
                 first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows"
             )
         values = np.frombuffer(data, column.dtype, rows)
-        part.labels.append(choice.labels(source.path, column.name, values))
+        part.labels.append(choice.convert_labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
         part.pieces.append([*masks, *extents])
     elif column.kind == "fixed":
-        size = rows * _row_bytes(column)
+        size = rows * _count_row_bytes(column)
         if size > first[1]:
             raise source.flaw(
                 first[0],
@@ -304,39 +306,39 @@ def _take(
             )
         part.bases.append(first[0])
     else:
-        offset, length = _varied(source, column, first, extents[1], rows)
+        offset, length = _read_varied(source, column, first, extents[1], rows)
         if missing is not None:
             length[missing] = 0
         part.offset.append(offset)
         part.length.append(length)
 
 
-def _row_bytes(column: Column) -> int:
+def _count_row_bytes(column: ArrowColumn) -> int:
     found = Field("", column.dtype, column.shape).nbytes
     assert found is not None
     return found
 
 
-def _plain(
-    source: StoreFile, batch: Batch, extent: tuple[int, int], size: int
+def _read_buffer(
+    source: StoreFile, batch: RecordBatch, extent: tuple[int, int], size: int
 ) -> bytes | memoryview:
     """Read a buffer and decompress it."""
     try:
-        return codec.plain(batch.compression, source.read(*extent), size)
+        return codec.decompress_buffer(batch.compression, source.read(*extent), size)
     except UsageError:
         raise
     except ValueError as error:
         raise source.flaw(extent[0], f"a buffer is damaged: {error}: write it again") from None
 
 
-def _nulls(
-    source: StoreFile, batch: Batch, masks: list[tuple[int, int]], rows: int
+def _read_nulls(
+    source: StoreFile, batch: RecordBatch, masks: list[tuple[int, int]], rows: int
 ) -> npt.NDArray[np.bool_]:
     """Read the mask of the null rows."""
     size = -(-rows // 8)
     missing = np.zeros(rows, np.bool_)
     for place, length in masks:
-        data = _plain(source, batch, (place, length), size)
+        data = _read_buffer(source, batch, (place, length), size)
         if len(data) < size:
             raise source.flaw(place, f"there are {len(data):,} bytes of validity for {rows:,} rows")
         bits = np.unpackbits(np.frombuffer(data, np.uint8, size), bitorder="little")
@@ -344,8 +346,12 @@ def _nulls(
     return missing
 
 
-def _varied(
-    source: StoreFile, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
+def _read_varied(
+    source: StoreFile,
+    column: ArrowColumn,
+    offsets: tuple[int, int],
+    data: tuple[int, int],
+    rows: int,
 ) -> tuple[Int, Int]:
     """Read the place and length of each row's bytes."""
     place, held = offsets
@@ -372,7 +378,7 @@ def _varied(
 # -- all files -------------------------------------------------------------------------------------
 
 
-def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
+def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[ArrowPart]]:
     """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
     compression = next((each.compression for each in held if each.rows), "")
@@ -392,7 +398,9 @@ def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
     return {name: [each.parts[name] for each in held] for name in first.parts}
 
 
-def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, nulls: str) -> None:
+def _check_nulls(
+    files: Files, held: list[ArrowContent], parts: list[ArrowPart], name: str, nulls: str
+) -> None:
     """Check for nulls that cannot be a sample: FormatError at the first."""
     fixed = parts[0].column.kind != "varied"
     for file, part in enumerate(parts):
@@ -405,7 +413,9 @@ def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, n
             )
 
 
-def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, Layout]:
+def _make_field(
+    files: Files, held: list[ArrowContent], parts: list[ArrowPart]
+) -> tuple[Field, Layout]:
     """Make the field and layout of one column of all files."""
     column = parts[0].column
     made = Field(column.name, column.dtype, column.shape)
@@ -418,8 +428,8 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
             "shape": None if column.shape is None else list(column.shape),
             "width": column.width,
         }
-        first = counted([rows for each in held for rows in each.rows])
-        layout = Chunked(first, _bands(parts))
+        first = number_first([rows for each in held for rows in each.rows])
+        layout = Chunked(first, _lay_out_chunks(parts))
         return Field(column.name, column.dtype, column.shape, Codec("arrow", options)), layout
     counts = np.array([sum(each.rows) for each in held], np.int64)
     file = np.repeat(np.arange(len(held), dtype=np.uint32), counts)
@@ -428,32 +438,32 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
         offset = np.concatenate([*none, *(one for part in parts for one in part.offset)])
         length = np.concatenate([*none, *(one for part in parts for one in part.length)])
         return made, RowTable(file, offset, length)
-    size = _row_bytes(column)
+    size = _count_row_bytes(column)
     if all(len(part.bases) <= 1 for part in parts):
         base = np.array([part.bases[0] if part.bases else 0 for part in parts], np.int64)
-        return made, Fixed(counted(counts.tolist()), base, size)
+        return made, Fixed(number_first(counts.tolist()), base, size)
     rows = [rows for each in held for rows in each.rows]
-    first = counted(rows)
+    first = number_first(rows)
     inside = np.arange(int(first[-1])) - np.repeat(first[:-1], rows)
     bases = np.array([base for part in parts for base in part.bases], np.int64)
     offset = np.repeat(bases, rows) + inside * size
     return made, RowTable(file, offset, np.full(len(offset), size, np.int64))
 
 
-def _bands(parts: list[Part]) -> Pieces:
+def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
     """Lay out the buffers of each batch as compressed chunks."""
     bands = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
     extents = [extent for _, pieces in bands for extent in pieces]
     table = np.array(extents, np.int64).reshape(-1, 2)
     counts = [len(pieces) for _, pieces in bands]
     file = np.repeat(np.array([file for file, _ in bands], np.uint32), counts)
-    return Pieces(counted(counts), file, table[:, 0].copy(), table[:, 1].copy())
+    return Pieces(number_first(counts), file, table[:, 0].copy(), table[:, 1].copy())
 
 
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _label_of_columns(columns: Mapping[str, Column], label: str | None) -> str | None:
+def _find_label(columns: Mapping[str, ArrowColumn], label: str | None) -> str | None:
     if label is not None:
         return label or None
     return next(
@@ -462,14 +472,16 @@ def _label_of_columns(columns: Mapping[str, Column], label: str | None) -> str |
     )
 
 
-def _is_label(column: Column) -> bool:
+def _is_label(column: ArrowColumn) -> bool:
     return column.kind == "fixed" and column.shape == () and column.dtype.kind in "iu"
 
 
-def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> str | None:
+def _choose_label(
+    held: ArrowContent, columns: Sequence[str] | None, label: str | None
+) -> str | None:
     """Return the name of the column of labels, or None."""
     found = {name: part.column for name, part in held.parts.items()}
-    named = _label_of_columns(found, label)
+    named = _find_label(found, label)
     if named is not None and not _is_label(found[named]):
         raise UsageError(
             f"label is {named!r}, a column of {found[named].dtype}: labels are single integers"
@@ -477,7 +489,7 @@ def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> s
     return named
 
 
-def _classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
+def _read_classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
     """Return the names of classes that `datasets` keeps in the metadata, if they fit."""
     try:
         features = json.loads(schema.metadata["huggingface"])["info"]["features"]

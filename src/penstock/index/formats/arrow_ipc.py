@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import FormatError
-from .flatbuffer import Table
+from .flatbuffer import FlatTable
 
 if TYPE_CHECKING:
     from ...engine import StoreFile
@@ -53,7 +53,7 @@ _BUFFERS = {
 
 
 @dataclass(frozen=True)
-class Column:
+class ArrowColumn:
     """One column, or one part of a struct, as a field of samples.
 
     name:     of a part: the names of the structs, and its own, with dots between.
@@ -90,12 +90,12 @@ class Column:
 class Schema(NamedTuple):
     """The columns of a file, and its metadata."""
 
-    columns: list[Column]
+    columns: list[ArrowColumn]
     metadata: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """One record batch.
 
     at:           byte of the file where its message begins.
@@ -130,10 +130,10 @@ class Batch:
         return self.start + offset, length
 
 
-def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
+def read_messages(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     """Read the schema of a stream or file, and its batches in order; or FormatError."""
     try:
-        return _file(source) if source.read(0, 6) == MAGIC else _stream(source)
+        return _read_file(source) if source.read(0, 6) == MAGIC else _read_stream(source)
     except (ValueError, IndexError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
@@ -142,7 +142,7 @@ def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
         ) from None
 
 
-def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
+def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     size = source.size
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
@@ -153,12 +153,12 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
     length = int.from_bytes(tail[:4], "little", signed=True)
     if not 4 <= length <= min(size - 18, 64 * limits.header_bytes_max):
         raise source.flaw(size - 10, f"the footer has {length:,} bytes: the file is damaged")
-    footer = Table.root(source.read(size - 10 - length, length))
+    footer = FlatTable.root(source.read(size - 10 - length, length))
     _check_version(footer.integer(0, 2), source, size - 10 - length)
     table = footer.table(1)
     if table is None:
         raise source.flaw(size - 10 - length, "the footer has no schema: write the file again")
-    schema = _schema(table, source)
+    schema = _parse_schema(table, source)
     end = size - 10 - length
     batches = []
     last = 8
@@ -173,22 +173,22 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
         last = at + metadata + body
     for at, metadata, _, body in blocks.tolist():
         message = source.read(at, metadata)
-        held = _message(message, source, at)
+        held = _parse_message(message, source, at)
         if held is None or held.kind != _BATCH or held.body != body:
             raise source.flaw(
                 at, "the footer lists a batch here, but there is none: write the file again"
             )
-        batches.append(_batch(held, source, at, at + metadata))
+        batches.append(_parse_batch(held, source, at, at + metadata))
     return schema, batches
 
 
-def _stream(source: StoreFile) -> tuple[Schema, list[Batch]]:
+def _read_stream(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     at, schema, batches = 0, None, []
-    for at, held in _walk(source):
+    for at, held in _walk_stream(source):
         if held.kind == _SCHEMA and schema is None:
-            schema = _schema(held.header, source)
+            schema = _parse_schema(held.header, source)
         elif held.kind == _BATCH and schema is not None:
-            batches.append(_batch(held, source, at, at + 8 + held.length))
+            batches.append(_parse_batch(held, source, at, at + 8 + held.length))
         elif held.kind != _DICTIONARY or schema is None:
             raise source.flaw(at, f"a message of kind {held.kind} out of place: write it again")
     if schema is None:
@@ -198,12 +198,12 @@ def _stream(source: StoreFile) -> tuple[Schema, list[Batch]]:
 
 class _Message(NamedTuple):
     kind: int
-    header: Table
+    header: FlatTable
     body: int
     length: int
 
 
-def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
+def _walk_stream(source: StoreFile) -> Iterator[tuple[int, _Message]]:
     """Yield the messages of a stream, each with its place; the stream must have its end marker."""
     at, size = 0, source.size
     while True:
@@ -230,7 +230,7 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
             raise source.flaw(
                 at, f"metadata of {length:,} bytes, but {size - at - 8:,} are left: it is truncated"
             )
-        held = _message(
+        held = _parse_message(
             head if length + 8 <= len(head) else source.read(at, 8 + length), source, at
         )
         if held is None:
@@ -244,12 +244,12 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
         at += 8 + length + held.body
 
 
-def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
+def _parse_message(data: bytes, source: StoreFile, at: int) -> _Message | None:
     """Parse a message; `data` begins with its marker. None if there is none."""
     length = int.from_bytes(data[4:8], "little", signed=True)
     if data[:4] != MARKER or not 0 < length <= len(data) - 8:
         return None
-    table = Table.root(data[8 : 8 + length])
+    table = FlatTable.root(data[8 : 8 + length])
     _check_version(table.integer(0, 2), source, at)
     header = table.table(2)
     if header is None:
@@ -262,7 +262,7 @@ def _check_version(version: int, source: StoreFile, at: int) -> None:
         raise source.flaw(at, f"Arrow metadata of version {version + 1}: only 4 and 5 can be read")
 
 
-def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
+def _parse_batch(held: _Message, source: StoreFile, at: int, start: int) -> RecordBatch:
     header = held.header
     rows = header.integer(0, 8)
     compression = header.table(3)
@@ -277,7 +277,7 @@ def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
     views = header.structs(4, "<i8")
     if ((views < 0) | (views > _COLUMNS_MAX)).any():
         raise source.flaw(at, "a view column with too many buffers: the file is damaged")
-    return Batch(
+    return RecordBatch(
         at, start, held.body, rows, header.structs(1, PAIR), header.structs(2, PAIR), method, views
     )
 
@@ -285,29 +285,29 @@ def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
 # -- schema ----------------------------------------------------------------------------------------
 
 
-def _schema(table: Table, source: StoreFile) -> Schema:
+def _parse_schema(table: FlatTable, source: StoreFile) -> Schema:
     if table.integer(0, 2):
         raise FormatError(
             f"{source.path} is big-endian Arrow, which cannot be read: write it again on this "
             f"machine"
         )
-    walk = _Walk()
+    walk = _ColumnCounter()
     for each in table.tables(1):
         walk.column(each, "", (), (), 0)
     pairs = {each.text(0): each.text(1) for each in table.tables(2)}
     return Schema(walk.columns, pairs)
 
 
-class _Walk:
+class _ColumnCounter:
     """Counter of nodes and buffers over the columns, depth first, in the order of the batches."""
 
     def __init__(self) -> None:
-        self.columns: list[Column] = []
+        self.columns: list[ArrowColumn] = []
         self.node = self.buffer = self.views = self.seen = 0
 
     def column(
         self,
-        field: Table,
+        field: FlatTable,
         around: str,
         nodes: tuple[int, ...],
         validity: tuple[tuple[int, int], ...],
@@ -318,7 +318,7 @@ class _Walk:
         kind = self._type(field, depth)
         nodes = (*nodes, self.node)
         validity = (*validity, (self.buffer, self.views))
-        own = Column(
+        own = ArrowColumn(
             name,
             nodes=nodes,
             validity=validity,
@@ -337,7 +337,7 @@ class _Walk:
             for child in field.tables(5):
                 self.column(child, f"{name}.", nodes, validity, depth + 1)
             return
-        simple = _simple(kind, header)
+        simple = _map_simple(kind, header)
         if kind == "fixed-size list" or kind in ("list", "large list"):
             self.columns.append(self._list(own, kind, field, header, depth))
             return
@@ -350,8 +350,8 @@ class _Walk:
             self.columns.append(replace(own, **simple))
 
     def _list(
-        self, own: Column, kind: str, field: Table, header: Table | None, depth: int
-    ) -> Column:
+        self, own: ArrowColumn, kind: str, field: FlatTable, header: FlatTable | None, depth: int
+    ) -> ArrowColumn:
         """Make the column of lists of numbers, of one length or of varying lengths."""
         children = field.tables(5)
         self._count(kind)
@@ -371,7 +371,7 @@ class _Walk:
             depth += 1
             inner.append(self.node)
             element = self._type(child, depth + 1)
-        found = _simple(element, child.table(3))
+        found = _map_simple(element, child.table(3))
         data, views = self.buffer + 1, self.views
         self._skip(child, depth + 1)
         if child.table(4) is not None or isinstance(found, str) or found["kind"] != "fixed":
@@ -390,7 +390,7 @@ class _Walk:
         # Offsets are its own second buffer, the values those of its child, two further on.
         return replace(own, kind="varied", dtype=dtype, shape=None, width=width, inner=tuple(inner))
 
-    def _skip(self, field: Table, depth: int) -> None:
+    def _skip(self, field: FlatTable, depth: int) -> None:
         """Count the nodes and buffers of a column that is not read."""
         kind = self._type(field, depth)
         if field.table(4) is not None:
@@ -400,7 +400,7 @@ class _Walk:
         for child in field.tables(5):
             self._skip(child, depth + 1)
 
-    def _type(self, field: Table, depth: int) -> str:
+    def _type(self, field: FlatTable, depth: int) -> str:
         self.seen += 1
         if depth > _DEPTH_MAX or self.seen > 4 * _COLUMNS_MAX:
             raise ValueError(f"columns nested deeper than {_DEPTH_MAX}, or too many")
@@ -409,7 +409,7 @@ class _Walk:
             raise ValueError(f"a column of unknown type {number}")
         return _TYPES[number]
 
-    def _count(self, kind: str, header: Table | None = None) -> None:
+    def _count(self, kind: str, header: FlatTable | None = None) -> None:
         self.node += 1
         self.buffer += _BUFFERS.get(kind, 2)
         if kind == "union" and header is not None and header.integer(0, 2):
@@ -417,8 +417,8 @@ class _Walk:
         self.views += kind in ("binary view", "utf8 view")
 
 
-def _simple(kind: str, header: Table | None) -> dict[str, Any] | str:
-    """Map a column of a simple type to `Column`'s attributes, or to the reason of its refusal."""
+def _map_simple(kind: str, header: FlatTable | None) -> dict[str, Any] | str:
+    """Map a column of a simple type to `ArrowColumn`'s attributes, or to the reason of its refusal."""
 
     def number(slot: int, size: int, default: int = 0) -> int:
         return default if header is None else header.integer(slot, size, default)

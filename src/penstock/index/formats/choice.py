@@ -21,7 +21,7 @@ OPTIONS = ("fields", "label")
 DEFAULTS = ("label", "labels")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     found = {name: value for name, value in options.items() if value is not None}
     if "fields" in found:
@@ -36,7 +36,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_array_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of arrays that have paths, in canonical form.
 
     `dataset` is the path of one array, `fields` names several. `fill`, False by default, fills
@@ -55,11 +55,11 @@ def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
         found["fields"] = dict(fields)
     _check_label(found)
-    switch(found, "fill", False)
+    check_switch(found, "fill", False)
     return found
 
 
-def switch(options: dict[str, Any], name: str, default: bool) -> None:
+def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
     """Check an option that is True or False, and leave it out if it has its default."""
     value = options.get(name, default)
     if not isinstance(value, bool):
@@ -68,8 +68,8 @@ def switch(options: dict[str, Any], name: str, default: bool) -> None:
         options.pop(name, None)
 
 
-def nulls(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `nulls` checked, and left out if it has its default."""
+def normalize_nulls(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with `normalize_nulls` checked, and left out if it has its default."""
     value = options.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
@@ -86,7 +86,7 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value != "" and "\0" not in value
 
 
-def chosen(
+def choose_columns(
     path: str,
     columns: Sequence[str],
     integers: Collection[str],
@@ -118,7 +118,7 @@ def chosen(
     return names, label or None
 
 
-def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
+def number_columns(path: str, names: Sequence[str]) -> dict[str, int]:
     """Number the columns by name; FormatError if two share a name."""
     found: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -128,7 +128,7 @@ def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
+def convert_labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
     """Convert a column of integers to labels; FormatError if one does not fit 63 bits."""
     if values.dtype.kind == "u" and values.itemsize == 8 and len(values):
         most = int(values.max())

@@ -13,23 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Table:
+class FlatTable:
     """One table of a buffer."""
 
     __slots__ = ("_at", "_data", "_slots")
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at = data, at
-        vtable = at - _integer(data, at, 4, True)
-        size = _integer(data, vtable, 2)
+        vtable = at - _read_integer(data, at, 4, True)
+        size = _read_integer(data, vtable, 2)
         if size < 4 or size % 2 or vtable + size > len(data):
             raise ValueError(f"a vtable of {size} bytes at {vtable}")
         self._slots = np.frombuffer(data, "<u2", size // 2, vtable).tolist()
 
     @classmethod
-    def root(cls, data: bytes) -> Table:
+    def root(cls, data: bytes) -> FlatTable:
         """Return the root table of a buffer."""
-        return cls(data, _integer(data, 0, 4))
+        return cls(data, _read_integer(data, 0, 4))
 
     def _place(self, slot: int) -> int:
         """Return the place of a slot's value; 0 if it has the default."""
@@ -41,29 +41,31 @@ class Table:
     def integer(self, slot: int, size: int, default: int = 0) -> int:
         """Return a signed integer of `size` bytes."""
         place = self._place(slot)
-        return _integer(self._data, place, size, True) if place else default
+        return _read_integer(self._data, place, size, True) if place else default
 
-    def table(self, slot: int) -> Table | None:
+    def table(self, slot: int) -> FlatTable | None:
         """Return a table, or None."""
         place = self._place(slot)
-        return Table(self._data, place + _integer(self._data, place, 4)) if place else None
+        return FlatTable(self._data, place + _read_integer(self._data, place, 4)) if place else None
 
     def _vector(self, slot: int, itemsize: int) -> tuple[int, int]:
         """Return the start of a vector's elements, and their number."""
         place = self._place(slot)
         if not place:
             return 0, 0
-        start = place + _integer(self._data, place, 4)
-        count = _integer(self._data, start, 4)
+        start = place + _read_integer(self._data, place, 4)
+        count = _read_integer(self._data, start, 4)
         if start + 4 + count * itemsize > len(self._data):
             raise ValueError(f"a vector of {count:,} elements at {start}")
         return start + 4, count
 
-    def tables(self, slot: int) -> list[Table]:
+    def tables(self, slot: int) -> list[FlatTable]:
         """Return a vector of tables."""
         start, count = self._vector(slot, 4)
         places = range(start, start + 4 * count, 4)
-        return [Table(self._data, place + _integer(self._data, place, 4)) for place in places]
+        return [
+            FlatTable(self._data, place + _read_integer(self._data, place, 4)) for place in places
+        ]
 
     def text(self, slot: int) -> str:
         """Return a string; bytes that are not UTF-8 are replaced."""
@@ -76,7 +78,7 @@ class Table:
         return np.frombuffer(self._data, dtype, count, start)
 
 
-def _integer(data: bytes, at: int, size: int, signed: bool = False) -> int:
+def _read_integer(data: bytes, at: int, size: int, signed: bool = False) -> int:
     if at < 0 or at + size > len(data):
         raise ValueError(f"{size} bytes at {at}, outside of {len(data):,}")
     return int.from_bytes(data[at : at + size], "little", signed=signed)

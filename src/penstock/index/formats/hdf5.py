@@ -38,9 +38,9 @@ from ..codecs import missing_library
 from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
 from . import choice
-from .grid import Grid, bands, chained, check_shape, verbatim
-from .sandbox import Apart
-from .shards import files_of
+from .grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from .sandbox import Sandbox
+from .shards import list_files
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -54,10 +54,10 @@ _INFLATED_MAX = 1100
 """Maximum ratio of compression: no filter in use packs better. It bounds the labels' size."""
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = choice.canonical_arrays(options)
-    choice.switch(found, "isolate", True)
+    found = choice.normalize_array_options(options)
+    choice.check_switch(found, "isolate", True)
     return found
 
 
@@ -67,7 +67,7 @@ def sniff(head: bytes, _: str) -> bool:
 
 
 @dataclass
-class Part:
+class Hdf5Part:
     """One dataset of one file. `variant` is for the codec, see `penstock.index.codecs.hdf5`."""
 
     field: Field
@@ -77,10 +77,10 @@ class Part:
 
 
 @dataclass
-class Held:
+class Hdf5Content:
     """Datasets and labels of one file."""
 
-    parts: dict[str, Part]
+    parts: dict[str, Hdf5Part]
     labels: Int | None
 
 
@@ -98,15 +98,17 @@ def build(
     """The index of all rows, file after file."""
     if importlib.util.find_spec("h5py") is None:
         raise missing_library("h5py", "hdf5", f"indexing {place.path}")
-    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    files, sources = list_files(
+        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
+    )
     asked = {"data": dataset} if dataset is not None else fields
 
-    with Apart("the HDF5 library") as apart:
+    with Sandbox("the HDF5 library") as apart:
 
-        def parse(_: int, source: StoreFile) -> Held:
+        def parse(_: int, source: StoreFile) -> Hdf5Content:
             if isolate:
-                return apart.call(source, _held, asked, label, fill)
-            return _held(source, asked, label, fill)
+                return apart.call(source, _parse_file, asked, label, fill)
+            return _parse_file(source, asked, label, fill)
 
         held = store.parse(files, parse, progress)
     made: list[Field] = []
@@ -120,7 +122,7 @@ def build(
                 f"({', '.join(each.parts)}): name those that all files have with fields="
             )
     for name in held[0].parts:
-        field, layout = _joined(name, [each.parts[name] for each in held], files.path)
+        field, layout = _join_parts(name, [each.parts[name] for each in held], files.path)
         made.append(field)
         layouts.append(layout)
     labels = [each.labels for each in held if each.labels is not None]
@@ -134,7 +136,7 @@ def build(
     )
 
 
-def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
+def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Layout]:
     """Join a field's parts of several files."""
     first = parts[0].field
     for number, part in enumerate(parts):
@@ -143,7 +145,7 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
                 f"{path(number)}: {name!r} is {part.field.dtype} of {part.field.shape}, and in "
                 f"{path(0)} {first.dtype} of {first.shape}: open files of one kind"
             )
-    layout = chained([part.layout for part in parts])
+    layout = chain_layouts([part.layout for part in parts])
     if layout is None:
         raise FormatError(
             f"{path(0)}: {name!r} is decoded in some files and not in others: write them alike"
@@ -169,7 +171,7 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
 # -- one file --------------------------------------------------------------------------------------
 
 
-class _Blocks:
+class _BlockFile:
     """File object for h5py, over a source: read in blocks, of which the latest are kept."""
 
     size_bytes = 1 << 18
@@ -235,11 +237,11 @@ class _Blocks:
 
 
 @contextlib.contextmanager
-def _opened(source: StoreFile) -> Iterator[Any]:
+def _open_file(source: StoreFile) -> Iterator[Any]:
     """Open the file in h5py, and turn its errors into FormatError."""
     import h5py
 
-    blocks = _Blocks(source)
+    blocks = _BlockFile(source)
     try:
         with h5py.File(blocks, "r") as file:
             yield file
@@ -256,28 +258,28 @@ def _opened(source: StoreFile) -> Iterator[Any]:
         raise FormatError(f"{source.path} is damaged: {error!r}") from None
 
 
-def _held(
+def _parse_file(
     source: StoreFile, asked: Mapping[str, str] | None, label: str | None, fill: bool
-) -> Held:
-    with _opened(source) as file:
-        named = asked if asked is not None else _of_root(source, file)
+) -> Hdf5Content:
+    with _open_file(source) as file:
+        named = asked if asked is not None else _list_root(source, file)
         if label is None and asked is None:
             label = next(
                 (name for name in _LABELS if name in named and _is_label(file, name)), None
             )
         label = label or None
-        bias = _bias(file.userblock_size) if file.userblock_size else 0
+        bias = _measure_bias(file.userblock_size) if file.userblock_size else 0
         parts = {}
         for name, where in named.items():
             if where != label:
-                found = _dataset(source, file, where)
-                parts[name] = _part(source, found, name, where, bias, fill)
+                found = _find_dataset(source, file, where)
+                parts[name] = _lay_out_dataset(source, found, name, where, bias, fill)
         if not parts:
             raise FormatError(f"{source.path} holds no dataset beside the labels")
         counts = {name: part.layout.count for name, part in parts.items()}
         labels = None
         if label is not None:
-            labels = _labels(source, _dataset(source, file, label), label, bias, fill)
+            labels = _read_labels(source, _find_dataset(source, file, label), label, bias, fill)
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
             raise FormatError(
@@ -285,10 +287,10 @@ def _held(
                 + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
                 + ": name the datasets that belong together with fields={field: dataset}"
             )
-        return Held(parts, labels)
+        return Hdf5Content(parts, labels)
 
 
-def _of_root(source: StoreFile, file: Any) -> dict[str, str]:
+def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
     """List the datasets of the root group."""
     import h5py
 
@@ -313,7 +315,7 @@ def _is_label(file: Any, name: str) -> bool:
     return found.ndim == 1 and found.dtype.kind in "iu"
 
 
-def _dataset(source: StoreFile, file: Any, where: str) -> Any:
+def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
     """Find the dataset at a path within the file; links that leave the file are refused."""
     import h5py
 
@@ -346,12 +348,14 @@ def _dataset(source: StoreFile, file: Any, where: str) -> Any:
 # -- one dataset -----------------------------------------------------------------------------------
 
 
-def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
+def _lay_out_dataset(
+    source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool
+) -> Hdf5Part:
     """Lay out the rows of a dataset."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
-    dtype = _dtype(at, found)
+    dtype = _check_dtype(at, found)
     layout = found.id.get_create_plist()
     if layout.get_external_count():
         raise FormatError(f"{at} lies in other files: write it into this one (h5repack)")
@@ -374,8 +378,8 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
             )
         _check_inside(at, source, int(offset), size)
         first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
-        return Part(field, Fixed(first, base, row), None, [])
-    grid, masks = _grid(at, source, found, shape, tuple(chunk), dtype.itemsize, bias)
+        return Hdf5Part(field, Fixed(first, base, row), None, [])
+    grid, masks = _find_chunks(at, source, found, shape, tuple(chunk), dtype.itemsize, bias)
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
         cell = np.unravel_index(int(absent[0]), grid.cells)
@@ -384,7 +388,7 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
             f"{at}: {len(absent):,} of its {len(grid.length):,} chunks were never written, the "
             f"first at {start}: write them, or take them as the fill value with fill=True"
         )
-    filters = _filters(layout)
+    filters = _list_filters(layout)
     if not filters and not len(absent):
         wrong = np.flatnonzero(grid.length != grid.chunk_bytes)
         if len(wrong):
@@ -392,9 +396,9 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
                 f"{at}: a chunk of {int(grid.length[wrong[0]]):,} bytes at byte "
                 f"{int(grid.offset[wrong[0]]):,}, {grid.chunk_bytes:,} are expected: damaged"
             )
-        found_layout = verbatim(grid, 1)
+        found_layout = lay_out_verbatim(grid, 1)
         if found_layout is not None:
-            return Part(field, found_layout, None, [])
+            return Hdf5Part(field, found_layout, None, [])
     variant = {
         "dtype": dtype.str,
         "shape": list(shape[1:]),
@@ -404,10 +408,10 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
     }
     each = math.prod(grid.cells[1:])
     strange = [(cell // each, cell % each, mask) for cell, mask in masks.items()]
-    return Part(field, bands(grid), variant, strange)
+    return Hdf5Part(field, group_chunks(grid), variant, strange)
 
 
-def _dtype(at: str, found: Any) -> np.dtype[Any]:
+def _check_dtype(at: str, found: Any) -> np.dtype[Any]:
     """Return the type of a dataset, if numpy has exactly that one; else FormatError."""
     from h5py import h5t
 
@@ -425,7 +429,7 @@ def _dtype(at: str, found: Any) -> np.dtype[Any]:
     return np.dtype(dtype.str)
 
 
-def _filters(layout: Any) -> list[Any]:
+def _list_filters(layout: Any) -> list[Any]:
     """List the filters of a dataset: number, flags, values, name."""
     found = []
     for number in range(layout.get_nfilters()):
@@ -435,7 +439,7 @@ def _filters(layout: Any) -> list[Any]:
     return found
 
 
-def _grid(
+def _find_chunks(
     at: str,
     source: StoreFile,
     found: Any,
@@ -443,7 +447,7 @@ def _grid(
     chunk: tuple[int, ...],
     itemsize: int,
     bias: int,
-) -> tuple[Grid, dict[int, int]]:
+) -> tuple[ChunkGrid, dict[int, int]]:
     """Find the chunks, and the filter masks of those that have one."""
     stored: list[tuple[tuple[int, ...], int, int, int]] = []
 
@@ -451,13 +455,13 @@ def _grid(
         stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
 
     found.id.chunk_iter(seen)
-    grid = Grid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
+    grid = ChunkGrid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
     cells = grid.cells
     total = math.prod(cells)
     file = np.zeros(total, np.uint32)
     offset, length = np.zeros(total, np.int64), np.full(total, -1, np.int64)
     if not stored:
-        return Grid(shape, chunk, itemsize, file, offset, length), {}
+        return ChunkGrid(shape, chunk, itemsize, file, offset, length), {}
     starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
     places = np.array([each[2:] for each in stored], np.int64)
     step = np.array(chunk, np.int64)
@@ -475,7 +479,7 @@ def _grid(
         raise FormatError(f"{at}: chunks overlap each other: the file is damaged")
     offset[number], length[number] = places[:, 0], places[:, 1]
     masks = {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
-    return Grid(shape, chunk, itemsize, file, offset, length), masks
+    return ChunkGrid(shape, chunk, itemsize, file, offset, length), masks
 
 
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
@@ -486,26 +490,26 @@ def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
         )
 
 
-def _labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
+def _read_labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
     """Read the labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise UsageError(f"{at} is {found.dtype} of {found.shape}: labels are one axis of integers")
-    if found.id.get_create_plist().get_layout() != _compact():
-        _part(source, found, "label", where, bias, fill)
+    if found.id.get_create_plist().get_layout() != _compact_layout():
+        _lay_out_dataset(source, found, "label", where, bias, fill)
     if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} claims {found.shape[0]:,} labels: the file is damaged")
-    return choice.labels(source.path, where, found[()])
+    return choice.convert_labels(source.path, where, found[()])
 
 
-def _compact() -> int:
+def _compact_layout() -> int:
     from h5py import h5d
 
     return int(h5d.COMPACT)
 
 
 @functools.cache
-def _bias(userblock_bytes: int) -> int:
+def _measure_bias(userblock_bytes: int) -> int:
     """Measure the number of bytes to add to the addresses of chunks.
 
     Libraries before 2024 left out the user block. A small file in memory shows it.

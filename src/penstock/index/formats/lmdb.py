@@ -33,7 +33,7 @@ from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from .shards import counted
+from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -57,13 +57,13 @@ def sniff(head: bytes, name: str) -> bool:
     return any(head[at : at + 4] in _MAGIC for at in (12, 16, 24))
 
 
-def folder(store: Store) -> bool:
+def is_dataset(store: Store) -> bool:
     """True if the root is an environment, by the name of its file, damaged or not."""
     _, errors = store.probe(unseen(store.root, [DATA]))
     return not errors[0]
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form, without those that have their default."""
     found: dict[str, Any] = {}
     database = options.get("database")
@@ -87,13 +87,13 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     if order != "key":
         found["order"] = order
     if options.get("exclude") is not None:
-        exclude = _keys(options["exclude"])
+        exclude = _normalize_keys(options["exclude"])
         if exclude != list(_EXCLUDED):
             found["exclude"] = exclude
     return found
 
 
-def _keys(given: Any) -> list[str]:
+def _normalize_keys(given: Any) -> list[str]:
     keys = [given] if isinstance(given, str | bytes) else given
     if not isinstance(keys, Iterable):
         raise UsageError(f"exclude is {given!r}: give the keys that are not samples")
@@ -103,7 +103,7 @@ def _keys(given: Any) -> list[str]:
     return sorted({os.fsdecode(key) for key in keys})
 
 
-class _Walked(NamedTuple):
+class _LmdbRecords(NamedTuple):
     """Records of one environment."""
 
     names: Names
@@ -126,9 +126,9 @@ def build(
     verify: bool | None = None,
 ) -> Index:
     """The index of all records, environment after environment."""
-    files, sources = _files(store, place)
+    files, sources = _list_files(store, place)
 
-    def parse(_: int, source: StoreFile) -> _Walked:
+    def parse(_: int, source: StoreFile) -> _LmdbRecords:
         found = source.walk(
             "lmdb",
             database=None if database is None else os.fsencode(database),
@@ -137,7 +137,7 @@ def build(
             datum=datum,
             verify=source.local if verify is None else verify,
         )
-        now = _stamp(source)
+        now = _read_stamp(source)
         stamp = [found["txnid"], found["psize"], found["version"]]
         if now != stamp:
             raise ChangedError(
@@ -145,8 +145,8 @@ def build(
                 f"indexed: open it again when nothing writes to it"
             )
         keys = Names(found["keys"], found["ends"])
-        return _Walked(
-            _decimal(keys) if found["integer_keys"] else keys,
+        return _LmdbRecords(
+            _write_decimal(keys) if found["integer_keys"] else keys,
             found["offset"],
             found["length"],
             found["label"] if datum and found["labelled"] else None,
@@ -172,23 +172,23 @@ def build(
         layouts=(
             RowTable(
                 np.repeat(np.arange(len(files), dtype=np.uint32), counts),
-                _one([each.offset for each in walked]),
-                _one([each.length for each in walked]),
+                _concatenate([each.offset for each in walked]),
+                _concatenate([each.length for each in walked]),
             ),
         ),
         sources=sources,
-        label_column=_one([_labels(each) for each in walked]) if labelled else None,
-        names=_chained([each.names for each in walked]),
+        label_column=_concatenate([_take_labels(each) for each in walked]) if labelled else None,
+        names=_concatenate_names([each.names for each in walked]),
         stamp=[each.stamp for each in walked],
     )
 
 
-def stamp(store: Store, files: Files) -> list[list[int]]:
+def read_stamps(store: Store, files: Files) -> list[list[int]]:
     """Read the current commit of each environment: transaction, page size, data version."""
-    return store.parse(files, lambda _, source: _stamp(source))
+    return store.parse(files, lambda _, source: _read_stamp(source))
 
 
-def _stamp(source: StoreFile) -> list[int]:
+def _read_stamp(source: StoreFile) -> list[int]:
     head = source.read(0, _HEAD_BYTES)
     for version, header in _META_HEADERS.items():
         if head[header : header + 4] == _MAGIC[0] and head[header + 4] == version:
@@ -199,7 +199,7 @@ def _stamp(source: StoreFile) -> list[int]:
     raise source.flaw(0, "the first meta page has changed")
 
 
-def _files(store: Store, place: Location) -> tuple[Files, Files]:
+def _list_files(store: Store, place: Location) -> tuple[Files, Files]:
     """List the environments' files, and the sources that must stay unchanged.
 
     For an environment that is a folder only `data.mdb` counts: readers make a lock file beside it.
@@ -210,7 +210,7 @@ def _files(store: Store, place: Location) -> tuple[Files, Files]:
     if place.kind == "file":
         files = store.stat([place.name])
         return files, files
-    names = names_of(store, place)
+    names = list_environments(store, place)
     files = store.stat(names)
     inside = {name.removesuffix(DATA).rstrip("/") for name in names if _is_inside(name)}
     outside = {os.path.dirname(name) for name in names if not _is_inside(name)}
@@ -222,7 +222,7 @@ def _is_inside(name: str) -> bool:
     return os.path.basename(name) == DATA
 
 
-def names_of(store: Store, place: Location) -> list[str]:
+def list_environments(store: Store, place: Location) -> list[str]:
     """List the environments' files that a place's patterns match, as files or folders."""
     names: list[str] = []
     for pattern in place.names:
@@ -247,24 +247,24 @@ def names_of(store: Store, place: Location) -> list[str]:
     return names
 
 
-def _one(columns: Sequence[Int]) -> Int:
+def _concatenate(columns: Sequence[Int]) -> Int:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _labels(walked: _Walked) -> Int:
+def _take_labels(walked: _LmdbRecords) -> Int:
     return np.zeros(len(walked.length), np.int64) if walked.label is None else walked.label
 
 
-def _chained(names: Sequence[Names]) -> Names:
+def _concatenate_names(names: Sequence[Names]) -> Names:
     """Concatenate names."""
     if len(names) == 1:
         return names[0]
-    starts = counted([len(each.text) for each in names])
+    starts = number_first([len(each.text) for each in names])
     ends = [each.ends + start for each, start in zip(names, starts.tolist(), strict=False)]
     return Names(np.concatenate([each.text for each in names]), np.concatenate(ends))
 
 
-def _decimal(keys: Names) -> Names:
+def _write_decimal(keys: Names) -> Names:
     """Write integer keys, all of one width, as decimal numbers."""
     if not len(keys):
         return keys

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ... import limits
 from ...errors import FormatError
 from ...extent import Files, joined, unseen
-from .shards import below, inside
+from .shards import check_below, check_inside
 
 if TYPE_CHECKING:
     from ...engine import Store
@@ -101,14 +101,14 @@ class Manifest:
         found = entry.get(key)
         if not isinstance(found, str):
             raise self.flaw(f"{where}: {key!r} is {found!r}, and not the name of a file")
-        return below(f"{self.path}, {where}: ", found)
+        return check_below(f"{self.path}, {where}: ", found)
 
     def check_inside(self, names: Sequence[str]) -> None:
         """Check that no file is named twice, and no link leads out of the root (FormatError)."""
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise self.flaw(f"it names {twice!r} twice")
-        inside(self.store, f"{self.path}: ", names)
+        check_inside(self.store, f"{self.path}: ", names)
 
     def sources(self, files: Files) -> Files:
         """Sources that must stay unchanged: the list itself, and the files."""

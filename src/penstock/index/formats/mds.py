@@ -40,7 +40,7 @@ _VARIES = {"bytes", "str", "json", "pkl", "pil", "jpeg", "png", "str_int", "str_
 _UNPACK = {"zstd": "zstd -d", "gz": "gunzip -k", "br": "brotli -d", "bz2": "bunzip2 -k"}
 
 
-class _Shard(NamedTuple):
+class _MdsShard(NamedTuple):
     """Entry of one shard in index.json."""
 
     name: str
@@ -50,14 +50,14 @@ class _Shard(NamedTuple):
     size: int
 
 
-class _Column(NamedTuple):
+class _MdsColumn(NamedTuple):
     """A column and the bytes of its values; `size` None: they vary."""
 
     part: Field
     size: int | None
 
 
-def folder(store: Store) -> bool:
+def is_dataset(store: Store) -> bool:
     """True if the root has the index of such shards, or lies above some."""
     return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
 
@@ -75,22 +75,24 @@ def build(
     entries = manifest.list_of(manifest.value, "shards")
     if not entries:
         raise manifest.flaw("it lists no shards: the writer did not finish")
-    table = _columns(manifest, entries[0], 0)
+    table = _parse_columns(manifest, entries[0], 0)
     shards = []
     for number, entry in enumerate(entries):
-        if number and _columns(manifest, entry, number) != table:
+        if number and _parse_columns(manifest, entry, number) != table:
             raise manifest.flaw(f"shard {number} has other columns than shard 0")
-        shards.append(_shard(manifest, entry, number))
-    files = _files(store, manifest, shards, progress)
+        shards.append(_parse_shard(manifest, entry, number))
+    files = _list_files(store, manifest, shards, progress)
     names = [column.part.name for column in table]
     integers = {c.part.name for c in table if c.part.shape == () and c.part.dtype.kind in "iu"}
-    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
     sizes = [column.size for column in table]
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else table[wanted].part.dtype.itemsize
 
-    def parse(number: int, source: StoreFile) -> rows.Rows:
-        return rows.parse_rows(source, _edges(source, shards[number].samples), sizes, wanted, width)
+    def parse(number: int, source: StoreFile) -> rows.ShardRows:
+        return rows.parse_rows(
+            source, _read_edges(source, shards[number].samples), sizes, wanted, width
+        )
 
     found = store.parse(files, parse, progress)
     if not sum(rows.offset.shape[1] for rows in found):
@@ -100,18 +102,18 @@ def build(
     if wanted is not None and label is not None:
         dtype = table[wanted].part.dtype
         values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in found]
-        labels = choice.labels(manifest.path, label, np.concatenate(values))
+        labels = choice.convert_labels(manifest.path, label, np.concatenate(values))
     return Index(
         format="mds",
         files=files,
         fields=tuple(table[number].part for number in numbers),
-        layouts=tuple(rows.layouts(files, found, sizes, numbers)),
+        layouts=tuple(rows.make_layouts(files, found, sizes, numbers)),
         sources=manifest.sources(files),
         label_column=labels,
     )
 
 
-def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_Column]:
+def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_MdsColumn]:
     """Parse the columns of a shard; none is decoded to more than numbers."""
     where = f"shard {number}"
     version, kind = entry.get("version"), entry.get("format")
@@ -134,7 +136,7 @@ def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[
         raise manifest.flaw(f"{where} has two columns of one name")
     found = []
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
-        part = _field(name, encoding)
+        part = _make_field(name, encoding)
         own = part.nbytes
         if size is not None and (type(size) is not int or size < 0 or size > limits.MIB << 20):
             raise manifest.flaw(f"{where}: column {name!r} has a size of {size!r}")
@@ -146,11 +148,11 @@ def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[
             raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
         if own is None and size:
             part = Field(name, np.dtype(np.uint8), (size,))
-        found.append(_Column(part, size or None))
+        found.append(_MdsColumn(part, size or None))
     return found
 
 
-def _field(name: str, encoding: str) -> Field:
+def _make_field(name: str, encoding: str) -> Field:
     """Make the field of a column: typed if every value has one dtype and shape."""
     if encoding in _NUMBERS:
         return Field(name, np.dtype(_NUMBERS[encoding]), ())
@@ -166,12 +168,12 @@ def _field(name: str, encoding: str) -> Field:
     return Field(name, np.dtype(np.uint8), None)
 
 
-def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
+def _parse_shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _MdsShard:
     where = f"shard {number}"
     raw, packed = entry.get("raw_data"), entry.get("zip_data")
     if not isinstance(raw, dict) or not (packed is None or isinstance(packed, dict)):
         raise manifest.flaw(f"{where} does not name its file (raw_data)")
-    return _Shard(
+    return _MdsShard(
         manifest.name_of(raw, "basename", where),
         manifest.name_of(packed, "basename", where) if packed else None,
         str(entry.get("compression") or ""),
@@ -180,8 +182,8 @@ def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
     )
 
 
-def _files(
-    store: Store, manifest: Manifest, shards: Sequence[_Shard], progress: Progress | None
+def _list_files(
+    store: Store, manifest: Manifest, shards: Sequence[_MdsShard], progress: Progress | None
 ) -> Files:
     """List the shards' files, which must all be unpacked."""
     names = [shard.name for shard in shards]
@@ -208,8 +210,8 @@ def _files(
     return files
 
 
-def _edges(source: StoreFile, samples: int) -> Int:
+def _read_edges(source: StoreFile, samples: int) -> Int:
     """Read where each sample of a shard begins, and where the last ends."""
-    edges = rows.table(source, samples)
+    edges = rows.read_table(source, samples)
     rows.check_table(source, edges)
     return edges

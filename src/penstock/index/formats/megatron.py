@@ -21,7 +21,7 @@ from ...extent import Files, Int, joined, unseen
 from ..layout import Layout, Pieces, RowTable
 from ..table import Field, Index
 from . import tokens
-from .shards import counted, names_of
+from .shards import list_names, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -43,7 +43,7 @@ _DTYPES = {
 }
 
 
-class _Tokens(NamedTuple):
+class _MegatronTokens(NamedTuple):
     """Content of one .idx.
 
     offset, tokens:  of each sequence, where it begins and the number of its tokens.
@@ -61,11 +61,11 @@ def sniff(head: bytes, _: str) -> bool:
     return head.startswith((_MAGIC, _OLD))
 
 
-def beside(store: Store, name: str) -> bool:
+def has_idx_beside(store: Store, name: str) -> bool:
     """True if a file is a .bin whose .idx lies beside it."""
     if not name.endswith(".bin"):
         return False
-    other = f"{_prefix(name)}.idx"
+    other = f"{_strip_suffix(name)}.idx"
     _, errors = store.probe(unseen(store.root, [other]))
     return not errors[0] and sniff(store.read(other, 0, len(_MAGIC)), other)
 
@@ -74,13 +74,13 @@ def build(
     store: Store, place: Location, progress: Progress | None = None, *, window: int | None = None
 ) -> Index:
     """The index of all documents or windows, file after file."""
-    names = [place.name] if place.kind == "file" else names_of(store, place)
-    prefixes = list(dict.fromkeys(_prefix(name) for name in names))
+    names = [place.name] if place.kind == "file" else list_names(store, place)
+    prefixes = list(dict.fromkeys(_strip_suffix(name) for name in names))
     lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
     files = store.stat([f"{prefix}.bin" for prefix in prefixes])
 
-    def parse(number: int, source: StoreFile) -> _Tokens:
-        return _read(source, files.path(number), int(files.size[number]))
+    def parse(number: int, source: StoreFile) -> _MegatronTokens:
+        return _parse_idx(source, files.path(number), int(files.size[number]))
 
     found = store.parse(lists, parse, progress)
     dtype = found[0].dtype
@@ -91,10 +91,10 @@ def build(
                 f"separately"
             )
     if window is None:
-        part, layout = _documents(files, found, dtype)
+        part, layout = _lay_out_documents(files, found, dtype)
     else:
-        stretches = [tokens.Stretch(each.offset, each.tokens) for each in found]
-        part, layout = tokens.windows(files, stretches, dtype, window)
+        stretches = [tokens.TokenRun(each.offset, each.tokens) for each in found]
+        part, layout = tokens.lay_out_windows(files, stretches, dtype, window)
     sources = joined(lists, files)
     if place.kind != "file":  # files could be added
         folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
@@ -102,11 +102,11 @@ def build(
     return Index("megatron", files, (part,), (layout,), sources)
 
 
-def _prefix(name: str) -> str:
+def _strip_suffix(name: str) -> str:
     return name.removesuffix(".bin").removesuffix(".idx")
 
 
-def _read(source: StoreFile, path: str, size: int) -> _Tokens:
+def _parse_idx(source: StoreFile, path: str, size: int) -> _MegatronTokens:
     """Parse an .idx, and compare it with the size of its .bin."""
     head = source.read(0, _HEAD_BYTES)
     if head.startswith(_OLD):
@@ -136,12 +136,14 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
     counts = np.frombuffer(data, "<i4", sequences).astype(np.int64)
     offset = np.frombuffer(data, "<i8", sequences, 4 * sequences).astype(np.int64)
     documents = np.frombuffer(data, "<i8", entries, 12 * sequences).astype(np.int64)
-    _check(source, sequences, counts, offset, documents)
-    dtype = _dtype(source, path, size, code, counts, offset)
-    return _Tokens(dtype, offset, counts, documents)
+    _check_tables(source, sequences, counts, offset, documents)
+    dtype = _find_dtype(source, path, size, code, counts, offset)
+    return _MegatronTokens(dtype, offset, counts, documents)
 
 
-def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, documents: Int) -> None:
+def _check_tables(
+    source: StoreFile, sequences: int, counts: Int, offset: Int, documents: Int
+) -> None:
     for name, column, start, width in (
         ("tokens", counts, _HEAD_BYTES, 4),
         ("pointer", offset, _HEAD_BYTES + 4 * sequences, 8),
@@ -159,7 +161,7 @@ def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, document
         raise source.flaw(start + 8 * int(row + 1), f"document {row:,} ends before it begins")
 
 
-def _dtype(
+def _find_dtype(
     source: StoreFile, path: str, size: int, code: int, counts: Int, offset: Int
 ) -> np.dtype[Any]:
     """Find the type of tokens with which the sequences fill the .bin."""
@@ -192,13 +194,15 @@ def _dtype(
     )
 
 
-def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tuple[Field, Layout]:
+def _lay_out_documents(
+    files: Files, found: list[_MegatronTokens], dtype: np.dtype[Any]
+) -> tuple[Field, Layout]:
     """Lay out each document with all its sequences: one extent each if they are adjacent."""
     part = Field("tokens", dtype, None)
-    count = counted([len(each.documents) - 1 for each in found])
+    count = number_first([len(each.documents) - 1 for each in found])
     if not count[-1]:
         raise FormatError(f"{files.path(0)} holds no documents")
-    whole = all(_adjacent(each, dtype.itemsize) for each in found)
+    whole = all(_is_adjacent(each, dtype.itemsize) for each in found)
     if whole:
         file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
         offset, length = [], []
@@ -209,7 +213,7 @@ def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tupl
             starts = np.append(each.offset, 0)
             offset.append(np.where(first < last, starts[first], 0))
         return part, RowTable(file, np.concatenate(offset), np.concatenate(length))
-    held = counted([len(each.offset) for each in found])
+    held = number_first([len(each.offset) for each in found])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(held))
     edges = [each.documents[:-1] + held[number] for number, each in enumerate(found)]
     first = np.append(np.concatenate(edges), held[-1])
@@ -218,7 +222,7 @@ def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tupl
     return part, Pieces(first, file, offset_of, length_of)
 
 
-def _adjacent(each: _Tokens, itemsize: int) -> bool:
+def _is_adjacent(each: _MegatronTokens, itemsize: int) -> bool:
     """True if the sequences of every document follow each other in the file."""
     apart = each.offset[1:] != each.offset[:-1] + each.tokens[:-1] * itemsize
     inner = np.ones(len(each.offset) + 1, np.bool_)

@@ -21,7 +21,7 @@ from ...extent import Int
 from ..layout import Fixed
 from ..table import Field, Index
 from . import choice, npy, zip
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SUFFIX = ".npy"
 
 
-class _Arrays(NamedTuple):
+class _NpzArrays(NamedTuple):
     """Arrays of one file: the fields, the bytes where their rows start, the number of rows."""
 
     fields: list[Field]
@@ -56,15 +56,15 @@ def build(
     label: str | None = None,
 ) -> Index:
     """The index of the rows of all arrays, file after file."""
-    files, sources = files_of(store, place, progress)
-    found = store.parse(files, lambda _, source: _arrays(source, fields, label), progress)
+    files, sources = list_files(store, place, progress)
+    found = store.parse(files, lambda _, source: _parse_arrays(source, fields, label), progress)
     for file, arrays in enumerate(found):
         if arrays.fields != found[0].fields or (arrays.labels is None) != (found[0].labels is None):
             raise FormatError(
-                f"{files.path(file)} holds {_shown(arrays.fields)}, but {files.path(0)} "
-                f"{_shown(found[0].fields)}: open them separately, or choose with fields="
+                f"{files.path(file)} holds {_describe_fields(arrays.fields)}, but {files.path(0)} "
+                f"{_describe_fields(found[0].fields)}: open them separately, or choose with fields="
             )
-    first = counted([arrays.rows for arrays in found])
+    first = number_first([arrays.rows for arrays in found])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
     layouts = []
@@ -83,11 +83,11 @@ def build(
     )
 
 
-def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _Arrays:
+def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _NpzArrays:
     """Parse the chosen arrays of one archive."""
     members = {
         member.name.removesuffix(_SUFFIX): member
-        for member in zip.members(source)
+        for member in zip.list_members(source)
         if fields is None or member.name.endswith(_SUFFIX)
     }
     if not members:
@@ -95,17 +95,19 @@ def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) 
     wanted = (
         set(members) if fields is None else {*fields, *((label,) if label else choice.DEFAULTS)}
     )
-    headers = {name: _header(source, member) for name, member in members.items() if name in wanted}
+    headers = {
+        name: _read_header(source, member) for name, member in members.items() if name in wanted
+    }
     integers = {
         name
         for name, header in headers.items()
         if header.dtype.kind in "ui" and len(header.shape) == 1
     }
-    names, label = choice.chosen(source.path, list(members), integers, fields, label)
+    names, label = choice.choose_columns(source.path, list(members), integers, fields, label)
     parts, base, rows = [], [], {}
     for name in (*names, *((label,) if label else ())):
         what, header = f"{source.path}, array {name!r}", headers[name]
-        part = npy.field_of(what, header, name)
+        part = npy.make_field(what, header, name)
         assert part.nbytes is not None
         npy.check_room(what, header, part.nbytes, members[name].size)
         rows[name] = header.shape[0]
@@ -123,11 +125,11 @@ def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) 
         header, member = headers[label], members[label]
         length = header.shape[0] * header.dtype.itemsize
         data = source.read(member.offset + header.data_offset, length)
-        labels = choice.labels(source.path, label, np.frombuffer(data, header.dtype))
-    return _Arrays(parts, base, rows[names[0]], labels)
+        labels = choice.convert_labels(source.path, label, np.frombuffer(data, header.dtype))
+    return _NpzArrays(parts, base, rows[names[0]], labels)
 
 
-def _header(source: StoreFile, member: zip.Member) -> npy.Header:
+def _read_header(source: StoreFile, member: zip.ZipMember) -> npy.NpyHeader:
     """Read the header of an array; FormatError unless its rows can be read in place."""
     what = f"{source.path}, member {member.name!r}"
     if not member.name.endswith(_SUFFIX):
@@ -143,5 +145,5 @@ def _header(source: StoreFile, member: zip.Member) -> npy.Header:
     return npy.read_header(source, what, member.offset)
 
 
-def _shown(fields: Sequence[Field]) -> str:
+def _describe_fields(fields: Sequence[Field]) -> str:
     return ", ".join(f"{part.name} ({part.dtype} {list(part.shape or ())})" for part in fields)

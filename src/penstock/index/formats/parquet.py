@@ -26,12 +26,12 @@ import numpy as np
 from ... import limits
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import BOOL, BYTES, INT, CompressedChunk, Reader
+from ..codecs import BOOL, BYTES, INT, CompressedChunk, ThriftReader
 from ..codecs import parquet as codec
 from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
 from . import choice
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -42,9 +42,9 @@ _EXTENSIONS = (".parquet", ".pq")
 _FOOTER_BYTES_MAX = 256 * limits.MIB
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    return choice.nulls(choice.canonical(options))
+    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -53,7 +53,7 @@ def sniff(head: bytes, _: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Column:
+class ParquetColumn:
     """A leaf of the schema. `refused`: the reason why it cannot be a field, or "".
 
     number, path:  its number among the columns, and its names, as each row group repeats them.
@@ -71,7 +71,7 @@ class Column:
     optional: tuple[bool, ...] = field(default=(), compare=False)
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """A column chunk: its place, and how it is stored."""
 
     offset: int
@@ -80,16 +80,16 @@ class Chunk(NamedTuple):
 
 
 @dataclass
-class Held:
+class ParquetContent:
     """Columns and row groups of one file.
 
     rows:    number of rows of each row group that is not empty.
     chunks:  by column, one in each of these row groups.
     """
 
-    columns: dict[str, Column]
+    columns: dict[str, ParquetColumn]
     rows: list[int] = field(default_factory=list)
-    chunks: dict[str, list[Chunk]] = field(default_factory=dict)
+    chunks: dict[str, list[ColumnChunk]] = field(default_factory=dict)
     labels: Int | None = None
     label: str | None = None
 
@@ -104,10 +104,12 @@ def build(
     nulls: str = "error",
 ) -> Index:
     """The index of all rows, file after file."""
-    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    files, sources = list_files(
+        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
+    )
 
-    def parse(_: int, source: StoreFile) -> Held:
-        return _held(source, fields, label, nulls)
+    def parse(_: int, source: StoreFile) -> ParquetContent:
+        return _parse_file(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
     first = held[0]
@@ -125,11 +127,11 @@ def build(
         if column.name == first.label:
             continue
         chunks = [chunk for each in held for chunk in each.chunks[column.name]]
-        options = _options(column, chunks, nulls)
+        options = _make_options(column, chunks, nulls)
         made.append(
             Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
         )
-        layouts.append(Chunked(counted(counts), _bands(held, column.name)))
+        layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
     if not made:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     labels = [each.labels for each in held if each.labels is not None]
@@ -143,7 +145,7 @@ def build(
     )
 
 
-def _bands(held: Sequence[Held], name: str) -> RowTable:
+def _lay_out_chunks(held: Sequence[ParquetContent], name: str) -> RowTable:
     """Lay out the column chunk of each row group."""
     chunks = [each.chunks[name] for each in held]
     file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
@@ -152,7 +154,9 @@ def _bands(held: Sequence[Held], name: str) -> RowTable:
     return RowTable(file, table[:, 0].copy(), table[:, 1].copy())
 
 
-def _options(column: Column, chunks: Sequence[Chunk], nulls: str) -> dict[str, Any]:
+def _make_options(
+    column: ParquetColumn, chunks: Sequence[ColumnChunk], nulls: str
+) -> dict[str, Any]:
     """Make the codec's options: the forms of the chunks, each with the chunk it begins at."""
     new = [n for n, chunk in enumerate(chunks) if not n or chunk.form != chunks[n - 1].form]
     return {
@@ -175,7 +179,9 @@ _FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
 """Shape of the footer (parquet.thrift): schema elements, row groups, column chunks, writer."""
 
 
-def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+def _parse_file(
+    source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
+) -> ParquetContent:
     size = source.size
     tail = source.read(max(size - 8, 0), 8)
     if tail[4:] == b"PARE":
@@ -190,10 +196,10 @@ def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, n
         raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
     start = size - 8 - length
     try:
-        found = Reader(source.read(start, length)).struct(_FILE)
-        leaves = _leaves(found[2])
+        found = ThriftReader(source.read(start, length)).struct(_FILE)
+        leaves = _list_leaves(found[2])
         old = found.get(6, b"").startswith(b"parquet-cpp version 1.")
-        return _of(source, leaves, found.get(4, []), start, old, columns, label, nulls)
+        return _take_groups(source, leaves, found.get(4, []), start, old, columns, label, nulls)
     except (ValueError, KeyError, UnicodeError) as error:
         if isinstance(error, PenstockError):
             raise
@@ -201,17 +207,17 @@ def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, n
         raise source.flaw(start, f"the footer is damaged ({what}): write the file again") from None
 
 
-def _of(
+def _take_groups(
     source: StoreFile,
-    leaves: list[Column],
+    leaves: list[ParquetColumn],
     groups: list[dict[int, Any]],
     end: int,
     old: bool,
     columns: Sequence[str] | None,
     label: str | None,
     nulls: str,
-) -> Held:
-    known = choice.by_name(source.path, [each.name for each in leaves])
+) -> ParquetContent:
+    known = choice.number_columns(source.path, [each.name for each in leaves])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -230,7 +236,7 @@ def _of(
         label = next((n for n in ("label", "labels") if n in wanted and _is_label(wanted[n])), None)
     elif label and not _is_label(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
-    held = Held(wanted, label=label or None, chunks={name: [] for name in wanted})
+    held = ParquetContent(wanted, label=label or None, chunks={name: [] for name in wanted})
     total = 0
     for number, group in enumerate(groups):
         rows, chunks = group[3], group[1]
@@ -245,17 +251,17 @@ def _of(
             held.rows.append(rows)
             for each in wanted.values():
                 held.chunks[each.name].append(
-                    _chunk(source, chunks[each.number], rows, end, each, old)
+                    _locate_chunk(source, chunks[each.number], rows, end, each, old)
                 )
                 _check_nulls(source, chunks[each.number], each, nulls, total - rows)
     if label:
-        held.labels = _labels(source, held)
+        held.labels = _read_labels(source, held)
     return held
 
 
-def _chunk(
-    source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
-) -> Chunk:
+def _locate_chunk(
+    source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: ParquetColumn, old: bool
+) -> ColumnChunk:
     """Locate a column chunk, and describe how it is stored."""
     what = f"column {column.name!r}"
     if chunk.get(1):
@@ -296,11 +302,11 @@ def _chunk(
         "compression": meta[4],
         "old": old,
     }
-    return Chunk(start, size, form)
+    return ColumnChunk(start, size, form)
 
 
 def _check_nulls(
-    source: StoreFile, chunk: dict[int, Any], column: Column, nulls: str, row: int
+    source: StoreFile, chunk: dict[int, Any], column: ParquetColumn, nulls: str, row: int
 ) -> None:
     """Check the statistics for nulls (FormatError).
 
@@ -322,9 +328,9 @@ _COMPRESSIONS = {0, 1, 2, 4, 5, 6, 7}  # all but LZO
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 
 
-def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
+def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     """List the columns of a schema, whose elements are a tree from the top down, parents first."""
-    found: list[Column] = []
+    found: list[ParquetColumn] = []
     path: list[dict[int, Any]] = []
     left = [1]  # children still to come, of each element of the path
     for element in elements:
@@ -338,7 +344,7 @@ def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
         if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
             raise ValueError("the schema is not a tree, or has no columns")
         if 1 in element:
-            found.append(_column([*path[1:], element], len(found)))
+            found.append(_make_column([*path[1:], element], len(found)))
         else:
             path.append(element)
             left.append(children)
@@ -347,22 +353,22 @@ def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
     return found
 
 
-def _column(path: list[dict[int, Any]], number: int) -> Column:
+def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
     """Make the column of a leaf of the schema, below its parents."""
     leaf = path[-1]
     name = b".".join(each[4] for each in path).decode()
     if any(each[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for each in path):
         raise ValueError(f"column {name!r} is neither required nor optional nor repeated")
     if any(each[3] == _REPEATED for each in path):
-        return Column(name, refused="is a list, which has no row of its own: flatten it")
+        return ParquetColumn(name, refused="is a list, which has no row of its own: flatten it")
     dtype, shape = "|u1", None
     refused = ""
     try:
-        dtype, shape = _kind(leaf)
+        dtype, shape = _find_type(leaf)
     except TypeError as error:
         refused = f"is {error}: cast it"
     physical = leaf[1]
-    return Column(
+    return ParquetColumn(
         name,
         dtype,
         shape,
@@ -387,7 +393,7 @@ _WIDTH_MAX = 1 << 20
 _CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8"), 11))
 
 
-def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
+def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     """Find the numpy type and the shape of a leaf; TypeError for types that numpy lacks."""
     physical, converted, logical = leaf[1], leaf.get(6), leaf.get(10, {})
     if converted == 5 or 5 in logical:
@@ -421,15 +427,15 @@ def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     return dtype, ()
 
 
-def _is_label(column: Column) -> bool:
+def _is_label(column: ParquetColumn) -> bool:
     return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
-def _labels(source: StoreFile, held: Held) -> Int:
+def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
     """Read and decode the labels of a file."""
     assert held.label is not None
     chunks = held.chunks[held.label]
-    options = _options(held.columns[held.label], chunks, "error")
+    options = _make_options(held.columns[held.label], chunks, "error")
     found = [np.zeros(0, np.int64)]
     for number, (start, size, _) in enumerate(chunks):
         data = source.read(start, size)
@@ -442,5 +448,5 @@ def _labels(source: StoreFile, held: Held) -> Int:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        found.append(choice.labels(source.path, held.label, values))
+        found.append(choice.convert_labels(source.path, held.label, values))
     return np.concatenate(found)

@@ -27,14 +27,14 @@ OPTIONS = ("label", "header", "extensions")
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     found = dict(options)
     if found.get("label") not in (None, "header"):
         raise UsageError(f"label is {found['label']!r}: RecordIO has labels in 'header' only")
     if found.get("header", "keep") not in ("keep", "strip"):
         raise UsageError(f"header is {found['header']!r}: use 'keep' or 'strip'")
-    return shards.canonical_extensions(found)
+    return shards.normalize_extensions(found)
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -52,7 +52,7 @@ def build(
 ) -> Index:
     """The index of all records of the files, in their order."""
     strip = header == "strip" if header is not None else label is not None
-    files, sources = shards.files_of(store, place, progress, extensions)
+    files, sources = shards.list_files(store, place, progress, extensions)
     walked = store.parse(
         files,
         lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
@@ -62,23 +62,23 @@ def build(
     length = np.concatenate([found["length"] for found in walked])
     counts = np.concatenate([np.diff(found["first"]) for found in walked])
     shards.check_any(files, len(counts), "records")
-    file = shards.file_column([len(found["offset"]) for found in walked])
+    file = shards.make_file_column([len(found["offset"]) for found in walked])
     layout: RowTable | Pieces
     if (counts == 1).all():
         layout = RowTable(file, offset, length)
     else:
-        layout = Pieces(shards.counted(counts.tolist()), file, offset, length)
+        layout = Pieces(shards.number_first(counts.tolist()), file, offset, length)
     return Index(
         format="recordio",
         files=files,
         fields=(Field("data", np.dtype(np.uint8), None),),
         layouts=(layout,),
         sources=sources,
-        label_column=_labels(files, walked) if label is not None else None,
+        label_column=_convert_labels(files, walked) if label is not None else None,
     )
 
 
-def _labels(files: Files, walked: list[dict[str, Any]]) -> Int:
+def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:
     columns = []
     for file, found in enumerate(walked):
         label, flag = found["label"], found["flag"]

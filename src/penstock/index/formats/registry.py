@@ -77,7 +77,7 @@ class Format:
     passing: tuple[str, ...] = ()
 
 
-def _build(build: Callable[..., Index]) -> Build:
+def _wrap_builder(build: Callable[..., Index]) -> Build:
     """Wrap a builder that takes the options as keyword arguments, as most do."""
     return lambda store, place, options, progress: build(store, place, progress, **options)
 
@@ -90,7 +90,7 @@ FORMATS: dict[str, Format] = {
             "a folder of files; class sub-folders give labels",
             ("folder",),
             ("extensions",),
-            tree.canonical,
+            tree.normalize_options,
             lambda store, place, options, progress: tree.build(store, progress, **options),
         ),
         Format(
@@ -107,8 +107,8 @@ FORMATS: dict[str, Format] = {
             "binary records of one size in one file, a folder of files or a pattern",
             ("file", "folder", "pattern"),
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
-            records.canonical,
-            _build(records.build),
+            records.normalize_options,
+            _wrap_builder(records.build),
         ),
         Format(
             "npy",
@@ -124,20 +124,20 @@ FORMATS: dict[str, Format] = {
             "an LMDB environment, or several: each value is a sample, or an image in Caffe's Datum",
             ("file", "folder", "pattern"),
             lmdb.OPTIONS,
-            lmdb.canonical,
-            _build(lmdb.build),
+            lmdb.normalize_options,
+            _wrap_builder(lmdb.build),
             lmdb.sniff,
-            lmdb.folder,
-            lmdb.names_of,
-            lmdb.stamp,
+            lmdb.is_dataset,
+            lmdb.list_environments,
+            lmdb.read_stamps,
         ),
         Format(
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
             ("file", "pattern"),
             choice.OPTIONS,
-            choice.canonical,
-            _build(npz.build),
+            choice.normalize_options,
+            _wrap_builder(npz.build),
             npz.sniff,
         ),
         Format(
@@ -145,36 +145,36 @@ FORMATS: dict[str, Format] = {
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
             choice.OPTIONS,
-            choice.canonical,
-            _build(mds.build),
-            folder=mds.folder,
+            choice.normalize_options,
+            _wrap_builder(mds.build),
+            folder=mds.is_dataset,
         ),
         Format(
             "litdata",
             "a folder of LitData chunks (index.json); leaves are fields",
             ("folder",),
             (*choice.OPTIONS, "block_size"),
-            litdata.canonical,
-            _build(litdata.build),
-            folder=litdata.folder,
+            litdata.normalize_options,
+            _wrap_builder(litdata.build),
+            folder=litdata.is_dataset,
         ),
         Format(
             "megatron",
             "Megatron's .bin and .idx: documents of tokens, or windows over them",
             ("file", "pattern"),
             ("window",),
-            tokens.canonical,
-            _build(megatron.build),
+            tokens.normalize_options,
+            _wrap_builder(megatron.build),
             megatron.sniff,
-            beside=megatron.beside,
+            beside=megatron.has_idx_beside,
         ),
         Format(
             "tokens",
             "flat files of tokens (nanoGPT, llm.c), read in windows",
             ("file", "folder", "pattern"),
             ("window", "dtype", "header_bytes", "extensions"),
-            tokens.canonical_flat,
-            _build(tokens.build),
+            tokens.normalize_flat_options,
+            _wrap_builder(tokens.build),
             tokens.sniff,
         ),
         Format(
@@ -191,8 +191,8 @@ FORMATS: dict[str, Format] = {
             "WebDataset: tar archives whose files with one stem form a sample",
             ("file", "folder", "pattern"),
             tar.OPTIONS,
-            tar.canonical,
-            _build(tar.build),
+            tar.normalize_options,
+            _wrap_builder(tar.build),
             tar.sniff,
         ),
         Format(
@@ -200,8 +200,8 @@ FORMATS: dict[str, Format] = {
             "TFRecord files; example= names features of tf.Example",
             ("file", "folder", "pattern"),
             tfrecord.OPTIONS,
-            tfrecord.canonical,
-            _build(tfrecord.build),
+            tfrecord.normalize_options,
+            _wrap_builder(tfrecord.build),
             tfrecord.sniff,
         ),
         Format(
@@ -209,8 +209,8 @@ FORMATS: dict[str, Format] = {
             "MXNet RecordIO files, as im2rec writes them",
             ("file", "folder", "pattern"),
             recordio.OPTIONS,
-            recordio.canonical,
-            _build(recordio.build),
+            recordio.normalize_options,
+            _wrap_builder(recordio.build),
             recordio.sniff,
         ),
         Format(
@@ -218,18 +218,18 @@ FORMATS: dict[str, Format] = {
             "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            arrow.canonical,
-            _build(arrow.build),
+            arrow.normalize_options,
+            _wrap_builder(arrow.build),
             arrow.sniff,
-            arrow.holds,
+            arrow.is_saved_dataset,
         ),
         Format(
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             ("file", "folder", "pattern"),
             ("dataset", "fields", "label", "fill", "isolate"),
-            hdf5.canonical,
-            _build(hdf5.build),
+            hdf5.normalize_options,
+            _wrap_builder(hdf5.build),
             hdf5.sniff,
             passing=("isolate",),
         ),
@@ -238,17 +238,17 @@ FORMATS: dict[str, Format] = {
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
             ("dataset", "fields", "label", "fill"),
-            zarr.canonical,
-            _build(zarr.build),
-            folder=zarr.holds,
+            zarr.normalize_options,
+            _wrap_builder(zarr.build),
+            folder=zarr.is_array_or_group,
         ),
         Format(
             "parquet",
             "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            parquet.canonical,
-            _build(parquet.build),
+            parquet.normalize_options,
+            _wrap_builder(parquet.build),
             parquet.sniff,
         ),
     )
@@ -265,7 +265,7 @@ def choose_format(
             near = difflib.get_close_matches(option, known, 1)
             hint = f"did you mean {near[0]}=? " if near else ""
             raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
-    chosen = FORMATS[_detect(store, place, options)] if name is None else _named(name)
+    chosen = FORMATS[_detect(store, place, options)] if name is None else _find_format(name)
     if place.kind not in chosen.kinds:
         raise UsageError(
             f"{place.path} is a {place.kind}, but format {chosen.name!r} is "
@@ -281,7 +281,7 @@ def choose_format(
     return chosen
 
 
-def _named(name: str) -> Format:
+def _find_format(name: str) -> Format:
     if name in FORMATS:
         return FORMATS[name]
     near = difflib.get_close_matches(str(name), FORMATS, 1)
@@ -298,15 +298,19 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind == "folder":
         return "records" if geometry else _detect_folder(store)
-    name = place.name if place.kind == "file" else _first_name(store, place)
+    name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    found = _sniffed(head, name) if geometry else _beside(store, name) or _sniffed(head, name)
+    found = (
+        _sniff_format(head, name)
+        if geometry
+        else _detect_beside(store, name) or _sniff_format(head, name)
+    )
     if geometry and found not in ("npy",):
         return "records"
     if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
         return found
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    said = "" if found else foreign.said_of(head, name)
+    said = "" if found else foreign.describe_foreign(head, name)
     if said:
         raise FormatError(f"{path} is {said}")
     raise FormatError(
@@ -318,7 +322,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     )
 
 
-def _first_name(store: Store, place: Location) -> str:
+def _find_first_name(store: Store, place: Location) -> str:
     """Find a file that a pattern matches, inside a folder if folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:
@@ -326,16 +330,16 @@ def _first_name(store: Store, place: Location) -> str:
                 name = entry.names_of(store, place)[0]
                 if name not in store.match(place.names[0]):
                     return name
-    return shards.names_of(store, place)[0]
+    return shards.list_names(store, place)[0]
 
 
-def _beside(store: Store, name: str) -> str | None:
+def _detect_beside(store: Store, name: str) -> str | None:
     """Find the format that a file has because of a file beside it."""
     entries = (entry for entry in FORMATS.values() if entry.beside is not None)
     return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
 
 
-def _sniffed(head: bytes, name: str) -> str | None:
+def _sniff_format(head: bytes, name: str) -> str | None:
     """Find the format that a file's content shows.
 
     Text, which is the least specific, comes last.
@@ -350,7 +354,7 @@ def _detect_folder(store: Store) -> str:
         if entry.folder is not None and entry.folder(store):
             return entry.name
     looked_at = store.some(_LOOKED_AT)
-    found = {_sniffed(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
+    found = {_sniff_format(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
     if len(found) == 1:
         (only,) = found
         if only is not None and "folder" in FORMATS[only].kinds:

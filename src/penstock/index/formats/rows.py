@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...extent import Files, Int
 from ..layout import Fixed, RowTable
-from .shards import counted
+from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import StoreFile
@@ -31,7 +31,7 @@ Bytes = npt.NDArray[np.uint8]
 Fetch = Callable[[Int, int], Bytes]
 
 
-class Rows(NamedTuple):
+class ShardRows(NamedTuple):
     """Places of the values of the samples of one file.
 
     offset, length:  int64 (columns, samples).
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     values: Bytes | None
 
 
-def table(source: StoreFile, samples: int) -> Int:
+def read_table(source: StoreFile, samples: int) -> Int:
     """Read the table that a shard begins with: a count, and samples + 1 offsets as u32."""
     head_bytes = 4 * (samples + 2)
     if head_bytes > source.size:
@@ -83,7 +83,7 @@ def parse_rows(
     sizes: Sequence[int | None],
     wanted: int | None = None,
     width: int = 0,
-) -> Rows:
+) -> ShardRows:
     """Find the values' places in one file; FormatError if sizes do not add up to a sample.
 
     edges:   where each sample begins, ascending, and where the last ends; within the file.
@@ -106,9 +106,9 @@ def parse_rows(
     offset = np.empty_like(length)
     values = np.empty((count, width), np.uint8) if wanted is not None else None
     hops = len(varies) > 1 or wanted is not None
-    for first, last in _slabs(edges) if hops else [(0, count)]:
+    for first, last in _divide_slabs(edges) if hops else [(0, count)]:
         part, start = slice(first, last), edges[first:last]
-        fetch = _fetch(source, edges[first : last + 1]) if hops else None
+        fetch = _make_fetch(source, edges[first : last + 1]) if hops else None
         if len(varies) > 1:
             assert fetch is not None
             heads = fetch(start, head_bytes).view("<u4").astype(np.int64)
@@ -131,20 +131,20 @@ def parse_rows(
                 f"its label does not have {width} bytes",
             )
             values[part] = fetch(offset[wanted, part], width)
-    return Rows(offset, length, values)
+    return ShardRows(offset, length, values)
 
 
-def layouts(
-    files: Files, found: Sequence[Rows], sizes: Sequence[int | None], chosen: Sequence[int]
+def make_layouts(
+    files: Files, found: Sequence[ShardRows], sizes: Sequence[int | None], chosen: Sequence[int]
 ) -> list[Fixed | RowTable]:
     """Make the layouts of the chosen columns: arithmetic if all columns are of fixed size."""
-    first = counted([rows.offset.shape[1] for rows in found])
+    first = number_first([rows.offset.shape[1] for rows in found])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
     stride = sum(size or 0 for size in sizes)
     made: list[Fixed | RowTable] = []
     for column in chosen:
         size = sizes[column]
-        if None not in sizes and size and _even(found, column, stride):
+        if None not in sizes and size and _is_even(found, column, stride):
             starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in found]
             made.append(Fixed(first, np.array(starts, np.int64), size, stride))
             continue
@@ -153,7 +153,7 @@ def layouts(
     return made
 
 
-def _even(found: Sequence[Rows], column: int, stride: int) -> bool:
+def _is_even(found: Sequence[ShardRows], column: int, stride: int) -> bool:
     return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in found)
 
 
@@ -168,12 +168,12 @@ def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: st
 def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
     """Compare the only varying column's size, which is known, in the first and last sample."""
     for sample in {0, len(left) - 1} if len(left) else ():
-        head = _exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
+        head = _read_exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
         wrong = np.arange(len(left)) == (sample if int(head[0]) != left[sample] else -1)
         _refuse(source, edges, wrong, "the size of its column does not add up to its own")
 
 
-def _slabs(edges: Int) -> list[tuple[int, int]]:
+def _divide_slabs(edges: Int) -> list[tuple[int, int]]:
     """Divide samples into groups of at most _SLAB_BYTES, or of one."""
     count = len(edges) - 1
     found = []
@@ -186,18 +186,18 @@ def _slabs(edges: Int) -> list[tuple[int, int]]:
     return found
 
 
-def _fetch(source: StoreFile, edges: Int) -> Fetch:
+def _make_fetch(source: StoreFile, edges: Int) -> Fetch:
     """Make a function that reads a few bytes at many offsets within a slab of samples."""
     start, end = int(edges[0]), int(edges[-1])
     if end - start > _SMALL_BYTES * (len(edges) - 1):
         return lambda offset, width: np.stack(
-            [_exactly(source, at, width) for at in offset.tolist()]
+            [_read_exactly(source, at, width) for at in offset.tolist()]
         )
-    slab = _exactly(source, start, end - start)
+    slab = _read_exactly(source, start, end - start)
     return lambda offset, width: slab[(offset - start)[:, None] + np.arange(width)]
 
 
-def _exactly(source: StoreFile, offset: int, length: int) -> Bytes:
+def _read_exactly(source: StoreFile, offset: int, length: int) -> Bytes:
     data = source.read(offset, length)
     if len(data) != length:
         raise source.flaw(

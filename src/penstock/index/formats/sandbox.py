@@ -37,7 +37,7 @@ _START = (
 )
 
 
-class Apart:
+class Sandbox:
     """Process for one call at a time; a context manager, which ends the process.
 
     what:     the library, for messages.
@@ -49,7 +49,7 @@ class Apart:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ class Apart:
                     kind, value = self._receive()
                     if kind != "read":
                         break
-                    self._send(_answer(source, *value))
+                    self._send(_answer_read(source, *value))
             except (EOFError, BrokenPipeError, pickle.UnpicklingError):
                 raise self._gone(source) from None
             except BaseException:  # the other process is in the middle of something
@@ -158,7 +158,7 @@ def _write(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _answer(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
+def _answer_read(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
     try:
         return True, source.read(offset, length)
     except PenstockError as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .place import Location
 
 
-def files_of(
+def list_files(
     store: Store, place: Location, progress: Progress | None = None, extensions: Sequence[str] = ()
 ) -> tuple[Files, Files]:
     """List the files, and the sources that must stay unchanged: also folders that may get new
@@ -36,13 +36,13 @@ def files_of(
     if place.kind == "file":
         files = store.stat([place.name])
         return files, files
-    names = names_of(store, place)
+    names = list_names(store, place)
     files = store.stat(names)
     folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
     return files, joined(folders, files)
 
 
-def names_of(store: Store, place: Location) -> list[str]:
+def list_names(store: Store, place: Location) -> list[str]:
     """List the names of the files that a place's patterns match."""
     names: list[str] = []
     for pattern in place.names:
@@ -58,12 +58,12 @@ def names_of(store: Store, place: Location) -> list[str]:
     return names
 
 
-def counted(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Number each file's first sample and, at the end, the count of all."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
 
 
-def below(by: str, name: str) -> str:
+def check_below(by: str, name: str) -> str:
     """Check that a path in a container or list lies below the data set's root, and normalise it.
 
     by:  the container or list, as the start of an error's message.
@@ -77,7 +77,7 @@ def below(by: str, name: str) -> str:
     return os.path.normpath(name)
 
 
-def inside(store: Store, by: str, names: Sequence[str]) -> None:
+def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
     """Check that no link leads one of these files out of the root (FormatError)."""
     if "://" in store.root:
         return
@@ -91,7 +91,7 @@ def inside(store: Store, by: str, names: Sequence[str]) -> None:
             )
 
 
-def file_column(counts: Sequence[int]) -> FileIds:
+def make_file_column(counts: Sequence[int]) -> FileIds:
     """Make a column of file numbers: `counts[i]` times the number i."""
     return np.repeat(np.arange(len(counts), dtype=np.uint32), np.asarray(counts, np.int64))
 
@@ -103,7 +103,7 @@ def check_any(files: Files, count: int, what: str) -> None:
         raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
 
 
-def canonical_extensions(options: dict[str, Any]) -> dict[str, Any]:
+def normalize_extensions(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, with the extensions as a list."""
     if "extensions" in options:
         options["extensions"] = list(options["extensions"])

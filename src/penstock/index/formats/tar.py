@@ -38,7 +38,7 @@ _CHOICES = {
 }
 
 
-class Shard(NamedTuple):
+class TarShard(NamedTuple):
     """The members of one file; `sample` and `extension` are numbers within it."""
 
     keys: Names
@@ -66,7 +66,7 @@ class Shard(NamedTuple):
         return offset, length
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: fields as a mapping from name to alternatives."""
     found = dict(options)
     for option, choices in _CHOICES.items():
@@ -74,16 +74,16 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
             shown = " or ".join(map(repr, choices))
             raise UsageError(f"{option} is {found[option]!r}: use {shown}")
     if found.get("fields") is not None:
-        found["fields"] = _canonical_fields(found["fields"])
+        found["fields"] = _normalize_fields(found["fields"])
     label = found.get("label")
     if label is not None and not isinstance(label, str):
         raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
     if label is not None:
         found["label"] = label.lower().lstrip(".")
-    return shards.canonical_extensions(found)
+    return shards.normalize_extensions(found)
 
 
-def _canonical_fields(fields: Any) -> dict[str, list[str]]:
+def _normalize_fields(fields: Any) -> dict[str, list[str]]:
     if isinstance(fields, str):
         fields = [fields]
     if not isinstance(fields, Mapping | Sequence):
@@ -119,7 +119,7 @@ def sniff(head: bytes, name: str) -> bool:
     if lower.endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and foreign.compression(head) is not None
+    return lower.endswith(ending) and foreign.find_compression(head) is not None
 
 
 def build(
@@ -135,7 +135,7 @@ def build(
     extensions: Sequence[str] = (".tar",),
 ) -> Index:
     """The index of all samples of the files, in their order."""
-    files, sources = shards.files_of(store, place, progress, extensions)
+    files, sources = shards.list_files(store, place, progress, extensions)
     wanted = _LABEL if label is None else label or None
     walking = {
         "ignore_zeros": ignore_zeros,
@@ -143,33 +143,33 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
-    found = store.parse(files, lambda _, source: _walk(source, walking), progress)
+    found = store.parse(files, lambda _, source: _walk_archive(source, walking), progress)
     counts = [len(shard.at) for shard in found]
     dropped = sum(shard.dropped for shard in found)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
-    in_all = _in_every_sample(found)
+    in_all = _find_common(found)
     if label is None and wanted not in in_all:
         wanted = None
     if fields is None:
         names = [name for name in in_all if name != wanted]
         fields = {name: [name] for name in names or in_all}
         if not fields:
-            raise _nothing_common(files, found)
+            raise _nothing_common_error(files, found)
     if wanted is not None and "label" in fields:
         raise UsageError(
             f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
             f"without it (fields=), or give label=''"
         )
-    file = shards.file_column(counts)
+    file = shards.make_file_column(counts)
     layouts = []
     for alternatives in fields.values():
         columns = [
-            _column(files, number, shard, alternatives, missing)
+            _make_column(files, number, shard, alternatives, missing)
             for number, shard in enumerate(found)
         ]
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         layouts.append(RowTable(file, offset, length))
-    classes, label_column = (None, None) if wanted is None else _labels(files, found, wanted)
+    classes, label_column = (None, None) if wanted is None else _number_labels(files, found, wanted)
     return Index(
         format="tar",
         files=files,
@@ -178,15 +178,15 @@ def build(
         sources=sources,
         classes=classes,
         label_column=label_column,
-        names=_all_keys(found),
+        names=_concatenate_keys(found),
     )
 
 
-def _walk(source: StoreFile, options: Mapping[str, Any]) -> Shard:
+def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
     foreign.refuse_compressed(source, "tar archive")
     found = source.walk("tar", **options)
     extensions = Names(found["extension_text"], found["extension_ends"])
-    return Shard(
+    return TarShard(
         Names(found["key_text"], found["key_ends"]),
         found["at"],
         found["sample"],
@@ -203,7 +203,7 @@ def _walk(source: StoreFile, options: Mapping[str, Any]) -> Shard:
     )
 
 
-def _in_every_sample(found: list[Shard]) -> list[str]:
+def _find_common(found: list[TarShard]) -> list[str]:
     """List the extensions that every sample of every file has, in order of first appearance."""
     common: list[str] | None = None
     for shard in found:
@@ -222,7 +222,7 @@ def _in_every_sample(found: list[Shard]) -> list[str]:
     return common or []
 
 
-def _nothing_common(files: Files, found: list[Shard]) -> FormatError:
+def _nothing_common_error(files: Files, found: list[TarShard]) -> FormatError:
     names = list(dict.fromkeys(name for shard in found for name in shard.extensions))
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     more = " and the files beside it" if len(files) > 1 else ""
@@ -232,8 +232,8 @@ def _nothing_common(files: Files, found: list[Shard]) -> FormatError:
     )
 
 
-def _column(
-    files: Files, file: int, shard: Shard, names: Sequence[str], missing: str
+def _make_column(
+    files: Files, file: int, shard: TarShard, names: Sequence[str], missing: str
 ) -> tuple[Int, Int]:
     offset, length = shard.find(names)
     absent = offset < 0
@@ -241,11 +241,13 @@ def _column(
         offset[absent] = 0
     else:
         for sample in np.flatnonzero(absent)[:1].tolist():
-            raise _lacks(files, file, shard, sample, " or ".join(names), "field")
+            raise _lacks_error(files, file, shard, sample, " or ".join(names), "field")
     return offset, length
 
 
-def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: str) -> FormatError:
+def _lacks_error(
+    files: Files, file: int, shard: TarShard, sample: int, what: str, role: str
+) -> FormatError:
     has = ", ".join(shard.extensions[i] for i in shard.extension[shard.sample == sample].tolist())
     remedy = (
         "name what every sample has in fields=, or give missing='empty'"
@@ -258,12 +260,14 @@ def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: 
     )
 
 
-def _labels(files: Files, found: list[Shard], label: str) -> tuple[tuple[str, ...] | None, Int]:
+def _number_labels(
+    files: Files, found: list[TarShard], label: str
+) -> tuple[tuple[str, ...] | None, Int]:
     """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
     for number, shard in enumerate(found):
         offset, _ = shard.find([label])
         for sample in np.flatnonzero(offset < 0)[:1].tolist():
-            raise _lacks(files, number, shard, sample, label, "label")
+            raise _lacks_error(files, number, shard, sample, label, "label")
     # One member of that extension for each sample, in the order of samples.
     if all(bool(shard.labels[1].all()) for shard in found):
         return None, np.concatenate([shard.labels[0] for shard in found])
@@ -273,8 +277,8 @@ def _labels(files: Files, found: list[Shard], label: str) -> tuple[tuple[str, ..
     return tuple(classes), np.array([numbers[text] for text in texts], np.int64)
 
 
-def _all_keys(found: list[Shard]) -> Names:
-    bases = shards.counted([len(shard.keys.text) for shard in found])
+def _concatenate_keys(found: list[TarShard]) -> Names:
+    bases = shards.number_first([len(shard.keys.text) for shard in found])
     return Names(
         np.concatenate([shard.keys.text for shard in found]),
         np.concatenate([shard.keys.ends + base for shard, base in zip(found, bases, strict=False)]),

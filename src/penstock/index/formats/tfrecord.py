@@ -20,7 +20,7 @@ from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign, shards
-from .checksum import crc32c
+from .checksum import compute_crc32c
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -40,7 +40,7 @@ _COLUMNS = (
 _SUFFIXES = (".tfrecord", ".tfrecords")
 
 
-class Feature(NamedTuple):
+class RecordFeature(NamedTuple):
     """A feature in the records of one file; `first` is the first integer."""
 
     kind: npt.NDArray[np.uint8]
@@ -50,15 +50,15 @@ class Feature(NamedTuple):
     first: Int
 
 
-class Walked(NamedTuple):
+class TfRecords(NamedTuple):
     """The records of one file, and their features in the order asked for."""
 
     offset: Int
     length: Int
-    features: list[Feature]
+    features: list[RecordFeature]
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     found = dict(options)
     if found.get("check", "length") not in _CHECKS:
@@ -77,7 +77,7 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     label = found.get("label")
     if label is not None and (not isinstance(label, str) or not label):
         raise UsageError(f"label is {label!r}: name a feature, such as 'image/class/label'")
-    return shards.canonical_extensions(found)
+    return shards.normalize_extensions(found)
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -85,7 +85,7 @@ def sniff(head: bytes, name: str) -> bool:
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
     length, stored = struct.unpack_from("<QI", head)
-    return bool(length < 1 << 62 and stored == _masked(head[:8]))
+    return bool(length < 1 << 62 and stored == _mask_crc(head[:8]))
 
 
 def build(
@@ -100,13 +100,13 @@ def build(
     """The index of all records of the files, in their order."""
     example = example or {}
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
-    files, sources = shards.files_of(store, place, progress, extensions)
-    walked = store.parse(files, lambda _, source: _walk(source, check, names), progress)
-    file = shards.file_column([len(each.offset) for each in walked])
+    files, sources = shards.list_files(store, place, progress, extensions)
+    walked = store.parse(files, lambda _, source: _walk_file(source, check, names), progress)
+    file = shards.make_file_column([len(each.offset) for each in walked])
     shards.check_any(files, len(file), "records")
     fields, layouts = [], []
     for name, feature in example.items():
-        dtype, offset, length = _extents(files, walked, names.index(feature), feature)
+        dtype, offset, length = _find_extents(files, walked, names.index(feature), feature)
         fields.append(Field(name, dtype, None))
         layouts.append(RowTable(file, offset, length))
     if not fields:
@@ -120,22 +120,24 @@ def build(
         fields=tuple(fields),
         layouts=tuple(layouts),
         sources=sources,
-        label_column=None if label is None else _labels(files, walked, names.index(label), label),
+        label_column=None
+        if label is None
+        else _take_labels(files, walked, names.index(label), label),
     )
 
 
-def _walk(source: StoreFile, check: str, names: list[str]) -> Walked:
+def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
     foreign.refuse_compressed(source, "TFRecord file")
     found = source.walk("tfrecord", check=check, features=names)
     columns = [found[part] for part in _COLUMNS] if names else []
     features = [
-        Feature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
+        RecordFeature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
     ]
-    return Walked(found["offset"], found["length"], features)
+    return TfRecords(found["offset"], found["length"], features)
 
 
-def _extents(
-    files: Files, walked: list[Walked], number: int, name: str
+def _find_extents(
+    files: Files, walked: list[TfRecords], number: int, name: str
 ) -> tuple[np.dtype[Any], Int, Int]:
     """Find the dtype of a feature, and its place in each record."""
     kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
@@ -145,7 +147,7 @@ def _extents(
         wrong |= (feature.kind == _BYTES) & (feature.values != 1)
         wrong |= (feature.kind != _BYTES) & (feature.kind != _FLOATS)
         for row in np.flatnonzero(wrong)[:1]:
-            raise _refused(files, file, each, int(row), name, feature)
+            raise _refused_error(files, file, each, int(row), name, feature)
     if len(kinds) > 1:
         raise FormatError(
             f"{files.path(0)} and the files beside it: the feature {name!r} holds bytes in some "
@@ -156,16 +158,22 @@ def _extents(
     return dtype, offset, np.concatenate([each.features[number].length for each in walked])
 
 
-def _labels(files: Files, walked: list[Walked], number: int, name: str) -> Int:
+def _take_labels(files: Files, walked: list[TfRecords], number: int, name: str) -> Int:
     for file, each in enumerate(walked):
         feature = each.features[number]
         for row in np.flatnonzero((feature.kind != _INTEGERS) | (feature.values != 1))[:1]:
-            raise _refused(files, file, each, int(row), name, feature, "one integer")
+            raise _refused_error(files, file, each, int(row), name, feature, "one integer")
     return np.concatenate([each.features[number].first for each in walked])
 
 
-def _refused(
-    files: Files, file: int, walked: Walked, row: int, name: str, feature: Feature, want: str = ""
+def _refused_error(
+    files: Files,
+    file: int,
+    walked: TfRecords,
+    row: int,
+    name: str,
+    feature: RecordFeature,
+    want: str = "",
 ) -> FormatError:
     kind, count = int(feature.kind[row]), int(feature.values[row])
     has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
@@ -177,7 +185,7 @@ def _refused(
     )
 
 
-def _masked(data: bytes) -> int:
+def _mask_crc(data: bytes) -> int:
     """Compute the masked CRC-32C of a few bytes."""
-    crc = crc32c(data)
+    crc = compute_crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -20,7 +20,7 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed, Layout, Pieces
 from ..table import Field, Index
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -31,26 +31,26 @@ _LLMC = {20240520: "<u2", 20240801: "<u4"}
 _COUNT_MAX = 1 << 40
 
 
-class Stretch(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens of one file that follow each other: int64 arrays of their first bytes and counts."""
 
     offset: Int
     tokens: Int
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     found = dict(options)
     if "window" in options:
-        found["window"] = count_of("window", options["window"])
+        found["window"] = check_count("window", options["window"])
     return found
 
 
-def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of flat files in canonical form."""
     if "window" not in options:
         raise UsageError("flat tokens need a window: give window=, the length of a sequence")
-    found = canonical(options)
+    found = normalize_options(options)
     if "dtype" in options:
         try:
             dtype = np.dtype(options["dtype"])
@@ -60,13 +60,13 @@ def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"dtype is {options['dtype']!r}: tokens are such as 'uint16'")
         found["dtype"] = dtype.str
     if "header_bytes" in options:
-        found["header_bytes"] = count_of("header_bytes", options["header_bytes"], 0)
+        found["header_bytes"] = check_count("header_bytes", options["header_bytes"], 0)
     if "extensions" in options:
         found["extensions"] = list(options["extensions"])
     return found
 
 
-def count_of(name: str, value: Any, least: int = 1) -> int:
+def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return a number from `least` on, or UsageError."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
@@ -96,10 +96,10 @@ def build(
     extensions: Sequence[str] = (),
 ) -> Index:
     """The index of all windows, file after file; none spans two files."""
-    files, sources = files_of(store, place, progress, extensions)
+    files, sources = list_files(store, place, progress, extensions)
 
-    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], Stretch]:
-        return _stretch(source, dtype, header_bytes)
+    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], TokenRun]:
+        return _parse_file(source, dtype, header_bytes)
 
     found = store.parse(files, parse, progress)
     kind = found[0][0]
@@ -109,13 +109,13 @@ def build(
                 f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
                 f"separately"
             )
-    part, layout = windows(files, [each for _, each in found], kind, window)
+    part, layout = lay_out_windows(files, [each for _, each in found], kind, window)
     return Index("tokens", files, (part,), (layout,), sources)
 
 
-def _stretch(
+def _parse_file(
     source: StoreFile, dtype: str | None, header_bytes: int | None
-) -> tuple[np.dtype[Any], Stretch]:
+) -> tuple[np.dtype[Any], TokenRun]:
     head = source.read(0, _LLMC_BYTES)
     said = -1
     if header_bytes is None and sniff(head, ""):
@@ -134,17 +134,17 @@ def _stretch(
         raise source.flaw(
             8, f"the header says {said:,} tokens, but {count:,} follow: fetch it again"
         )
-    return kind, Stretch(np.array([start], np.int64), np.array([count], np.int64))
+    return kind, TokenRun(np.array([start], np.int64), np.array([count], np.int64))
 
 
-def windows(
-    files: Files, stretches: Sequence[Stretch], dtype: np.dtype[Any], window: int
+def lay_out_windows(
+    files: Files, stretches: Sequence[TokenRun], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
     """Lay out the windows of each file's tokens, which may lie in several runs."""
-    joined = [_joined(each, dtype.itemsize) for each in stretches]
+    joined = [_join_runs(each, dtype.itemsize) for each in stretches]
     totals = [int(each.tokens.sum()) for each in joined]
     counts = [max(0, total - 1) // window for total in totals]
-    first = counted(counts)
+    first = number_first(counts)
     if not first[-1]:
         raise FormatError(
             f"{files.path(int(np.argmax(totals)))} holds {max(totals):,} tokens, too few for one "
@@ -156,29 +156,29 @@ def windows(
         record, stride = (window + 1) * dtype.itemsize, window * dtype.itemsize
         return part, Fixed(first, base.astype(np.int64), record, stride)
     cut = [
-        _cut(each, count, window, dtype.itemsize)
+        _cut_windows(each, count, window, dtype.itemsize)
         for each, count in zip(joined, counts, strict=True)
     ]
     pieces = np.concatenate([each[0] for each in cut])
     file = np.repeat(np.arange(len(cut), dtype=np.uint32), [len(offset) for _, offset, _ in cut])
     offset = np.concatenate([each[1] for each in cut])
     return part, Pieces(
-        counted(pieces.tolist()), file, offset, np.concatenate([each[2] for each in cut])
+        number_first(pieces.tolist()), file, offset, np.concatenate([each[2] for each in cut])
     )
 
 
-def _joined(given: Stretch, itemsize: int) -> Stretch:
+def _join_runs(given: TokenRun, itemsize: int) -> TokenRun:
     """Join adjacent runs of tokens, and drop empty ones."""
     held = given.tokens > 0
     offset, tokens = given.offset[held], given.tokens[held]
     if not len(offset):
-        return Stretch(offset, tokens)
+        return TokenRun(offset, tokens)
     apart = offset[1:] != offset[:-1] + tokens[:-1] * itemsize
     starts = np.concatenate([[0], np.flatnonzero(apart) + 1])
-    return Stretch(offset[starts], np.add.reduceat(tokens, starts))
+    return TokenRun(offset[starts], np.add.reduceat(tokens, starts))
 
 
-def _cut(given: Stretch, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
+def _cut_windows(given: TokenRun, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
     """Cut windows in pieces: their number for each window, and each piece's place and bytes."""
     edges = np.concatenate([[0], np.cumsum(given.tokens)])
     begin = np.arange(count, dtype=np.int64) * window

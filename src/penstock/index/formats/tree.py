@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...engine import Listing, Progress, Store
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     return {name: list(value) for name, value in options.items()}
 
@@ -35,7 +35,7 @@ def build(store: Store, progress: Progress | None, extensions: Sequence[str] = (
             f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
             + (" and extensions=" if extensions else "")
         )
-    classes, labels = _classes(found)
+    classes, labels = _find_classes(found)
     return Index(
         format="tree",
         files=found.files,
@@ -47,16 +47,16 @@ def build(store: Store, progress: Progress | None, extensions: Sequence[str] = (
     )
 
 
-def _classes(found: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
+def _find_classes(found: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
     """Find the names of the classes and each file's label, or None twice for a flat folder."""
     if not found.folder.all():  # number 0 is the root: a file lies at the top
         return None, None
     tops = [found.folders.name(folder).split("/", 1)[0] for folder in range(len(found.folders))]
-    classes = sorted({top for top in tops if top}, key=_bytes)
+    classes = sorted({top for top in tops if top}, key=_encode_name)
     number = {name: label for label, name in enumerate(classes)}
     label_of_folder = np.array([number.get(top, 0) for top in tops], np.int64)
     return tuple(classes), label_of_folder.take(found.folder)
 
 
-def _bytes(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")

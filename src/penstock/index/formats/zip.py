@@ -26,7 +26,7 @@ _U16, _U32 = 0xFFFF, 0xFFFFFFFF
 _DESCRIPTOR = 1 << 3  # sizes follow the data, and are 0 in the local header
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     """One entry: its name, the place of its local header, and its data as stored.
 
     offset, size:  of the data, once `located`; size is of the stored bytes.
@@ -49,18 +49,18 @@ class _End(NamedTuple):
     shift: int
 
 
-def members(source: StoreFile) -> list[Member]:
+def list_members(source: StoreFile) -> list[ZipMember]:
     """List all entries but folders, with the place of their data; FormatError at a contradiction.
 
     Reads the end, the directory, and the local header of every entry.
     """
-    end = _end(source)
-    entries = _directory(source, end)
+    end = _read_end(source)
+    entries = _read_directory(source, end)
     found = []
     edge = 0
     names: set[str] = set()
     for entry in sorted(entries, key=lambda each: each[0].header):
-        member = _located(source, *entry)
+        member = _locate_data(source, *entry)
         if member.header < edge:
             raise source.flaw(member.header, f"member {member.name!r} overlaps the one before it")
         edge = member.offset + member.size
@@ -78,7 +78,7 @@ def members(source: StoreFile) -> list[Member]:
     return found
 
 
-def _end(source: StoreFile) -> _End:
+def _read_end(source: StoreFile) -> _End:
     """Read the end records, which must end at the end of the file."""
     length = min(source.size, _END.size + _COMMENT_MAX + _LOCATOR.size)
     tail = source.read(source.size - length, length)
@@ -100,15 +100,15 @@ def _end(source: StoreFile) -> _End:
     position = source.size - length + at
     _, disk, disk_start, here, count, size, offset, _ = _END.unpack_from(tail, at)
     if at >= _LOCATOR.size and tail[at - _LOCATOR.size : at][:4] == b"PK\6\7":
-        return _end64(source, tail, at, position, (count, size, offset))
+        return _read_end64(source, tail, at, position, (count, size, offset))
     if _U16 in (here, count, disk) or _U32 in (size, offset):
         raise source.flaw(position, "the end record refers to a ZIP64 record that is not there")
     if disk or disk_start or here != count:
         raise source.flaw(position, "the archive is a part of several: join them")
-    return _checked(source, position, count, size, offset, position)
+    return _check_end(source, position, count, size, offset, position)
 
 
-def _end64(
+def _read_end64(
     source: StoreFile, tail: bytes, at: int, position: int, plain: tuple[int, int, int]
 ) -> _End:
     locator = position - _LOCATOR.size
@@ -131,13 +131,13 @@ def _end64(
     ):
         if short not in (limit, wide):
             raise source.flaw(position, f"the end records say {short:,} and {wide:,} {name}")
-    found = _checked(source, begin, count, size, offset, begin)
+    found = _check_end(source, begin, count, size, offset, begin)
     if said + found.shift != begin:
         raise source.flaw(locator, f"the ZIP64 end record is at {begin:,}, not at {said:,}")
     return found
 
 
-def _checked(
+def _check_end(
     source: StoreFile, position: int, count: int, size: int, offset: int, end: int
 ) -> _End:
     start = end - size
@@ -150,7 +150,7 @@ def _checked(
     return _End(count, start, size, start - offset)
 
 
-def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
+def _read_directory(source: StoreFile, end: _End) -> list[tuple[ZipMember, bytes, int]]:
     """Read the entries of the directory, with their names as bytes, and their flags."""
     data = source.read(end.start, end.size)
     found = []
@@ -172,7 +172,7 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
         at += name_bytes + extra_bytes + comment_bytes
         if at > len(data):
             raise source.flaw(where, "a member's name or extra field leaves the directory")
-        size, stored, offset = _wide(source, where, extra, size, stored, offset)
+        size, stored, offset = _widen(source, where, extra, size, stored, offset)
         if disk not in (0, _U16):
             raise source.flaw(where, "the archive is a part of several: join them")
         if method == STORED and stored != size:
@@ -180,14 +180,14 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
                 where, f"a stored member has {stored:,} bytes, but {size:,} uncompressed"
             )
         name = raw.decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
-        member = Member(name, method, bool(flags & 1), offset + end.shift, 0, stored)
+        member = ZipMember(name, method, bool(flags & 1), offset + end.shift, 0, stored)
         found.append((member, raw, flags))
     if at != len(data):
         raise source.flaw(end.start + at, f"{len(data) - at:,} bytes follow the last member")
     return found
 
 
-def _wide(
+def _widen(
     source: StoreFile, where: int, extra: bytes, size: int, stored: int, offset: int
 ) -> tuple[int, int, int]:
     """Return sizes and offset, taking those that do not fit 32 bits from the ZIP64 field."""
@@ -212,7 +212,7 @@ def _wide(
     raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, but has none")
 
 
-def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Member:
+def _locate_data(source: StoreFile, member: ZipMember, raw: bytes, flags: int) -> ZipMember:
     """Add the place of a member's data, which only its local header holds."""
     if member.header + _LOCAL.size > source.size:
         raise source.flaw(
