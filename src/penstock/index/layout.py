@@ -272,7 +272,7 @@ class Chunked:
     """
 
     first: Int
-    bands: RowTable | Pieces
+    chunks: RowTable | Pieces
 
     @property
     def row_bytes(self) -> None:
@@ -284,33 +284,33 @@ class Chunked:
 
     @property
     def total_bytes(self) -> int:
-        return self.bands.total_bytes
+        return self.chunks.total_bytes
 
-    def pieces(self, bands: Int) -> tuple[Extents, Int | None]:
+    def pieces(self, chunks: Int) -> tuple[Extents, Int | None]:
         """Return the extents of compressed chunks, which are this layout's units."""
-        return self.bands.pieces(bands)
+        return self.chunks.pieces(chunks)
 
-    def lengths(self, bands: Int) -> Int:
+    def lengths(self, chunks: Int) -> Int:
         """Return the bytes of compressed chunks."""
-        return self.bands.lengths(bands)
+        return self.chunks.lengths(chunks)
 
-    def band_of(self, samples: Int) -> tuple[Int, Int]:
+    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         """Find the compressed chunk of each sample, and its row in it."""
-        band = np.searchsorted(self.first, samples, side="right") - 1
-        return band, samples - self.first.take(band)
+        chunk = np.searchsorted(self.first, samples, side="right") - 1
+        return chunk, samples - self.first.take(chunk)
 
     def described(self) -> Description:
-        return {"record_bytes": None, "bands": self.bands.described()}
+        return {"record_bytes": None, "chunks": self.chunks.described()}
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        return {f"{prefix}.bands.first": self.first} | self.bands.sections(prefix, files)
+        return {f"{prefix}.chunks.first": self.first} | self.chunks.sections(prefix, files)
 
     def flaw(self, files: Files) -> str | None:
-        if len(self.first) != self.bands.count + 1 or self.first[0] != 0:
+        if len(self.first) != self.chunks.count + 1 or self.first[0] != 0:
             return "the compressed chunks' first samples do not match the chunks"
         if (np.diff(self.first) <= 0).any():
             return "the compressed chunks' first samples are not in order"
-        return self.bands.flaw(files)
+        return self.chunks.flaw(files)
 
 
 def _find_outside(
@@ -337,10 +337,10 @@ def rebuild_layout(
 ) -> Layout:
     """Rebuild the layout of a saved index; builtin errors if it does not fit."""
     get = functools.partial(take_column, sections)
-    if described.get("bands") is not None:
-        bands = rebuild_layout(described["bands"], prefix, sections, files)
-        assert isinstance(bands, RowTable | Pieces)
-        return Chunked(get(f"{prefix}.bands.first", np.int64), bands)
+    if described.get("chunks") is not None:
+        chunks = rebuild_layout(described["chunks"], prefix, sections, files)
+        assert isinstance(chunks, RowTable | Pieces)
+        return Chunked(get(f"{prefix}.chunks.first", np.int64), chunks)
     if described["record_bytes"] is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         stride_bytes = int(described.get("stride_bytes", 0))

@@ -192,16 +192,16 @@ class Index:
     def where(self, sample: int, field: int = 0) -> str:
         """Describe the place of a sample, for messages."""
         layout, at = self.layouts[field], np.array([sample])
-        band = ""
+        within = ""
         if isinstance(layout, Chunked):
-            at, row = layout.band_of(at)
-            band = f", row {row[0]} of what is decoded from it"
+            at, row = layout.find_chunks(at)
+            within = f", row {row[0]} of what is decoded from it"
         found, _ = layout.pieces(at)
         if not len(found.file):
             return f"{self.files.path(0)} (an empty sample)"
         file, offset, length = (int(part[0]) for part in found)
         more = f" and {len(found.file) - 1} more pieces" if len(found.file) > 1 else ""
-        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{band})"
+        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{within})"
 
     def _checked(self, samples: Samples) -> Int:
         """Check samples and return them as int64.

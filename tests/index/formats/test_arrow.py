@@ -260,7 +260,7 @@ def test_wrong_calls_and_files(tmp_path):
         penstock.open(path, index="memory")
 
 
-def test_damaged_bands(tmp_path):
+def test_damaged_chunks(tmp_path):
     """A compressed buffer that was damaged is an error at the read, with its place."""
     write(tmp_path / "x.arrow", pa.table({"n": np.arange(5000)}), "file", "zstd", 5000)
     data = bytearray((tmp_path / "x.arrow").read_bytes())

@@ -168,8 +168,8 @@ def test_integers_as_text_of_old_releases(tmp_path):
     ("config", "message"),
     [
         ({"encryption": {"algorithm": "fernet"}}, "encrypted"),
-        ({"data_format": None}, "no 'data_format'"),
-        ({"data_format": ["no_header_numpy:9", "int"]}, "does not divide"),
+        ({"data_format": None}, "needs a list 'data_format'"),
+        ({"data_format": ["no_header_numpy:9", "int"]}, "no multiple of the size of"),
         ({"data_format": ["jpeg"]}, "do not add up|does not add up"),
     ],
 )

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import _core
+from penstock.engine.store import Posix
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -28,6 +29,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from penstock.index.formats import Location
 from penstock.index.formats import lmdb as format_lmdb
 
 VERSIONS = [0, 1]
@@ -507,7 +509,7 @@ def test_a_commit_that_neither_size_nor_time_shows(tmp_path):
     with environment(path) as env, env.begin(write=True) as transaction:
         transaction.put(b"%08d" % 7, b"new")
     os.utime(data_of(path), ns=(10**18, 10**18))
-    now = penstock.store.Posix(str(path)).stat(["data.mdb"])
+    now = Posix(str(path)).stat(["data.mdb"])
     saved = Path(f"{path}.penstock")
     replace(first, files=now, sources=now, fingerprint="").save(saved)
     with pytest.raises(SidecarError, match="its files say"):
@@ -538,14 +540,14 @@ def test_a_commit_while_indexing(tmp_path):
                 transaction.put(b"%08d" % 7, b"new")
             return found
 
-    class Store(penstock.store.Posix):
+    class Store(Posix):
         """A store whose files are committed to."""
 
         def parse(self, files, parse, progress=None):
             return super().parse(files, lambda i, source: parse(i, Committed(source)), progress)
 
     store = Store(str(path.parent))
-    place = penstock.formats.Place("folder", "", str(path.parent))
+    place = Location("folder", "", str(path.parent))
     with pytest.raises(ChangedError):
         format_lmdb.build(store, place, None)
 

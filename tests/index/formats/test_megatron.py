@@ -192,5 +192,5 @@ def test_flat_tokens(tmp_path):
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, 101
     path.write_bytes(header.tobytes() + tokens.tobytes())
-    with pytest.raises(FormatError, match="says 101 tokens, and 100 follow"):
+    with pytest.raises(FormatError, match="says 101 tokens, but 100 follow"):
         opened(path, window=9)

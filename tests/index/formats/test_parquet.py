@@ -118,7 +118,7 @@ def test_what_is_refused(tmp_path):
         penstock.open(tmp_path, index="memory", fields="n")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(FormatError, match="was cut"):
+    with pytest.raises(FormatError, match="is truncated"):
         penstock.open(path, index="memory")
     path.write_bytes(whole[:-4] + b"PARE")
     with pytest.raises(FormatError, match="encrypted"):

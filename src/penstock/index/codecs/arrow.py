@@ -44,8 +44,8 @@ def decompress_buffer(
     size = int.from_bytes(data[:8], "little", signed=True)
     if size == -1:
         return bytes(data[8:])  # not a view: decoded data outlives the compressed chunk
-    most = 2 * expected + 4096 if expected else limits.decoded_band_bytes_max
-    if not 0 <= size <= min(most, limits.decoded_band_bytes_max):
+    most = 2 * expected + 4096 if expected else limits.decoded_chunk_bytes_max
+    if not 0 <= size <= min(most, limits.decoded_chunk_bytes_max):
         raise ValueError(f"a buffer claims to decode to {size:,} bytes")
     try:
         found = memoryview(_load_codec(compression).decompress(data[8:], size))
@@ -56,9 +56,9 @@ def decompress_buffer(
     return found
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
-    pieces, rows = band.pieces(), band.samples
+    pieces, rows = compressed.pieces(), compressed.samples
     compression, kind = options["compression"], options["kind"]
     dtype = np.dtype(options["dtype"])
     if kind == "bits":
@@ -81,7 +81,7 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
         bits = np.unpackbits(_read_array(compression, mask, -(-rows // 8)), bitorder="little")
         end = np.where(bits[:rows] == 0, start, end)
     size = int(ends[-1])
-    if size > limits.decoded_band_bytes_max // dtype.itemsize:
+    if size > limits.decoded_chunk_bytes_max // dtype.itemsize:
         raise ValueError(f"the values claim {size:,} elements")
     data = _read_array(compression, elements, size * dtype.itemsize)
     return Packed(data.data, start * dtype.itemsize, end * dtype.itemsize)

@@ -28,25 +28,25 @@ from .registry import CompressedChunk, Decoded, missing_library
 _DEFLATE, _SHUFFLE = 1, 2
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
-    variant = options["variants"][bisect.bisect_right(options["since"], band.number) - 1]
-    masks = {piece: mask for number, piece, mask in options["masks"] if number == band.number}
+    variant = options["variants"][bisect.bisect_right(options["since"], compressed.number) - 1]
+    masks = {piece: mask for number, piece, mask in options["masks"] if number == compressed.number}
     dtype, row = np.dtype(variant["dtype"]), tuple(variant["shape"])
     chunk = tuple(variant["chunk"])
-    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
-        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one compressed chunk")
+    if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     filters = variant["filters"]
     if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
         parts = [
             _undo_filters(piece, filters, masks.get(number, 0), dtype, chunk)
             if len(piece)
             else None
-            for number, piece in enumerate(band.pieces())
+            for number, piece in enumerate(compressed.pieces())
         ]
         fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[0]
-        return paste_chunks((band.samples, *row), chunk, parts, dtype, fill)
-    return _decode_with_h5py(variant, band, masks, (band.samples, *row))
+        return paste_chunks((compressed.samples, *row), chunk, parts, dtype, fill)
+    return _decode_with_h5py(variant, compressed, masks, (compressed.samples, *row))
 
 
 def _undo_filters(
@@ -89,7 +89,7 @@ def _inflate(data: bytes | memoryview, size: int) -> bytes:
 
 def _decode_with_h5py(
     variant: Mapping[str, Any],
-    band: CompressedChunk,
+    compressed: CompressedChunk,
     masks: Mapping[int, int],
     shape: tuple[int, ...],
 ) -> npt.NDArray[Any]:
@@ -110,12 +110,12 @@ def _decode_with_h5py(
         layout.set_filter(code, flags, tuple(values))
     whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
     try:
-        with h5py.File("band", "w", driver="core", backing_store=False) as file:
+        with h5py.File("chunk", "w", driver="core", backing_store=False) as file:
             space = h5py.h5s.create_simple(whole)
             kind = h5py.h5t.py_create(dtype, logical=True)
             made = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
             grid = np.ndindex(*(size // step for size, step in zip(whole, chunk, strict=True)))
-            for number, (cell, piece) in enumerate(zip(grid, band.pieces(), strict=True)):
+            for number, (cell, piece) in enumerate(zip(grid, compressed.pieces(), strict=True)):
                 if len(piece):
                     at = tuple(c * step for c, step in zip(cell, chunk, strict=True))
                     made.write_direct_chunk(at, bytes(piece), masks.get(number, 0))

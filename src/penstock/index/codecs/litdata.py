@@ -31,7 +31,7 @@ def _load_zstandard() -> Any:
 def _decompress(data: memoryview) -> bytes:
     """Decompress the data, up to the most bytes that a compressed chunk may decode to."""
     library = _load_zstandard()
-    most = limits.decoded_band_bytes_max
+    most = limits.decoded_chunk_bytes_max
     try:
         announced = library.frame_content_size(data)
         if announced > most:
@@ -42,17 +42,17 @@ def _decompress(data: memoryview) -> bytes:
     return found
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the wanted leaf of each sample of a compressed chunk."""
-    data = _decompress(band.data)
+    data = _decompress(compressed.data)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])
     head = struct.Struct(f"<{leaves}I")
-    at = 4 * (band.samples + 2) if options["whole"] else 0
-    start, end = np.empty(band.samples, np.int64), np.empty(band.samples, np.int64)
-    for sample in range(band.samples):
+    at = 4 * (compressed.samples + 2) if options["whole"] else 0
+    start, end = np.empty(compressed.samples, np.int64), np.empty(compressed.samples, np.int64)
+    for sample in range(compressed.samples):
         if at + head.size > len(data):
             raise ValueError(
-                f"sample {sample} of {band.samples} begins beyond the end of the decoded data"
+                f"sample {sample} of {compressed.samples} begins beyond the end of the decoded data"
             )
         sizes = head.unpack_from(data, at)
         start[sample] = at + head.size + sum(sizes[:leaf])
@@ -60,7 +60,7 @@ def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
         at += head.size + sum(sizes)
     if at != len(data):
         raise ValueError(
-            f"{band.samples} samples end at byte {at:,} of {len(data):,} decoded bytes"
+            f"{compressed.samples} samples end at byte {at:,} of {len(data):,} decoded bytes"
         )
     if options["dtype"] is None:
         return Packed(memoryview(data), start, end)

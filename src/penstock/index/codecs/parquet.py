@@ -36,13 +36,13 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
     pa = load_pyarrow()
-    form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]
-    footer = _make_footer(form, len(band.data), band.samples)
+    form = options["forms"][bisect.bisect_right(options["since"], compressed.number) - 1]
+    footer = _make_footer(form, len(compressed.data), compressed.samples)
     size = len(footer).to_bytes(4, "little")
-    file = pa.BufferReader(b"".join([MAGIC, band.data, footer, size, MAGIC]))
+    file = pa.BufferReader(b"".join([MAGIC, compressed.data, footer, size, MAGIC]))
     try:
         with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             parts = opened.read_row_group(0, use_threads=False).column(0).chunks
@@ -139,7 +139,7 @@ def _pack_strings(parts: list[Any]) -> Packed:
         if values is not None:
             data.append(memoryview(values))
             total += len(values)
-        if total > limits.decoded_band_bytes_max:
+        if total > limits.decoded_chunk_bytes_max:
             raise ValueError(f"the values claim {total:,} bytes")
     whole = data[-1] if len(data) <= 2 else memoryview(b"".join(data))
     return Packed(whole, np.concatenate(starts), np.concatenate(ends))

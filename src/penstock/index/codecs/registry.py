@@ -69,8 +69,8 @@ The samples outlive the chunk: nothing in them may be a view of its bytes.
 def _import_decoder(name: str) -> Decoder:
     """Return the `decode` of the module of this name, which is imported at the first call."""
 
-    def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-        found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, band)
+    def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+        found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, compressed)
         return found
 
     return decode
@@ -147,14 +147,14 @@ def _count_bytes(decoded: Decoded) -> int:
     return sum(len(decoded[row]) + 64 for row in range(len(decoded)))
 
 
-_recent = DecodedChunks(limits.decoded_bands_bytes_max)
+_recent = DecodedChunks(limits.decoded_chunks_bytes_max)
 
 
 def rows(
     codec: str,
     options: Mapping[str, Any],
-    bands: Sequence[CompressedChunk],
-    band: npt.NDArray[np.int64],
+    chunks: Sequence[CompressedChunk],
+    chunk: npt.NDArray[np.int64],
     row: npt.NDArray[np.int64],
     owner: tuple[object, ...] | None = None,
 ) -> npt.NDArray[Any] | list[Any]:
@@ -164,28 +164,28 @@ def rows(
 
     ValueError if a chunk does not hold what its index says.
     """
-    decoded = [_decode_chunk(codec, options, each, owner) for each in bands]
+    decoded = [_decode_chunk(codec, options, each, owner) for each in chunks]
     arrays = [each for each in decoded if isinstance(each, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
         if all(each.shape[1:] == shape and each.dtype == dtype for each in arrays):
             found = np.empty((len(row), *shape), dtype)
             for number, held in enumerate(arrays):
-                at = np.flatnonzero(band == number)
+                at = np.flatnonzero(chunk == number)
                 found[at] = held[row[at]]
             return found
-    return [decoded[b][r] for b, r in zip(band.tolist(), row.tolist(), strict=True)]
+    return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
 
 
 def _decode_chunk(
-    codec: str, options: Mapping[str, Any], band: CompressedChunk, owner: tuple[object, ...] | None
+    codec: str, options: Mapping[str, Any], compressed: CompressedChunk, owner: tuple[object, ...] | None
 ) -> Decoded:
-    key = None if owner is None else (*owner, band.number)
+    key = None if owner is None else (*owner, compressed.number)
     held = None if key is None else _recent.get(key)
     if held is None:
-        held = CODECS[codec](options, band)
-        if len(held) != band.samples:
-            raise ValueError(f"{len(held)} samples were decoded, but {band.samples} are expected")
+        held = CODECS[codec](options, compressed)
+        if len(held) != compressed.samples:
+            raise ValueError(f"{len(held)} samples were decoded, but {compressed.samples} are expected")
         if key is not None:
             _recent.put(key, held)
     return held

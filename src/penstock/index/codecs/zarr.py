@@ -32,16 +32,16 @@ _SPARE = 1 << 16
 """Bytes that codecs may add to what they encode: checksums, tables."""
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
     dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
-    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
-        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one compressed chunk")
+    if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     parts = [
-        _decode_grid_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()
+        _decode_grid_chunk(options, piece, dtype) if len(piece) else None for piece in compressed.pieces()
     ]
     fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
-    return paste_chunks((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
+    return paste_chunks((compressed.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
 
 
 def _decode_grid_chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:

@@ -452,11 +452,11 @@ def _make_field(
 
 def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
     """Lay out the buffers of each batch as compressed chunks."""
-    bands = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
-    extents = [extent for _, pieces in bands for extent in pieces]
+    chunks = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
+    extents = [extent for _, pieces in chunks for extent in pieces]
     table = np.array(extents, np.int64).reshape(-1, 2)
-    counts = [len(pieces) for _, pieces in bands]
-    file = np.repeat(np.array([file for file, _ in bands], np.uint32), counts)
+    counts = [len(pieces) for _, pieces in chunks]
+    file = np.repeat(np.array([file for file, _ in chunks], np.uint32), counts)
     return Pieces(number_first(counts), file, table[:, 0].copy(), table[:, 1].copy())
 
 

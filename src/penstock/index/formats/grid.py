@@ -107,9 +107,9 @@ def lay_out_verbatim(grid: ChunkGrid, files: int) -> Layout | None:
         counts, base = np.zeros(files, np.int64), np.zeros(files, np.int64)
         counts[grid.file], base[grid.file] = held, grid.offset
         return Fixed(number_first(counts.tolist()), base, row, stride)
-    band, inside = rows // chunk[0], rows % chunk[0]
-    offset = grid.offset[band] + inside * stride
-    return RowTable(grid.file[band], offset, np.full(len(rows), row, np.int64))
+    chunk_of, inside = rows // chunk[0], rows % chunk[0]
+    offset = grid.offset[chunk_of] + inside * stride
+    return RowTable(grid.file[chunk_of], offset, np.full(len(rows), row, np.int64))
 
 
 def _lay_out_pieces(grid: ChunkGrid, last: int) -> Layout | None:
@@ -164,7 +164,7 @@ def chain_layouts(layouts: Sequence[Layout]) -> Layout | None:
 
 
 def _chain_chunked(layouts: Sequence[Chunked]) -> Chunked:
-    inner = _chain_extents([each.bands for each in layouts])
+    inner = _chain_extents([each.chunks for each in layouts])
     assert isinstance(inner, RowTable | Pieces)
     return Chunked(
         number_first([n for each in layouts for n in np.diff(each.first).tolist()]), inner

@@ -155,15 +155,15 @@ def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Lay
     variants: list[dict[str, Any]] = []
     since: list[int] = []
     masks: list[list[int]] = []
-    band = 0
+    total = 0
     for part in parts:
         assert part.variant is not None
         assert isinstance(part.layout, Chunked)
         if not variants or variants[-1] != part.variant:
             variants.append(part.variant)
-            since.append(band)
-        masks += [[band + number, piece, mask] for number, piece, mask in part.masks]
-        band += part.layout.bands.count
+            since.append(total)
+        masks += [[total + number, piece, mask] for number, piece, mask in part.masks]
+        total += part.layout.chunks.count
     codec = Codec("hdf5", {"variants": variants, "since": since, "masks": masks})
     return Field(name, first.dtype, first.shape, codec), layout
 

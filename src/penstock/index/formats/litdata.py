@@ -378,8 +378,8 @@ def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chu
     table = np.concatenate(parts)
     file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
     held = table[:, 2] > 0
-    bands = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
-    return Chunked(number_first(table[held, 2].tolist()), bands)
+    extents = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
+    return Chunked(number_first(table[held, 2].tolist()), extents)
 
 
 def _make_decoded_field(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:

@@ -285,7 +285,7 @@ def _locate_chunk(
             f"{column.name!r}, for {rows:,} rows: the file is damaged",
         )
     row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
-    if max(meta[6], rows * row_bytes) > limits.decoded_band_bytes_max:
+    if max(meta[6], rows * row_bytes) > limits.decoded_chunk_bytes_max:
         raise source.flaw(
             start,
             f"a row group of {rows:,} rows, {meta[6]:,} bytes of {column.name!r}: write smaller "
@@ -441,9 +441,9 @@ def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
         data = source.read(start, size)
         if len(data) < size:
             raise source.flaw(start, "the file ends in the labels: it is truncated")
-        band = CompressedChunk(number, memoryview(data), [size], held.rows[number])
+        compressed = CompressedChunk(number, memoryview(data), [size], held.rows[number])
         try:
-            values = np.asarray(codec.decode(options, band))
+            values = np.asarray(codec.decode(options, compressed))
         except ValueError as error:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:

@@ -509,13 +509,13 @@ def _read_labels(
     layout = group_chunks(grid)
     options = _make_codec(array).options
     found = []
-    for band in range(layout.bands.count):
-        extents, _ = layout.pieces(np.array([band]))
+    for number in range(layout.chunks.count):
+        extents, _ = layout.pieces(np.array([number]))
         file, offset, length = (int(each[0]) for each in extents)
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
-        rows = int(layout.first[band + 1] - layout.first[band])
+        rows = int(layout.first[number + 1] - layout.first[number])
         try:
-            found.append(codec.decode(options, CompressedChunk(band, data, [len(data)], rows)))
+            found.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
         except UsageError:
             raise
         except ValueError as error:
