@@ -17,7 +17,7 @@ _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 def meta(shape: list[int], chunk: list[int], kind: str, codecs: list[Any]) -> bytes:
-    """Of an array of version 3."""
+    """Metadata of an array of version 3."""
     grid = {"name": "regular", "configuration": {"chunk_shape": chunk}}
     value = {
         "zarr_format": 3,
@@ -72,6 +72,6 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a folder; the first byte says whether chunks may be absent."""
+    """Index the data as a folder; the first byte decides if chunks may be absent."""
     parts = {name: part for name, part in parted(data[1:], _NAMES).items() if part}
     examine("zarr", parts, {"fill": bool(data[:1] > b"\x7f")})

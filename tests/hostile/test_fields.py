@@ -33,7 +33,7 @@ def words_at(data: bytes, step: int = 4, width: int = 8) -> Iterator[bytes]:
 
 
 class Spans(ThriftReader):
-    """Where the integers, lengths and counts of a struct lie."""
+    """Reader that records the places of integers, lengths and counts."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -47,7 +47,7 @@ class Spans(ThriftReader):
 
 
 def varint(value: int) -> bytes:
-    """As thrift writes it."""
+    """Encode a varint as Thrift writes it."""
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -56,7 +56,7 @@ def varint(value: int) -> bytes:
 
 
 def refused(format: str, data: bytes, **options: Any) -> bool:
-    """Whether a file is refused; what is not refused holds."""
+    """True if a file is refused; an index of one that is not refused holds."""
     return examine(format, {"x": data}, options, name="x") is None
 
 

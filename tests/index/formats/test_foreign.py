@@ -27,7 +27,7 @@ from penstock.index.formats import foreign
 
 
 def refused(path: Path) -> str:
-    """What is said of a file."""
+    """Description of a file in the error's message."""
     with pytest.raises(penstock.PenstockError) as caught:
         penstock.open(path, index="memory")
     assert str(path) in str(caught.value)
@@ -115,7 +115,7 @@ def test_it_is_named(
 
 
 def test_databases_and_matlab(tmp_path: Path) -> None:
-    """What only writes files, by its own library."""
+    """Writers of foreign files, by their own libraries."""
     with closing(sqlite3.connect(tmp_path / "x.db")) as database:
         database.execute("create table rows (a)")
         database.commit()

@@ -103,7 +103,7 @@ def test_what_the_library_compresses(level, write, tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_arrow_tables(compression, write, tmp_path):
-    """What the library makes of plain dicts, with labels, is read as what it is."""
+    """Chunks that the library writes of plain dicts, with labels, are read as tables."""
     samples = [{"image": b"x" * i, "label": i, "z": {"t": "ab" * i}} for i in range(20)]
     dataset = opened(write(tmp_path / "a", samples, compression=compression))
     assert dataset.index.format == "litdata"

@@ -50,7 +50,7 @@ def environment(path: Path, lib: int = 0, **options: object) -> lmdb.Environment
 
 
 def oracle(path: Path, lib: int = 0, name: bytes | None = None) -> list[tuple[bytes, bytes]]:
-    """What LMDB's own cursor finds."""
+    """Read the records by LMDB's own cursor."""
     with lmdb.open(
         str(path), readonly=True, lock=False, max_dbs=9, lib_version=lib, subdir=path.is_dir()
     ) as env:
@@ -412,7 +412,7 @@ def test_encrypted(tmp_path):
 
 
 def test_failing_reads(tmp_path):
-    """What the operating system says while walking is a StorageError, or the reader's own error."""
+    """An error of the system while walking is a StorageError, or the reader's own error."""
     path = data_of(filled(tmp_path / "env"))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:

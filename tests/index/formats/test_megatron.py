@@ -174,7 +174,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_flat_tokens(tmp_path):
-    """As nanoGPT writes them, and what does not fit."""
+    """Flat files as nanoGPT writes them are read; others that do not fit are refused."""
     tokens = np.arange(100, dtype="<u2")
     path = tmp_path / "train.bin"
     path.write_bytes(tokens.tobytes())

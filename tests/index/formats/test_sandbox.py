@@ -47,13 +47,13 @@ def refused(source: StoreFile) -> None:
 
 
 def aborted(source: StoreFile) -> None:
-    """What the C library does at an assertion, after a read."""
+    """Abort, as the C library does at an assertion, after a read."""
     source.read(0, 1)
     os.abort()
 
 
 def broken(source: StoreFile) -> None:
-    """What the C library does at a wild pointer."""
+    """Crash, as the C library does at a wild pointer."""
     ctypes.string_at(8)
 
 
@@ -70,7 +70,7 @@ def left(source: StoreFile) -> None:
 
 
 def killed(source: StoreFile) -> None:
-    """What the system does where memory runs out."""
+    """End as if the system killed the process for memory."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -135,7 +135,7 @@ def taken(source: StoreFile, size: int) -> int:
 
 
 def test_memory_is_bounded():
-    """What a damaged file makes a library ask for is refused there, and not taken from the job."""
+    """Memory that a damaged file asks for is refused in the sandbox, not taken from the job."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with Sandbox("numpy") as apart:
         assert apart.call(source_of(b""), taken, 1 << 20) == 1 << 20
@@ -144,7 +144,7 @@ def test_memory_is_bounded():
 
 
 def test_interruption_ends_the_process():
-    """What the caller's thread raises in between leaves no process behind."""
+    """An exception in the caller's thread during a call leaves no process behind."""
     before = children()
 
     def fetch(offset: int, length: int) -> bytes:
