@@ -38,8 +38,8 @@ class JointFiles:
 
     @property
     def row_bytes(self) -> int | None:
-        found = {part.row_bytes for part in self.parts}
-        return found.pop() if len(found) == 1 else None
+        sizes = {part.row_bytes for part in self.parts}
+        return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def total_bytes(self) -> int:
@@ -57,15 +57,15 @@ class JointFiles:
                 plain = False
         start = np.cumsum(counts) - counts
         total = int(counts.sum())
-        found = Extents(
+        extents = Extents(
             np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
         )
         for number, rows, share in shares:
             at = rows if plain else _concatenate_ranges(start[rows], counts[rows])
-            found.file[at] = share.file + np.uint32(self.first_file[number])
-            found.offset[at] = share.offset
-            found.length[at] = share.length
-        return found, None if plain else counts
+            extents.file[at] = share.file + np.uint32(self.first_file[number])
+            extents.offset[at] = share.offset
+            extents.length[at] = share.length
+        return extents, None if plain else counts
 
     def extents(self, samples: Int) -> Extents:
         return self.pieces(samples)[0]
@@ -90,11 +90,11 @@ def _concatenate_ranges(start: Int, counts: Int) -> Int:
 def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
     """Split samples by part: the part's number, rows in `samples`, and numbers within the part."""
     part = np.searchsorted(first, samples, side="right") - 1
-    found = []
+    shares = []
     for number in np.unique(part).tolist():
         rows = np.flatnonzero(part == number)
-        found.append((number, rows, samples[rows] - first[number]))
-    return found
+        shares.append((number, rows, samples[rows] - first[number]))
+    return shares
 
 
 class JointIndex(Index):

@@ -229,8 +229,8 @@ class Pieces:
         counts = self.first.take(samples + 1) - start
         ends = np.cumsum(counts)
         at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - ends + counts, counts)
-        found = Extents(self.file.take(at), self.offset.take(at), self.length.take(at))
-        return found, counts
+        extents = Extents(self.file.take(at), self.offset.take(at), self.length.take(at))
+        return extents, counts
 
     def lengths(self, samples: Int) -> Int:
         ends = self.ends
@@ -362,7 +362,7 @@ def rebuild_layout(
 
 def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
     """Take a section of a saved index; ValueError unless it has this type."""
-    found = sections[key]
-    if found.dtype != dtype:
-        raise ValueError(f"section {key!r} is {found.dtype}")
-    return found
+    values = sections[key]
+    if values.dtype != dtype:
+        raise ValueError(f"section {key!r} is {values.dtype}")
+    return values

@@ -196,11 +196,11 @@ class Index:
         if isinstance(layout, Chunked):
             at, row = layout.find_chunks(at)
             within = f", row {row[0]} of what is decoded from it"
-        found, _ = layout.pieces(at)
-        if not len(found.file):
+        extents, _ = layout.pieces(at)
+        if not len(extents.file):
             return f"{self.files.path(0)} (an empty sample)"
-        file, offset, length = (int(part[0]) for part in found)
-        more = f" and {len(found.file) - 1} more pieces" if len(found.file) > 1 else ""
+        file, offset, length = (int(part[0]) for part in extents)
+        more = f" and {len(extents.file) - 1} more pieces" if len(extents.file) > 1 else ""
         return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{within})"
 
     def _checked(self, samples: Samples) -> Int:
@@ -245,7 +245,7 @@ class Index:
         return f"{path} was written to after it was indexed"
 
     def marked(self, scanned_ns: int) -> Index:
-        """Return the same index, racy if a source changed near `scanned_ns`, the time of the scan."""
+        """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
         times = self.sources.mtime_ns
         coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
         margin_ns = 2_000_000_000 if coarse else 50_000_000

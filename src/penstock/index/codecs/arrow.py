@@ -48,12 +48,12 @@ def decompress_buffer(
     if not 0 <= size <= min(most, limits.decoded_chunk_bytes_max):
         raise ValueError(f"a buffer claims to decode to {size:,} bytes")
     try:
-        found = memoryview(_load_codec(compression).decompress(data[8:], size))
+        plain = memoryview(_load_codec(compression).decompress(data[8:], size))
     except (OSError, MemoryError) as error:
         raise ValueError(str(error)) from None
-    if len(found) != size:
-        raise ValueError(f"a buffer decodes to {len(found):,} bytes, but announces {size:,}")
-    return found
+    if len(plain) != size:
+        raise ValueError(f"a buffer decodes to {len(plain):,} bytes, but announces {size:,}")
+    return plain
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
@@ -89,7 +89,7 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
 
 def _read_array(compression: str, data: memoryview, size: int) -> npt.NDArray[np.uint8]:
     """Decompress the first `size` bytes of a buffer; ValueError if there are fewer."""
-    found = decompress_buffer(compression, data, size)
-    if len(found) < size:
-        raise ValueError(f"a buffer has {len(found):,} bytes, but {size:,} are needed")
-    return np.frombuffer(found, np.uint8, size) if size else np.empty(0, np.uint8)
+    plain = decompress_buffer(compression, data, size)
+    if len(plain) < size:
+        raise ValueError(f"a buffer has {len(plain):,} bytes, but {size:,} are needed")
+    return np.frombuffer(plain, np.uint8, size) if size else np.empty(0, np.uint8)

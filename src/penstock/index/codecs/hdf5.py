@@ -79,12 +79,12 @@ def _undo_filters(
 def _inflate(data: bytes | memoryview, size: int) -> bytes:
     try:
         stream = zlib.decompressobj()
-        found = stream.decompress(data, size + 1)
+        plain = stream.decompress(data, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not stream.eof:
         raise ValueError(f"a deflated chunk is truncated, or longer than {size:,} bytes")
-    return found
+    return plain
 
 
 def _decode_with_h5py(
@@ -113,13 +113,13 @@ def _decode_with_h5py(
         with h5py.File("chunk", "w", driver="core", backing_store=False) as file:
             space = h5py.h5s.create_simple(whole)
             kind = h5py.h5t.py_create(dtype, logical=True)
-            made = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
+            dataset = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
             grid = np.ndindex(*(size // step for size, step in zip(whole, chunk, strict=True)))
             for number, (cell, piece) in enumerate(zip(grid, compressed.pieces(), strict=True)):
                 if len(piece):
                     at = tuple(c * step for c, step in zip(cell, chunk, strict=True))
-                    made.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
-            del made  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
+                    dataset.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
+            del dataset  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
             rows: npt.NDArray[Any] = file["rows"][tuple(slice(size) for size in shape)]
             return rows
     except (OSError, RuntimeError, KeyError) as error:

@@ -36,10 +36,10 @@ def _decompress(data: memoryview) -> bytes:
         announced = library.frame_content_size(data)
         if announced > most:
             raise ValueError(f"a frame claims to decode to {announced:,} bytes")
-        found: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
+        plain: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
     except library.ZstdError as error:
         raise ValueError(str(error)) from None
-    return found
+    return plain
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
@@ -68,6 +68,6 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     if (end - start != dtype.itemsize).any():
         raise ValueError(f"a number does not have {dtype.itemsize} bytes")
     raw = np.frombuffer(data, np.uint8)
-    found: npt.NDArray[Any] = raw[start[:, None] + np.arange(dtype.itemsize)].reshape(-1)
-    values: npt.NDArray[Any] = found.view(dtype)
+    elements: npt.NDArray[Any] = raw[start[:, None] + np.arange(dtype.itemsize)].reshape(-1)
+    values: npt.NDArray[Any] = elements.view(dtype)
     return values

@@ -89,18 +89,18 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
     """Take the rows from Arrow arrays of numbers, strings, or structs of nothing but the column."""
     pa = load_pyarrow()
     shape = options["shape"]
-    found: list[Any] = []
+    columns: list[Any] = []
     for part in parts:
         while pa.types.is_struct(part.type):
             (part,) = part.flatten()
         if part.null_count and (options["nulls"] == "error" or shape is not None):
-            row = sum(len(each) for each in found) + int(np.argmax(np.asarray(part.is_null())))
+            row = sum(len(each) for each in columns) + int(np.argmax(np.asarray(part.is_null())))
             raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
-        found.append(part)
+        columns.append(part)
     if shape is None:
-        return _pack_strings(found)
+        return _pack_strings(columns)
     dtype = np.dtype(options["dtype"])
-    arrays = [_take_numbers(part, dtype, tuple(shape)) for part in found]
+    arrays = [_take_numbers(part, dtype, tuple(shape)) for part in columns]
     return (
         arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
     )

@@ -70,8 +70,10 @@ def _import_decoder(name: str) -> Decoder:
     """Return the `decode` of the module of this name, which is imported at the first call."""
 
     def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
-        found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, compressed)
-        return found
+        decoded: Decoded = importlib.import_module(f".{name}", __package__).decode(
+            options, compressed
+        )
+        return decoded
 
     return decode
 
@@ -121,11 +123,11 @@ class DecodedChunks:
     def get(self, key: tuple[object, ...]) -> Decoded | None:
         """Return the chunk of this key, which is then the newest; None if it is not kept."""
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            entry = self._held.get(key)
+            if entry is None:
                 return None
             self._held.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
         """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
@@ -168,24 +170,29 @@ def rows(
     arrays = [each for each in decoded if isinstance(each, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
-        if all(each.shape[1:] == shape and each.dtype == dtype for each in arrays):
-            found = np.empty((len(row), *shape), dtype)
+        if all(array.shape[1:] == shape and array.dtype == dtype for array in arrays):
+            samples = np.empty((len(row), *shape), dtype)
             for number, held in enumerate(arrays):
                 at = np.flatnonzero(chunk == number)
-                found[at] = held[row[at]]
-            return found
+                samples[at] = held[row[at]]
+            return samples
     return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
 
 
 def _decode_chunk(
-    codec: str, options: Mapping[str, Any], compressed: CompressedChunk, owner: tuple[object, ...] | None
+    codec: str,
+    options: Mapping[str, Any],
+    compressed: CompressedChunk,
+    owner: tuple[object, ...] | None,
 ) -> Decoded:
     key = None if owner is None else (*owner, compressed.number)
     held = None if key is None else _recent.get(key)
     if held is None:
         held = CODECS[codec](options, compressed)
         if len(held) != compressed.samples:
-            raise ValueError(f"{len(held)} samples were decoded, but {compressed.samples} are expected")
+            raise ValueError(
+                f"{len(held)} samples were decoded, but {compressed.samples} are expected"
+            )
         if key is not None:
             _recent.put(key, held)
     return held

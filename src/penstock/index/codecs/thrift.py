@@ -35,18 +35,18 @@ class ThriftReader:
     def _struct(self, shape: Mapping[int, Shape], depth: int) -> dict[int, Any]:
         if depth > _NESTED_MAX:
             raise self._flaw(f"more than {_NESTED_MAX} structs and lists in each other")
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         number = 0
         data = self.data
         while head := data[self.at]:
             self.at += 1
             number = number + (head >> 4) if head >> 4 else self._whole()
             if number in shape:
-                found[number] = self._value(head & 15, shape[number], depth)
+                fields[number] = self._value(head & 15, shape[number], depth)
             else:
                 self._skip(head & 15, depth, inside=False)
         self.at += 1
-        return found
+        return fields
 
     def _value(self, kind: int, shape: Shape, depth: int) -> Any:
         if kind == STRUCT and isinstance(shape, Mapping):

@@ -38,7 +38,8 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
         raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     parts = [
-        _decode_grid_chunk(options, piece, dtype) if len(piece) else None for piece in compressed.pieces()
+        _decode_grid_chunk(options, piece, dtype) if len(piece) else None
+        for piece in compressed.pieces()
     ]
     fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
     return paste_chunks((compressed.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
@@ -50,14 +51,14 @@ def _decode_grid_chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.
     data: Any = piece
     size = math.prod(chunk) * dtype.itemsize
     for config in reversed(options["codecs"]):
-        said = read_claimed_bytes(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
-        if said > 2 * size + _SPARE:
-            raise ValueError(f"{config['id']} claims {said:,} bytes for a chunk of {size:,}")
+        claimed = read_claimed_bytes(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
+        if claimed > 2 * size + _SPARE:
+            raise ValueError(f"{config['id']} claims {claimed:,} bytes for a chunk of {size:,}")
         data = _undo_codec(config, data)
-    found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
-    if len(found) != size:
-        raise ValueError(f"a chunk has {len(found):,} bytes, but {size:,} are expected")
-    stored = found.view(dtype).reshape([chunk[axis] for axis in order])
+    plain: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+    if len(plain) != size:
+        raise ValueError(f"a chunk has {len(plain):,} bytes, but {size:,} are expected")
+    stored = plain.view(dtype).reshape([chunk[axis] for axis in order])
     return stored.transpose(np.argsort(order))
 
 

@@ -57,12 +57,12 @@ def sniff(head: bytes, _: str) -> bool:
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of all records, file after file."""
     files, sources = list_files(store, place, progress)
-    found = store.parse(files, lambda _, source: _read_records(source), progress)
-    lengths = np.concatenate([length for _, length in found])
+    records = store.parse(files, lambda _, source: _read_records(source), progress)
+    lengths = np.concatenate([length for _, length in records])
     if not len(lengths):
         raise FormatError(f"{files.path(0)} holds no records")
-    begin = np.concatenate([begin for begin, _ in found])
-    owner = np.repeat(np.arange(len(found), dtype=np.uint32), [len(b) for b, _ in found])
+    begin = np.concatenate([begin for begin, _ in records])
+    owner = np.repeat(np.arange(len(records), dtype=np.uint32), [len(b) for b, _ in records])
     first, sample, offset, length = _cut_pieces(begin, lengths)
     layout = Pieces(first, owner[sample], offset, length)
     return Index(
@@ -128,10 +128,10 @@ def _find_footer(source: StoreFile) -> int:
         )
     if (magics != _MAGIC).any() or (offsets != offsets[0]).any():
         raise source.flaw(at, "the three parts of the postscript differ: the file is damaged")
-    found = int(offsets[0])
-    if not 0 < found < at:
-        raise source.flaw(at, f"the footer is at {found:,}, beyond {at:,}: the file is damaged")
-    return found
+    footer_at = int(offsets[0])
+    if not 0 < footer_at < at:
+        raise source.flaw(at, f"the footer is at {footer_at:,}, beyond {at:,}: the file is damaged")
+    return footer_at
 
 
 # -- chunks ----------------------------------------------------------------------------------------
@@ -205,20 +205,20 @@ def _decode_varints(
     width = ends - starts + 1
     if len(width) and int(width.max()) > 10:
         raise source.flaw(begin, "a number of this chunk has more than ten bytes")
-    found = np.zeros(len(ends), np.uint64)
+    values = np.zeros(len(ends), np.uint64)
     for place in range(int(width.max()) if len(width) else 0):
         held = width > place
         part = data[starts[held] + place].astype(np.uint64) & np.uint64(127)
-        found[held] |= part << np.uint64(7 * place)
-    return found.view(np.int64)
+        values[held] |= part << np.uint64(7 * place)
+    return values.view(np.int64)
 
 
 def _count_varint_bytes(values: Int) -> Int:
     """Count the bytes of the varints of these numbers, which are not negative."""
-    found = np.ones(len(values), np.int64)
+    widths = np.ones(len(values), np.int64)
     for place in range(1, 9):
-        found += values >> (7 * place) > 0
-    return found
+        widths += values >> (7 * place) > 0
+    return widths
 
 
 def _decode_fields(
@@ -229,11 +229,11 @@ def _decode_fields(
     Returns for each field the number of its message, its tag and its value.
     """
     data = np.frombuffer(values, np.uint8)
-    found = _decode_varints(source, begin, data)
+    numbers = _decode_varints(source, begin, data)
     places = np.flatnonzero(data < 128)
-    if len(found) % 2:
+    if len(numbers) % 2:
         raise source.flaw(begin, "a message of this chunk is truncated")
-    return np.searchsorted(ends, places[1::2], side="right"), found[::2], found[1::2]
+    return np.searchsorted(ends, places[1::2], side="right"), numbers[::2], numbers[1::2]
 
 
 # -- places ----------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def make_index(
 ) -> Index:
     """Make the index of all rows of the parsed files."""
     parts = _collect_parts(files, held)
-    total = sum(sum(each.rows) for each in held)
+    total = sum(sum(content.rows) for content in held)
     if not total:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
     if total > limits.order_count_max:
@@ -145,8 +145,8 @@ def make_index(
         if columns is None and sum(part.nulls for part in each) == total:
             continue
         _check_nulls(files, held, each, name, nulls)
-        made, layout = _make_field(files, held, each)
-        fields.append(made)
+        field, layout = _make_field(files, held, each)
+        fields.append(field)
         layouts.append(layout)
     if not fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
@@ -200,7 +200,7 @@ def parse_file(
 ) -> ArrowContent:
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
-    known = choice.number_columns(source.path, [each.name for each in schema.columns])
+    known = choice.number_columns(source.path, [column.name for column in schema.columns])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -243,7 +243,7 @@ def shift_places(held: ArrowContent, start: int) -> ArrowContent:
     for part in held.parts.values():
         part.bases = [base + start for base in part.bases]
         part.offset = [offset + start for offset in part.offset]
-        part.pieces = [[(at + start, length) for at, length in each] for each in part.pieces]
+        part.pieces = [[(at + start, length) for at, length in piece] for piece in part.pieces]
     return held
 
 
@@ -257,14 +257,14 @@ def _add_batch(
         """Count the nulls of a node."""
         if number >= len(batch.nodes):
             raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
-        held, found = (int(each) for each in batch.nodes[number])
-        if not 0 <= found <= held or (number in column.nodes and held != rows):
+        held, null_count = (int(each) for each in batch.nodes[number])
+        if not 0 <= null_count <= held or (number in column.nodes and held != rows):
             raise source.flaw(
                 batch.at,
-                f"column {column.name!r} has {held:,} rows and {found:,} nulls, in a "
+                f"column {column.name!r} has {held:,} rows and {null_count:,} nulls, in a "
                 f"batch of {rows:,} rows: write the file again",
             )
-        return found
+        return null_count
 
     if any(node(number) for number in column.inner):
         raise source.flaw(batch.at, f"column {column.name!r} has nulls inside of lists: fill them")
@@ -314,9 +314,9 @@ def _add_batch(
 
 
 def _count_row_bytes(column: ArrowColumn) -> int:
-    found = Field("", column.dtype, column.shape).nbytes
-    assert found is not None
-    return found
+    row_bytes = Field("", column.dtype, column.shape).nbytes
+    assert row_bytes is not None
+    return row_bytes
 
 
 def _read_buffer(
@@ -382,17 +382,18 @@ def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[Arr
     """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
     compression = next((each.compression for each in held if each.rows), "")
-    for number, each in enumerate(held):
-        for name in {**first.parts, **each.parts}:
-            ours, theirs = first.parts.get(name), each.parts.get(name)
+    for number, content in enumerate(held):
+        for name in {**first.parts, **content.parts}:
+            ours, theirs = first.parts.get(name), content.parts.get(name)
             if ours is None or theirs is None or ours.column.plain != theirs.column.plain:
                 raise FormatError(
                     f"{files.path(number)}: column {name!r} is not the same as in "
                     f"{files.path(0)}: open files of one schema"
                 )
-        if each.rows and each.compression != compression:
+        if content.rows and content.compression != compression:
             raise FormatError(
-                f"{files.path(number)} is of compression {each.compression or 'none'}, and others "
+                f"{files.path(number)} is of compression {content.compression or 'none'}, and "
+                f"others "
                 f"are of {compression or 'none'}: write them alike"
             )
     return {name: [each.parts[name] for each in held] for name in first.parts}
@@ -418,7 +419,7 @@ def _make_field(
 ) -> tuple[Field, Layout]:
     """Make the field and layout of one column of all files."""
     column = parts[0].column
-    made = Field(column.name, column.dtype, column.shape)
+    field = Field(column.name, column.dtype, column.shape)
     if any(part.pieces for part in parts):
         compression = next(each.compression for each in held if each.rows)
         options = {
@@ -437,17 +438,17 @@ def _make_field(
         none = [np.zeros(0, np.int64)]
         offset = np.concatenate([*none, *(one for part in parts for one in part.offset)])
         length = np.concatenate([*none, *(one for part in parts for one in part.length)])
-        return made, RowTable(file, offset, length)
+        return field, RowTable(file, offset, length)
     size = _count_row_bytes(column)
     if all(len(part.bases) <= 1 for part in parts):
         base = np.array([part.bases[0] if part.bases else 0 for part in parts], np.int64)
-        return made, Fixed(number_first(counts.tolist()), base, size)
-    rows = [rows for each in held for rows in each.rows]
+        return field, Fixed(number_first(counts.tolist()), base, size)
+    rows = [rows for content in held for rows in content.rows]
     first = number_first(rows)
     inside = np.arange(int(first[-1])) - np.repeat(first[:-1], rows)
     bases = np.array([base for part in parts for base in part.bases], np.int64)
     offset = np.repeat(bases, rows) + inside * size
-    return made, RowTable(file, offset, np.full(len(offset), size, np.int64))
+    return field, RowTable(file, offset, np.full(len(offset), size, np.int64))
 
 
 def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
@@ -480,11 +481,12 @@ def _choose_label(
     held: ArrowContent, columns: Sequence[str] | None, label: str | None
 ) -> str | None:
     """Return the name of the column of labels, or None."""
-    found = {name: part.column for name, part in held.parts.items()}
-    named = _find_label(found, label)
-    if named is not None and not _is_label(found[named]):
+    columns_by_name = {name: part.column for name, part in held.parts.items()}
+    named = _find_label(columns_by_name, label)
+    if named is not None and not _is_label(columns_by_name[named]):
         raise UsageError(
-            f"label is {named!r}, a column of {found[named].dtype}: labels are single integers"
+            f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
+            f"integers"
         )
     return named
 

@@ -371,20 +371,20 @@ class _ColumnCounter:
             depth += 1
             inner.append(self.node)
             element = self._type(child, depth + 1)
-        found = _map_simple(element, child.table(3))
+        simple = _map_simple(element, child.table(3))
         data, views = self.buffer + 1, self.views
         self._skip(child, depth + 1)
-        if child.table(4) is not None or isinstance(found, str) or found["kind"] != "fixed":
+        if child.table(4) is not None or isinstance(simple, str) or simple["kind"] != "fixed":
             return replace(own, refused=f"holds lists of {element}: use lists of numbers")
-        dtype = found.get("dtype", own.dtype)  # bytes, of fixed-size binary
+        dtype = simple.get("dtype", own.dtype)  # bytes, of fixed-size binary
         if kind == "fixed-size list":
-            shape = (*sizes, *found.get("shape", ()))
+            shape = (*sizes, *simple.get("shape", ()))
             if min(sizes) < 1:
                 return replace(own, refused=f"holds lists of {min(sizes)} elements")
             return replace(
                 own, dtype=dtype, shape=shape, inner=tuple(inner), buffer=data, views=views
             )
-        if found.get("shape"):
+        if simple.get("shape"):
             return replace(own, refused=f"holds lists of {element}: use lists of numbers")
         width = 4 if kind == "list" else 8
         # Offsets are its own second buffer, the values those of its child, two further on.
@@ -418,7 +418,7 @@ class _ColumnCounter:
 
 
 def _map_simple(kind: str, header: FlatTable | None) -> dict[str, Any] | str:
-    """Map a column of a simple type to `ArrowColumn`'s attributes, or to the reason of its refusal."""
+    """Map a simple type to attributes of `ArrowColumn`, or to the reason of its refusal."""
 
     def number(slot: int, size: int, default: int = 0) -> int:
         return default if header is None else header.integer(slot, size, default)

@@ -23,17 +23,17 @@ DEFAULTS = ("label", "labels")
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = {name: value for name, value in options.items() if value is not None}
-    if "fields" in found:
-        given = found["fields"]
-        names = [given] if isinstance(given, str) else given
+    normalized = {name: value for name, value in options.items() if value is not None}
+    if "fields" in normalized:
+        fields = normalized["fields"]
+        names = [fields] if isinstance(fields, str) else fields
         if not isinstance(names, Sequence) or not names or not all(map(_is_name, names)):
-            raise UsageError(f"fields is {given!r}: give names, such as ['image', 'mask']")
+            raise UsageError(f"fields is {fields!r}: give names, such as ['image', 'mask']")
         if len(set(names)) < len(names):
-            raise UsageError(f"fields is {given!r}: name each once")
-        found["fields"] = list(names)
-    _check_label(found)
-    return found
+            raise UsageError(f"fields is {fields!r}: name each once")
+        normalized["fields"] = list(names)
+    _check_label(normalized)
+    return normalized
 
 
 def normalize_array_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,21 +42,21 @@ def normalize_array_options(options: Mapping[str, Any]) -> dict[str, Any]:
     `dataset` is the path of one array, `fields` names several. `fill`, False by default, fills
     chunks that do not exist.
     """
-    found = {name: value for name, value in options.items() if value is not None}
-    if "dataset" in found and not _is_name(found["dataset"]):
-        raise UsageError(f"dataset is {found['dataset']!r}: give the path of an array")
-    if "fields" in found:
-        fields = found["fields"]
-        if "dataset" in found:
+    normalized = {name: value for name, value in options.items() if value is not None}
+    if "dataset" in normalized and not _is_name(normalized["dataset"]):
+        raise UsageError(f"dataset is {normalized['dataset']!r}: give the path of an array")
+    if "fields" in normalized:
+        fields = normalized["fields"]
+        if "dataset" in normalized:
             raise UsageError("dataset= and fields= exclude each other: choose one")
         if not isinstance(fields, Mapping) or not fields:
             raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
         if not all(_is_name(key) and _is_name(value) for key, value in fields.items()):
             raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
-        found["fields"] = dict(fields)
-    _check_label(found)
-    check_switch(found, "fill", False)
-    return found
+        normalized["fields"] = dict(fields)
+    _check_label(normalized)
+    check_switch(normalized, "fill", False)
+    return normalized
 
 
 def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
@@ -73,7 +73,9 @@ def normalize_nulls(options: dict[str, Any]) -> dict[str, Any]:
     value = options.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
-    return {name: given for name, given in options.items() if (name, given) != ("nulls", "error")}
+    return {
+        name: setting for name, setting in options.items() if (name, setting) != ("nulls", "error")
+    }
 
 
 def _check_label(options: Mapping[str, Any]) -> None:
@@ -120,12 +122,12 @@ def choose_columns(
 
 def number_columns(path: str, names: Sequence[str]) -> dict[str, int]:
     """Number the columns by name; FormatError if two share a name."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, name in enumerate(names):
-        if name in found:
+        if name in numbers:
             raise FormatError(f"{path} has two columns {name!r}: rename one")
-        found[name] = number
-    return found
+        numbers[name] = number
+    return numbers
 
 
 def convert_labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:

@@ -146,7 +146,7 @@ _FOREIGN = (
 def describe_foreign(head: bytes, name: str) -> str:
     """Describe a file that is not read, and what to do, for a message; "" if it is unknown."""
     extension = os.path.splitext(name)[1].lower()
-    shown = [each for each in _FOREIGN if each.shows(head)]
+    shown = [kind for kind in _FOREIGN if kind.shows(head)]
     named = [each for each in _FOREIGN if extension in each.extensions]
     for found in (shown + named)[:1]:
         return f"{found.what}, which penstock does not read: {found.remedy}"
@@ -158,15 +158,15 @@ def find_compression(head: bytes) -> tuple[str, str] | None:
 
     None if there is none.
     """
-    found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
-    return next(found, None)
+    matches = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
+    return next(matches, None)
 
 
 def refuse_compressed(source: StoreFile, what: str) -> None:
     """Refuse a file that is compressed as a whole (FormatError): it has no extents."""
-    found = find_compression(source.read(0, 6))
-    if found is not None:
-        name, program = found
+    compression = find_compression(source.read(0, 6))
+    if compression is not None:
+        name, program = compression
         raise source.flaw(
             0, f"a {what} compressed by {name}, in which no sample has a place: `{program}` it"
         )

@@ -173,14 +173,14 @@ def _chain_chunked(layouts: Sequence[Chunked]) -> Chunked:
 
 def _chain_extents(layouts: Sequence[Layout]) -> Layout:
     """Chain layouts to a table, or to pieces if any sample has several."""
-    found = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
-    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(found)]
+    units = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
+    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(units)]
     columns: list[npt.NDArray[Any]] = [
         np.concatenate(file),
-        np.concatenate([extents.offset for extents, _ in found]),
-        np.concatenate([extents.length for extents, _ in found]),
+        np.concatenate([extents.offset for extents, _ in units]),
+        np.concatenate([extents.length for extents, _ in units]),
     ]
-    if all(counts is None for _, counts in found):
+    if all(counts is None for _, counts in units):
         return RowTable(*columns)
-    counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in found]
+    counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in units]
     return Pieces(number_first(np.concatenate(counts).tolist()), *columns)

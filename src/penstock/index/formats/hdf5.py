@@ -56,9 +56,9 @@ _INFLATED_MAX = 1100
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = choice.normalize_array_options(options)
-    choice.check_switch(found, "isolate", True)
-    return found
+    normalized = choice.normalize_array_options(options)
+    choice.check_switch(normalized, "isolate", True)
+    return normalized
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -111,25 +111,25 @@ def build(
             return _parse_file(source, asked, label, fill)
 
         held = store.parse(files, parse, progress)
-    made: list[Field] = []
+    joined_fields: list[Field] = []
     layouts: list[Layout] = []
-    for number, each in enumerate(held):
-        if each.parts.keys() != held[0].parts.keys() or (
-            (each.labels is None) != (held[0].labels is None)
+    for number, content in enumerate(held):
+        if content.parts.keys() != held[0].parts.keys() or (
+            (content.labels is None) != (held[0].labels is None)
         ):
             raise FormatError(
                 f"{files.path(number)} holds other datasets than {files.path(0)} does "
-                f"({', '.join(each.parts)}): name those that all files have with fields="
+                f"({', '.join(content.parts)}): name those that all files have with fields="
             )
     for name in held[0].parts:
         field, layout = _join_parts(name, [each.parts[name] for each in held], files.path)
-        made.append(field)
+        joined_fields.append(field)
         layouts.append(layout)
     labels = [each.labels for each in held if each.labels is not None]
     return Index(
         format="hdf5",
         files=files,
-        fields=tuple(made),
+        fields=tuple(joined_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,
@@ -187,11 +187,11 @@ class _BlockFile:
             self.held.move_to_end(number)
             return self.held[number]
         start = number * self.size_bytes
-        found = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
-        self.held[number] = found
+        data = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
+        self.held[number] = data
         if len(self.held) > self.held_max:
             self.held.popitem(last=False)
-        return found
+        return data
 
     def readinto(self, target: memoryview) -> int:
         """Fill `target` from the current place."""
@@ -272,8 +272,8 @@ def _parse_file(
         parts = {}
         for name, where in named.items():
             if where != label:
-                found = _find_dataset(source, file, where)
-                parts[name] = _lay_out_dataset(source, found, name, where, bias, fill)
+                dataset = _find_dataset(source, file, where)
+                parts[name] = _lay_out_dataset(source, dataset, name, where, bias, fill)
         if not parts:
             raise FormatError(f"{source.path} holds no dataset beside the labels")
         counts = {name: part.layout.count for name, part in parts.items()}
@@ -294,25 +294,25 @@ def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
     """List the datasets of the root group."""
     import h5py
 
-    found: dict[str, str] = {}
+    datasets: dict[str, str] = {}
     for name in file:
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
             continue
         if isinstance(file.get(name), h5py.Dataset) and file[name].ndim:
-            found[str(name)] = str(name)
-    if not found:
+            datasets[str(name)] = str(name)
+    if not datasets:
         inside: list[str] = []
         file.visit(lambda name: inside.append(name) if len(inside) < 20 else True)
         raise FormatError(
             f"{source.path} has no datasets in its root group; name some with "
             f"fields={{field: path}}, among {', '.join(map(str, inside)) or 'none'}"
         )
-    return found
+    return datasets
 
 
 def _is_label(file: Any, name: str) -> bool:
-    found = file[name]
-    return found.ndim == 1 and found.dtype.kind in "iu"
+    dataset = file[name]
+    return dataset.ndim == 1 and dataset.dtype.kind in "iu"
 
 
 def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
@@ -349,28 +349,28 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
 
 
 def _lay_out_dataset(
-    source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool
+    source: StoreFile, dataset: Any, name: str, where: str, bias: int, fill: bool
 ) -> Hdf5Part:
     """Lay out the rows of a dataset."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
-    dtype = _check_dtype(at, found)
-    layout = found.id.get_create_plist()
+    dtype = _check_dtype(at, dataset)
+    layout = dataset.id.get_create_plist()
     if layout.get_external_count():
         raise FormatError(f"{at} lies in other files: write it into this one (h5repack)")
     how = layout.get_layout()
     if how not in (h5d.CONTIGUOUS, h5d.CHUNKED):
         kind = "virtual, made of other datasets" if how == h5d.VIRTUAL else "inside a header"
         raise FormatError(f"{at} is {kind}: write it contiguous (h5repack -l CONTI)")
-    chunk = found.chunks if how == h5d.CHUNKED else None
-    shape = tuple(int(size) for size in found.shape or ())
+    chunk = dataset.chunks if how == h5d.CHUNKED else None
+    shape = tuple(int(size) for size in dataset.shape or ())
     check_shape(at, shape, chunk, dtype.itemsize)
     field = Field(name, dtype, shape[1:])
     row = field.nbytes
     assert row is not None
     if chunk is None:
-        size, offset = found.id.get_storage_size(), found.id.get_offset()
+        size, offset = dataset.id.get_storage_size(), dataset.id.get_offset()
         if offset is None or size != row * shape[0]:
             raise FormatError(
                 f"{at} has {size:,} bytes, and its shape {shape} needs {row * shape[0]:,}: it was "
@@ -379,7 +379,7 @@ def _lay_out_dataset(
         _check_inside(at, source, int(offset), size)
         first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
         return Hdf5Part(field, Fixed(first, base, row), None, [])
-    grid, masks = _find_chunks(at, source, found, shape, tuple(chunk), dtype.itemsize, bias)
+    grid, masks = _find_chunks(at, source, dataset, shape, tuple(chunk), dtype.itemsize, bias)
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
         cell = np.unravel_index(int(absent[0]), grid.cells)
@@ -404,18 +404,18 @@ def _lay_out_dataset(
         "shape": list(shape[1:]),
         "chunk": list(chunk),
         "filters": filters,
-        "fill": np.asarray(found.fillvalue, dtype).tobytes().hex(),
+        "fill": np.asarray(dataset.fillvalue, dtype).tobytes().hex(),
     }
     each = math.prod(grid.cells[1:])
     strange = [(cell // each, cell % each, mask) for cell, mask in masks.items()]
     return Hdf5Part(field, group_chunks(grid), variant, strange)
 
 
-def _check_dtype(at: str, found: Any) -> np.dtype[Any]:
+def _check_dtype(at: str, dataset: Any) -> np.dtype[Any]:
     """Return the type of a dataset, if numpy has exactly that one; else FormatError."""
     from h5py import h5t
 
-    dtype: np.dtype[Any] = found.dtype
+    dtype: np.dtype[Any] = dataset.dtype
     if dtype.hasobject:
         raise FormatError(
             f"{at} holds values of varying length or references, which lie elsewhere in the file: "
@@ -423,7 +423,7 @@ def _check_dtype(at: str, found: Any) -> np.dtype[Any]:
         )
     if dtype.names is not None or dtype.subdtype is not None or dtype.kind not in "iufcbS":
         raise FormatError(f"{at} is of type {dtype}: write one dataset of numbers for each member")
-    stored = found.id.get_type()
+    stored = dataset.id.get_type()
     if dtype.kind != "S" and not stored.equal(h5t.py_create(dtype, logical=True)):
         raise FormatError(f"{at} is stored as a type that numpy does not have: convert it")
     return np.dtype(dtype.str)
@@ -431,18 +431,18 @@ def _check_dtype(at: str, found: Any) -> np.dtype[Any]:
 
 def _list_filters(layout: Any) -> list[Any]:
     """List the filters of a dataset: number, flags, values, name."""
-    found = []
+    filters = []
     for number in range(layout.get_nfilters()):
         code, flags, values, name = layout.get_filter(number)
         text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-        found.append([int(code), int(flags), [int(value) for value in values], text])
-    return found
+        filters.append([int(code), int(flags), [int(value) for value in values], text])
+    return filters
 
 
 def _find_chunks(
     at: str,
     source: StoreFile,
-    found: Any,
+    dataset: Any,
     shape: tuple[int, ...],
     chunk: tuple[int, ...],
     itemsize: int,
@@ -454,7 +454,7 @@ def _find_chunks(
     def seen(info: Any) -> None:
         stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
 
-    found.id.chunk_iter(seen)
+    dataset.id.chunk_iter(seen)
     grid = ChunkGrid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
     cells = grid.cells
     total = math.prod(cells)
@@ -490,16 +490,18 @@ def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
         )
 
 
-def _read_labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
+def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: bool) -> Int:
     """Read the labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise UsageError(f"{at} is {found.dtype} of {found.shape}: labels are one axis of integers")
-    if found.id.get_create_plist().get_layout() != _compact_layout():
-        _lay_out_dataset(source, found, "label", where, bias, fill)
-    if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
-        raise FormatError(f"{at} claims {found.shape[0]:,} labels: the file is damaged")
-    return choice.convert_labels(source.path, where, found[()])
+    if dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+        raise UsageError(
+            f"{at} is {dataset.dtype} of {dataset.shape}: labels are one axis of integers"
+        )
+    if dataset.id.get_create_plist().get_layout() != _compact_layout():
+        _lay_out_dataset(source, dataset, "label", where, bias, fill)
+    if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
+        raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
+    return choice.convert_labels(source.path, where, dataset[()])
 
 
 def _compact_layout() -> int:
@@ -521,9 +523,9 @@ def _measure_bias(userblock_bytes: int) -> int:
     memory = io.BytesIO()
     mark = np.frombuffer(b"where this lies!", np.uint8)
     with h5py.File(memory, "w", userblock_size=userblock_bytes) as file:
-        made = file.create_dataset("x", (16,), "u1", chunks=(16,))
-        made[:] = mark
+        dataset = file.create_dataset("x", (16,), "u1", chunks=(16,))
+        dataset[:] = mark
         file.flush()
         places: list[int] = []
-        made.id.chunk_iter(lambda info: places.append(info.byte_offset))
+        dataset.id.chunk_iter(lambda info: places.append(info.byte_offset))
     return memory.getvalue().index(mark.tobytes()) - places[0]

@@ -93,11 +93,11 @@ def _choose_split(store: Store, base: str, path: str, first: ListingLine) -> Spl
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
-    said = foreign.describe_foreign(os.fsencode(first.text), path)
+    description = foreign.describe_foreign(os.fsencode(first.text), path)
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"
-        + (f"; or it is {said}" if said else "")
+        + (f"; or it is {description}" if description else "")
     )
 
 

@@ -86,10 +86,10 @@ class _Leaf(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = choice.normalize_options(options)
+    normalized = choice.normalize_options(options)
     if "block_size" in options:
-        found["block_size"] = tokens.check_count("block_size", options["block_size"])
-    return found
+        normalized["block_size"] = tokens.check_count("block_size", options["block_size"])
+    return normalized
 
 
 def is_dataset(store: Store) -> bool:
@@ -160,11 +160,11 @@ def build(
         edges = bodies[number].edges
         return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
 
-    found = store.parse(files, parse, progress)
-    placed = rows.make_layouts(files, found, [None] * len(leaves), numbers)
+    shard_rows = store.parse(files, parse, progress)
+    placed = rows.make_layouts(files, shard_rows, [None] * len(leaves), numbers)
     labels: Int | None = None
     if label is not None:
-        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in found]
+        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in shard_rows]
         labels = np.concatenate(values)
     return Index(
         format="litdata",
@@ -190,7 +190,7 @@ def _lay_out_tokens(
     """Lay out documents, or blocks of `block_size` tokens from the start of each chunk."""
     if block_size is None:
         edges = store.parse(files, lambda number, source: _read_edges(source, chunks[number]))
-        count = number_first([len(each) - 1 for each in edges])
+        count = number_first([len(edge) - 1 for edge in edges])
         length = np.concatenate([np.diff(each) for each in edges])
         _check_elements(manifest, "tokens", dtype, length)
         file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
@@ -198,13 +198,13 @@ def _lay_out_tokens(
         if not count[-1]:
             raise manifest.flaw("it lists no documents")
         return Field("tokens", dtype, None), RowTable(file, offset, length)
-    found = store.parse(
+    blocks_of = store.parse(
         files, lambda number, source: _count_blocks(source, chunks[number], dtype, block_size)
     )
-    first = number_first([blocks for _, blocks in found])
+    first = number_first([blocks for _, blocks in blocks_of])
     if not first[-1]:
         raise manifest.flaw(f"no chunk holds {block_size:,} tokens: give a smaller block_size")
-    base = np.array([base for base, _ in found], np.int64)
+    base = np.array([base for base, _ in blocks_of], np.int64)
     return Field("tokens", dtype, (block_size,)), Fixed(first, base, block_size * dtype.itemsize)
 
 
@@ -212,18 +212,18 @@ def _list_chunks(manifest: Manifest) -> list[_LitChunk]:
     entries = manifest.list_of(manifest.value, "chunks")
     if not entries:
         raise manifest.flaw("it lists no chunks: the writer did not finish")
-    found = []
+    chunks = []
     for number, entry in enumerate(entries):
         where = f"chunk {number}"
         dim = entry.get("dim")
-        found.append(
+        chunks.append(
             _LitChunk(
                 manifest.name_of(entry, "filename", where),
                 manifest.count_of(entry, "chunk_size", where),
                 None if dim is None else manifest.count_of(entry, "dim", where),
             )
         )
-    return found
+    return chunks
 
 
 # -- leaves ----------------------------------------------------------------------------------------
@@ -416,14 +416,16 @@ def _index_tables(
 
         # Of the same class, since formats do not know stores.
         table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
-        found = arrow.parse_file(table, columns, label, "error")
-        held, said = sum(found.rows), chunks[number].samples
-        if held != said:
-            raise source.flaw(start, f"a table has {held:,} rows, but index.json says {said:,}")
-        return arrow.shift_places(found, start)
+        content = arrow.parse_file(table, columns, label, "error")
+        held, announced = sum(content.rows), chunks[number].samples
+        if held != announced:
+            raise source.flaw(
+                start, f"a table has {held:,} rows, but index.json says {announced:,}"
+            )
+        return arrow.shift_places(content, start)
 
-    found = store.parse(files, parse)
-    return arrow.make_index("litdata", files, manifest.sources(files), found, columns, label)
+    contents = store.parse(files, parse)
+    return arrow.make_index("litdata", files, manifest.sources(files), contents, columns, label)
 
 
 def _count_blocks(

@@ -65,7 +65,7 @@ def is_dataset(store: Store) -> bool:
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form, without those that have their default."""
-    found: dict[str, Any] = {}
+    normalized: dict[str, Any] = {}
     database = options.get("database")
     if isinstance(database, bytes):
         database = os.fsdecode(database)
@@ -74,32 +74,32 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(
                 f"database is {database!r}: give the name of a database in the environment"
             )
-        found["database"] = database
+        normalized["database"] = database
     for name in ("datum", "verify"):
         value = options.get(name)
         if value not in (None, True, False):
             raise UsageError(f"{name} is {value!r}: use True or False")
         if value is not None and (value or name == "verify"):
-            found[name] = bool(value)
+            normalized[name] = bool(value)
     order = options.get("order", "key")
     if order not in _ORDERS:
         raise UsageError(f"order is {order!r}: use 'key', or 'file' for ascending offsets")
     if order != "key":
-        found["order"] = order
+        normalized["order"] = order
     if options.get("exclude") is not None:
         exclude = _normalize_keys(options["exclude"])
         if exclude != list(_EXCLUDED):
-            found["exclude"] = exclude
-    return found
+            normalized["exclude"] = exclude
+    return normalized
 
 
-def _normalize_keys(given: Any) -> list[str]:
-    keys = [given] if isinstance(given, str | bytes) else given
+def _normalize_keys(exclude: Any) -> list[str]:
+    keys = [exclude] if isinstance(exclude, str | bytes) else exclude
     if not isinstance(keys, Iterable):
-        raise UsageError(f"exclude is {given!r}: give the keys that are not samples")
+        raise UsageError(f"exclude is {exclude!r}: give the keys that are not samples")
     keys = list(keys)
     if not all(isinstance(key, str | bytes) for key in keys):
-        raise UsageError(f"exclude is {given!r}: give the keys as text or bytes")
+        raise UsageError(f"exclude is {exclude!r}: give the keys as text or bytes")
     return sorted({os.fsdecode(key) for key in keys})
 
 
@@ -129,7 +129,7 @@ def build(
     files, sources = _list_files(store, place)
 
     def parse(_: int, source: StoreFile) -> _LmdbRecords:
-        found = source.walk(
+        records = source.walk(
             "lmdb",
             database=None if database is None else os.fsencode(database),
             exclude=[os.fsencode(key) for key in exclude],
@@ -138,24 +138,24 @@ def build(
             verify=source.local if verify is None else verify,
         )
         now = _read_stamp(source)
-        stamp = [found["txnid"], found["psize"], found["version"]]
+        stamp = [records["txnid"], records["psize"], records["version"]]
         if now != stamp:
             raise ChangedError(
                 f"{source.path}: transaction {now[0]:,} was committed while {stamp[0]:,} was "
                 f"indexed: open it again when nothing writes to it"
             )
-        keys = Names(found["keys"], found["ends"])
+        keys = Names(records["keys"], records["ends"])
         return _LmdbRecords(
-            _write_decimal(keys) if found["integer_keys"] else keys,
-            found["offset"],
-            found["length"],
-            found["label"] if datum and found["labelled"] else None,
-            found["shape"] if datum and any(found["shape"]) else None,
+            _write_decimal(keys) if records["integer_keys"] else keys,
+            records["offset"],
+            records["length"],
+            records["label"] if datum and records["labelled"] else None,
+            records["shape"] if datum and any(records["shape"]) else None,
             stamp,
         )
 
     walked = store.parse(files, parse, progress)
-    counts = [len(each.length) for each in walked]
+    counts = [len(records.length) for records in walked]
     if not sum(counts):
         raise FormatError(
             f"{files.path(0)} holds no samples"
@@ -230,17 +230,17 @@ def list_environments(store: Store, place: Location) -> list[str]:
         if matched:
             _, errors = store.probe(unseen(store.root, matched))
             folders = (errors == errno.EISDIR).tolist()
-            found = [
+            paths = [
                 os.path.join(name, DATA) if is_folder else name
                 for name, is_folder in zip(matched, folders, strict=True)
             ]
         else:  # shell patterns give files alone
-            found = store.match(os.path.join(pattern, DATA))
-        if not found:
+            paths = store.match(os.path.join(pattern, DATA))
+        if not paths:
             raise MissingError(
                 f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
             )
-        names += found
+        names += paths
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
@@ -259,7 +259,7 @@ def _concatenate_names(names: Sequence[Names]) -> Names:
     """Concatenate names."""
     if len(names) == 1:
         return names[0]
-    starts = number_first([len(each.text) for each in names])
+    starts = number_first([len(name.text) for name in names])
     ends = [each.ends + start for each, start in zip(names, starts.tolist(), strict=False)]
     return Names(np.concatenate([each.text for each in names]), np.concatenate(ends))
 

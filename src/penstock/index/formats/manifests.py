@@ -80,28 +80,28 @@ class Manifest:
 
     def list_of(self, entry: Mapping[str, Any], key: str, where: str = "it") -> list[Any]:
         """Return a list; the lists `shards` and `chunks` must have only objects in them."""
-        found = entry.get(key)
-        if not isinstance(found, list):
+        entries = entry.get(key)
+        if not isinstance(entries, list):
             raise self.flaw(f"{where} has no list {key!r}")
         if key in ("shards", "chunks"):
-            for number, each in enumerate(found):
+            for number, each in enumerate(entries):
                 if not isinstance(each, dict):
                     raise self.flaw(f"{key}[{number}] is no object")
-        return found
+        return entries
 
     def count_of(self, entry: Mapping[str, Any], key: str, where: str) -> int:
         """Return a number that is not negative."""
-        found = entry.get(key)
-        if type(found) is not int or not 0 <= found < limits.order_count_max:
-            raise self.flaw(f"{where}: {key!r} is {found!r}, and not a number from 0 on")
-        return found
+        count = entry.get(key)
+        if type(count) is not int or not 0 <= count < limits.order_count_max:
+            raise self.flaw(f"{where}: {key!r} is {count!r}, and not a number from 0 on")
+        return count
 
     def name_of(self, entry: Mapping[str, Any], key: str, where: str) -> str:
         """Return the name of a file below the root."""
-        found = entry.get(key)
-        if not isinstance(found, str):
-            raise self.flaw(f"{where}: {key!r} is {found!r}, and not the name of a file")
-        return check_below(f"{self.path}, {where}: ", found)
+        name = entry.get(key)
+        if not isinstance(name, str):
+            raise self.flaw(f"{where}: {key!r} is {name!r}, and not the name of a file")
+        return check_below(f"{self.path}, {where}: ", name)
 
     def check_inside(self, names: Sequence[str]) -> None:
         """Check that no file is named twice, and no link leads out of the root (FormatError)."""

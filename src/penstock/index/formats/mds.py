@@ -94,20 +94,20 @@ def build(
             source, _read_edges(source, shards[number].samples), sizes, wanted, width
         )
 
-    found = store.parse(files, parse, progress)
-    if not sum(rows.offset.shape[1] for rows in found):
+    shard_rows = store.parse(files, parse, progress)
+    if not sum(rows.offset.shape[1] for rows in shard_rows):
         raise manifest.flaw("it lists no samples")
     numbers = [names.index(name) for name in chosen]
     labels: Int | None = None
     if wanted is not None and label is not None:
         dtype = table[wanted].part.dtype
-        values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in found]
+        values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in shard_rows]
         labels = choice.convert_labels(manifest.path, label, np.concatenate(values))
     return Index(
         format="mds",
         files=files,
         fields=tuple(table[number].part for number in numbers),
-        layouts=tuple(rows.make_layouts(files, found, sizes, numbers)),
+        layouts=tuple(rows.make_layouts(files, shard_rows, sizes, numbers)),
         sources=manifest.sources(files),
         label_column=labels,
     )
@@ -134,7 +134,7 @@ def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) ->
         raise manifest.flaw(f"{where} has columns whose names or encodings are not text")
     if len(set(names)) < len(names):
         raise manifest.flaw(f"{where} has two columns of one name")
-    found = []
+    columns = []
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
         part = _make_field(name, encoding)
         own = part.nbytes
@@ -148,8 +148,8 @@ def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) ->
             raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
         if own is None and size:
             part = Field(name, np.dtype(np.uint8), (size,))
-        found.append(_MdsColumn(part, size or None))
-    return found
+        columns.append(_MdsColumn(part, size or None))
+    return columns
 
 
 def _make_field(name: str, encoding: str) -> Field:

@@ -82,18 +82,18 @@ def build(
     def parse(number: int, source: StoreFile) -> _MegatronTokens:
         return _parse_idx(source, files.path(number), int(files.size[number]))
 
-    found = store.parse(lists, parse, progress)
-    dtype = found[0].dtype
-    for file, each in enumerate(found):
+    contents = store.parse(lists, parse, progress)
+    dtype = contents[0].dtype
+    for file, each in enumerate(contents):
         if each.dtype != dtype:
             raise FormatError(
                 f"{files.path(file)} holds {each.dtype}, but {files.path(0)} {dtype}: open them "
                 f"separately"
             )
     if window is None:
-        part, layout = _lay_out_documents(files, found, dtype)
+        part, layout = _lay_out_documents(files, contents, dtype)
     else:
-        stretches = [tokens.TokenRun(each.offset, each.tokens) for each in found]
+        stretches = [tokens.TokenRun(each.offset, each.tokens) for each in contents]
         part, layout = tokens.lay_out_windows(files, stretches, dtype, window)
     sources = joined(lists, files)
     if place.kind != "file":  # files could be added
@@ -195,30 +195,30 @@ def _find_dtype(
 
 
 def _lay_out_documents(
-    files: Files, found: list[_MegatronTokens], dtype: np.dtype[Any]
+    files: Files, contents: list[_MegatronTokens], dtype: np.dtype[Any]
 ) -> tuple[Field, Layout]:
     """Lay out each document with all its sequences: one extent each if they are adjacent."""
     part = Field("tokens", dtype, None)
-    count = number_first([len(each.documents) - 1 for each in found])
+    count = number_first([len(each.documents) - 1 for each in contents])
     if not count[-1]:
         raise FormatError(f"{files.path(0)} holds no documents")
-    whole = all(_is_adjacent(each, dtype.itemsize) for each in found)
+    whole = all(_is_adjacent(each, dtype.itemsize) for each in contents)
     if whole:
         file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
         offset, length = [], []
-        for each in found:
+        for each in contents:
             ends = np.concatenate([[0], np.cumsum(each.tokens)])
             first, last = each.documents[:-1], each.documents[1:]
             length.append((ends[last] - ends[first]) * dtype.itemsize)
             starts = np.append(each.offset, 0)
             offset.append(np.where(first < last, starts[first], 0))
         return part, RowTable(file, np.concatenate(offset), np.concatenate(length))
-    held = number_first([len(each.offset) for each in found])
+    held = number_first([len(each.offset) for each in contents])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(held))
-    edges = [each.documents[:-1] + held[number] for number, each in enumerate(found)]
+    edges = [each.documents[:-1] + held[number] for number, each in enumerate(contents)]
     first = np.append(np.concatenate(edges), held[-1])
-    offset_of = np.concatenate([each.offset for each in found])
-    length_of = np.concatenate([each.tokens for each in found]) * dtype.itemsize
+    offset_of = np.concatenate([each.offset for each in contents])
+    length_of = np.concatenate([each.tokens for each in contents]) * dtype.itemsize
     return part, Pieces(first, file, offset_of, length_of)
 
 

@@ -57,26 +57,29 @@ def build(
 ) -> Index:
     """The index of the rows of all arrays, file after file."""
     files, sources = list_files(store, place, progress)
-    found = store.parse(files, lambda _, source: _parse_arrays(source, fields, label), progress)
-    for file, arrays in enumerate(found):
-        if arrays.fields != found[0].fields or (arrays.labels is None) != (found[0].labels is None):
+    contents = store.parse(files, lambda _, source: _parse_arrays(source, fields, label), progress)
+    for file, arrays in enumerate(contents):
+        if arrays.fields != contents[0].fields or (arrays.labels is None) != (
+            contents[0].labels is None
+        ):
             raise FormatError(
                 f"{files.path(file)} holds {_describe_fields(arrays.fields)}, but {files.path(0)} "
-                f"{_describe_fields(found[0].fields)}: open them separately, or choose with fields="
+                f"{_describe_fields(contents[0].fields)}: open them separately, or choose with "
+                f"fields="
             )
-    first = number_first([arrays.rows for arrays in found])
+    first = number_first([arrays.rows for arrays in contents])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
     layouts = []
-    for number, part in enumerate(found[0].fields):
+    for number, part in enumerate(contents[0].fields):
         assert part.nbytes is not None
-        base = np.array([arrays.base[number] for arrays in found], np.int64)
+        base = np.array([arrays.base[number] for arrays in contents], np.int64)
         layouts.append(Fixed(first, base, part.nbytes))
-    labels = [arrays.labels for arrays in found if arrays.labels is not None]
+    labels = [arrays.labels for arrays in contents if arrays.labels is not None]
     return Index(
         format="npz",
         files=files,
-        fields=tuple(found[0].fields),
+        fields=tuple(contents[0].fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,

@@ -113,8 +113,8 @@ def build(
 
     held = store.parse(files, parse, progress)
     first = held[0]
-    for number, each in enumerate(held):
-        if each.columns != first.columns or each.label != first.label:
+    for number, content in enumerate(held):
+        if content.columns != first.columns or content.label != first.label:
             raise FormatError(
                 f"{files.path(number)} has other columns than {files.path(0)}: open files of one "
                 f"schema, or name columns that are the same (fields=)"
@@ -122,23 +122,23 @@ def build(
     counts = [rows for each in held for rows in each.rows]
     if not counts:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
-    made, layouts = [], []
+    codec_fields, layouts = [], []
     for column in first.columns.values():
         if column.name == first.label:
             continue
         chunks = [chunk for each in held for chunk in each.chunks[column.name]]
         options = _make_options(column, chunks, nulls)
-        made.append(
+        codec_fields.append(
             Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
         )
         layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
-    if not made:
+    if not codec_fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     labels = [each.labels for each in held if each.labels is not None]
     return Index(
         format="parquet",
         files=files,
-        fields=tuple(made),
+        fields=tuple(codec_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,
@@ -147,7 +147,7 @@ def build(
 
 def _lay_out_chunks(held: Sequence[ParquetContent], name: str) -> RowTable:
     """Lay out the column chunk of each row group."""
-    chunks = [each.chunks[name] for each in held]
+    chunks = [content.chunks[name] for content in held]
     file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
     places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
     table = np.array(places, np.int64).reshape(-1, 2)
@@ -196,10 +196,10 @@ def _parse_file(
         raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
     start = size - 8 - length
     try:
-        found = ThriftReader(source.read(start, length)).struct(_FILE)
-        leaves = _list_leaves(found[2])
-        old = found.get(6, b"").startswith(b"parquet-cpp version 1.")
-        return _take_groups(source, leaves, found.get(4, []), start, old, columns, label, nulls)
+        footer = ThriftReader(source.read(start, length)).struct(_FILE)
+        leaves = _list_leaves(footer[2])
+        old = footer.get(6, b"").startswith(b"parquet-cpp version 1.")
+        return _take_groups(source, leaves, footer.get(4, []), start, old, columns, label, nulls)
     except (ValueError, KeyError, UnicodeError) as error:
         if isinstance(error, PenstockError):
             raise
@@ -217,7 +217,7 @@ def _take_groups(
     label: str | None,
     nulls: str,
 ) -> ParquetContent:
-    known = choice.number_columns(source.path, [each.name for each in leaves])
+    known = choice.number_columns(source.path, [leaf.name for leaf in leaves])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -330,7 +330,7 @@ _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 
 def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     """List the columns of a schema, whose elements are a tree from the top down, parents first."""
-    found: list[ParquetColumn] = []
+    columns: list[ParquetColumn] = []
     path: list[dict[int, Any]] = []
     left = [1]  # children still to come, of each element of the path
     for element in elements:
@@ -344,13 +344,13 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
         if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
             raise ValueError("the schema is not a tree, or has no columns")
         if 1 in element:
-            found.append(_make_column([*path[1:], element], len(found)))
+            columns.append(_make_column([*path[1:], element], len(columns)))
         else:
             path.append(element)
             left.append(children)
     if any(left):
         raise ValueError("the schema has fewer elements than its tree")
-    return found
+    return columns
 
 
 def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
@@ -436,7 +436,7 @@ def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
     assert held.label is not None
     chunks = held.chunks[held.label]
     options = _make_options(held.columns[held.label], chunks, "error")
-    found = [np.zeros(0, np.int64)]
+    labels = [np.zeros(0, np.int64)]
     for number, (start, size, _) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
@@ -448,5 +448,5 @@ def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        found.append(choice.convert_labels(source.path, held.label, values))
-    return np.concatenate(found)
+        labels.append(choice.convert_labels(source.path, held.label, values))
+    return np.concatenate(labels)

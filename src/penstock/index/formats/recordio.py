@@ -29,12 +29,12 @@ MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = dict(options)
-    if found.get("label") not in (None, "header"):
-        raise UsageError(f"label is {found['label']!r}: RecordIO has labels in 'header' only")
-    if found.get("header", "keep") not in ("keep", "strip"):
-        raise UsageError(f"header is {found['header']!r}: use 'keep' or 'strip'")
-    return shards.normalize_extensions(found)
+    normalized = dict(options)
+    if normalized.get("label") not in (None, "header"):
+        raise UsageError(f"label is {normalized['label']!r}: RecordIO has labels in 'header' only")
+    if normalized.get("header", "keep") not in ("keep", "strip"):
+        raise UsageError(f"header is {normalized['header']!r}: use 'keep' or 'strip'")
+    return shards.normalize_extensions(normalized)
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -58,11 +58,11 @@ def build(
         lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
         progress,
     )
-    offset = np.concatenate([found["offset"] for found in walked])
-    length = np.concatenate([found["length"] for found in walked])
-    counts = np.concatenate([np.diff(found["first"]) for found in walked])
+    offset = np.concatenate([records["offset"] for records in walked])
+    length = np.concatenate([records["length"] for records in walked])
+    counts = np.concatenate([np.diff(records["first"]) for records in walked])
     shards.check_any(files, len(counts), "records")
-    file = shards.make_file_column([len(found["offset"]) for found in walked])
+    file = shards.make_file_column([len(records["offset"]) for records in walked])
     layout: RowTable | Pieces
     if (counts == 1).all():
         layout = RowTable(file, offset, length)
@@ -80,15 +80,16 @@ def build(
 
 def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:
     columns = []
-    for file, found in enumerate(walked):
-        label, flag = found["label"], found["flag"]
+    for file, records in enumerate(walked):
+        label, flag = records["label"], records["flag"]
         with np.errstate(invalid="ignore"):
             whole = np.where(np.isfinite(label) & (np.abs(label) < 2**62), label, 0.5)
         wrong = (flag > 0) | (whole != np.floor(whole))
         for row in np.flatnonzero(wrong)[:1]:
             has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
             raise FormatError(
-                f"{files.path(file)}: at byte {found['at'][row]:,}: record {row:,} has {has}, but "
+                f"{files.path(file)}: at byte {records['at'][row]:,}: record {row:,} has {has}, "
+                f"but "
                 f"a label is one integer: leave label= out, and decode the header of 24 bytes"
             )
         columns.append(label.astype(np.int64))

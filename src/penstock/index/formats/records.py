@@ -31,12 +31,12 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
     part = _make_field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
     header_bytes = _check_count("header_bytes", options.get("header_bytes", 0), 0)
-    found: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
+    normalized: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
     if "dtype" in options:
-        found |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
+        normalized |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
     if "extensions" in options:
-        found["extensions"] = list(options["extensions"])
-    return found
+        normalized["extensions"] = list(options["extensions"])
+    return normalized
 
 
 def build(
@@ -144,5 +144,5 @@ def _find_divisors(payload: int, size: int) -> list[int]:
     """Find the nearest divisors below and above, within a factor of two."""
     smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
     larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
-    found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
-    return [n for n in found if n]
+    divisors = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
+    return [n for n in divisors if n]

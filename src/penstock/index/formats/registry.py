@@ -300,22 +300,24 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
         return "records" if geometry else _detect_folder(store)
     name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    found = (
+    format_name = (
         _sniff_format(head, name)
         if geometry
         else _detect_beside(store, name) or _sniff_format(head, name)
     )
-    if geometry and found not in ("npy",):
+    if geometry and format_name not in ("npy",):
         return "records"
-    if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
-        return found
+    if format_name is not None and (
+        place.kind == "file" or place.kind in FORMATS[format_name].kinds
+    ):
+        return format_name
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    said = "" if found else foreign.describe_foreign(head, name)
-    if said:
-        raise FormatError(f"{path} is {said}")
+    description = "" if format_name else foreign.describe_foreign(head, name)
+    if description:
+        raise FormatError(f"{path} is {description}")
     raise FormatError(
         f"{path} is of no format that penstock knows"
-        + (" in several files" if found else "")
+        + (" in several files" if format_name else "")
         + f" (it starts with {head[:8]!r}): for "
         f"binary records give record_bytes=, or dtype= and shape=; else give format= "
         f"({', '.join(FORMATS)})"
@@ -354,9 +356,9 @@ def _detect_folder(store: Store) -> str:
         if entry.folder is not None and entry.folder(store):
             return entry.name
     looked_at = store.some(_LOOKED_AT)
-    found = {_sniff_format(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
-    if len(found) == 1:
-        (only,) = found
+    format_names = {_sniff_format(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
+    if len(format_names) == 1:
+        (only,) = format_names
         if only is not None and "folder" in FORMATS[only].kinds:
             return only
     return "tree"

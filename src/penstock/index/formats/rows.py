@@ -52,9 +52,9 @@ def read_table(source: StoreFile, samples: int) -> Int:
         )
     head = np.frombuffer(source.read(0, head_bytes), "<u4")
     if len(head) != samples + 2 or head[0] != samples:
-        said = int(head[0]) if len(head) else 0
+        announced = int(head[0]) if len(head) else 0
         raise source.flaw(
-            0, f"the shard says {said:,} samples, but index.json {samples:,}: fetch it again"
+            0, f"the shard says {announced:,} samples, but index.json {samples:,}: fetch it again"
         )
     return head[1:].astype(np.int64)
 
@@ -135,26 +135,31 @@ def parse_rows(
 
 
 def make_layouts(
-    files: Files, found: Sequence[ShardRows], sizes: Sequence[int | None], chosen: Sequence[int]
+    files: Files,
+    shard_rows: Sequence[ShardRows],
+    sizes: Sequence[int | None],
+    chosen: Sequence[int],
 ) -> list[Fixed | RowTable]:
     """Make the layouts of the chosen columns: arithmetic if all columns are of fixed size."""
-    first = number_first([rows.offset.shape[1] for rows in found])
+    first = number_first([rows.offset.shape[1] for rows in shard_rows])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
     stride = sum(size or 0 for size in sizes)
-    made: list[Fixed | RowTable] = []
+    layouts: list[Fixed | RowTable] = []
     for column in chosen:
         size = sizes[column]
-        if None not in sizes and size and _is_even(found, column, stride):
-            starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in found]
-            made.append(Fixed(first, np.array(starts, np.int64), size, stride))
+        if None not in sizes and size and _is_even(shard_rows, column, stride):
+            starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in shard_rows]
+            layouts.append(Fixed(first, np.array(starts, np.int64), size, stride))
             continue
-        offset = np.concatenate([rows.offset[column] for rows in found])
-        made.append(RowTable(file, offset, np.concatenate([rows.length[column] for rows in found])))
-    return made
+        offset = np.concatenate([rows.offset[column] for rows in shard_rows])
+        layouts.append(
+            RowTable(file, offset, np.concatenate([rows.length[column] for rows in shard_rows]))
+        )
+    return layouts
 
 
-def _is_even(found: Sequence[ShardRows], column: int, stride: int) -> bool:
-    return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in found)
+def _is_even(shard_rows: Sequence[ShardRows], column: int, stride: int) -> bool:
+    return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in shard_rows)
 
 
 def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
@@ -176,14 +181,14 @@ def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
 def _divide_slabs(edges: Int) -> list[tuple[int, int]]:
     """Divide samples into groups of at most _SLAB_BYTES, or of one."""
     count = len(edges) - 1
-    found = []
+    slabs = []
     first = 0
     while first < count:
         last = int(np.searchsorted(edges, edges[first] + _SLAB_BYTES, side="right")) - 1
         last = min(max(last, first + 1), count)
-        found.append((first, last))
+        slabs.append((first, last))
         first = last
-    return found
+    return slabs
 
 
 def _make_fetch(source: StoreFile, edges: Int) -> Fetch:

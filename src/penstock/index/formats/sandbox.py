@@ -87,8 +87,8 @@ class Sandbox:
                 raise
         if kind == "failed":
             raise value
-        found: T = value
-        return found
+        result: T = value
+        return result
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not sys.executable:
@@ -202,11 +202,11 @@ def serve() -> None:
         def fetch(offset: int, length: int, silent_s: int = silent_s) -> bytes:
             signal.alarm(0)  # slow storage is not the library's fault
             _write(answers, ("read", (offset, length)))
-            there, found = pickle.load(asked)
+            there, answer = pickle.load(asked)
             signal.alarm(silent_s)
             if not there:
-                raise found
-            data: bytes = found
+                raise answer
+            data: bytes = answer
             return data
 
         signal.alarm(silent_s)

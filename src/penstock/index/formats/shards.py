@@ -25,14 +25,14 @@ def list_files(
     Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
     """
     if place.kind == "folder":
-        found = store.scan(extensions, progress)
-        if not len(found.files):
+        listing = store.scan(extensions, progress)
+        if not len(listing.files):
             ending = f" with the extension {', '.join(extensions)}" if extensions else ""
             raise FormatError(
                 f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
                 + (" and extensions=" if extensions else "")
             )
-        return found.files, joined(found.folders, found.files)
+        return listing.files, joined(listing.folders, listing.files)
     if place.kind == "file":
         files = store.stat([place.name])
         return files, files
@@ -46,12 +46,12 @@ def list_names(store: Store, place: Location) -> list[str]:
     """List the names of the files that a place's patterns match."""
     names: list[str] = []
     for pattern in place.names:
-        found = store.match(pattern)
-        if not found:
+        matches = store.match(pattern)
+        if not matches:
             raise MissingError(
                 f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
             )
-        names += found
+        names += matches
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")

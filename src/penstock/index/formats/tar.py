@@ -68,19 +68,19 @@ class TarShard(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: fields as a mapping from name to alternatives."""
-    found = dict(options)
+    normalized = dict(options)
     for option, choices in _CHOICES.items():
-        if found.get(option, choices[0]) not in choices:
+        if normalized.get(option, choices[0]) not in choices:
             shown = " or ".join(map(repr, choices))
-            raise UsageError(f"{option} is {found[option]!r}: use {shown}")
-    if found.get("fields") is not None:
-        found["fields"] = _normalize_fields(found["fields"])
-    label = found.get("label")
+            raise UsageError(f"{option} is {normalized[option]!r}: use {shown}")
+    if normalized.get("fields") is not None:
+        normalized["fields"] = _normalize_fields(normalized["fields"])
+    label = normalized.get("label")
     if label is not None and not isinstance(label, str):
         raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
     if label is not None:
-        found["label"] = label.lower().lstrip(".")
-    return shards.normalize_extensions(found)
+        normalized["label"] = label.lower().lstrip(".")
+    return shards.normalize_extensions(normalized)
 
 
 def _normalize_fields(fields: Any) -> dict[str, list[str]]:
@@ -93,9 +93,13 @@ def _normalize_fields(fields: Any) -> dict[str, list[str]]:
         named = False
     else:
         named = True
-    found: dict[str, list[str]] = {}
-    for name, given in fields.items():
-        split = given.split(";") if isinstance(given, str) else list(given)
+    normalized: dict[str, list[str]] = {}
+    for name, alternatives_of in fields.items():
+        split = (
+            alternatives_of.split(";")
+            if isinstance(alternatives_of, str)
+            else list(alternatives_of)
+        )
         names = [one.strip().lower().lstrip(".") for one in split if isinstance(one, str)]
         if not names or not all(names) or not isinstance(name, str):
             raise UsageError(
@@ -103,12 +107,12 @@ def _normalize_fields(fields: Any) -> dict[str, list[str]]:
                 f"{{'image': 'jpg;png'}}"
             )
         key = name if named else names[0]
-        if key in found:
+        if key in normalized:
             raise UsageError(f"fields has {key!r} twice: name each field once")
-        found[key] = names
-    if not found:
+        normalized[key] = names
+    if not normalized:
         raise UsageError("fields is empty: name extensions, such as ['jpg;png', 'json']")
-    return found
+    return normalized
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -143,18 +147,18 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
-    found = store.parse(files, lambda _, source: _walk_archive(source, walking), progress)
-    counts = [len(shard.at) for shard in found]
-    dropped = sum(shard.dropped for shard in found)
+    contents = store.parse(files, lambda _, source: _walk_archive(source, walking), progress)
+    counts = [len(shard.at) for shard in contents]
+    dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
-    in_all = _find_common(found)
+    in_all = _find_common(contents)
     if label is None and wanted not in in_all:
         wanted = None
     if fields is None:
         names = [name for name in in_all if name != wanted]
         fields = {name: [name] for name in names or in_all}
         if not fields:
-            raise _nothing_common_error(files, found)
+            raise _nothing_common_error(files, contents)
     if wanted is not None and "label" in fields:
         raise UsageError(
             f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
@@ -165,11 +169,13 @@ def build(
     for alternatives in fields.values():
         columns = [
             _make_column(files, number, shard, alternatives, missing)
-            for number, shard in enumerate(found)
+            for number, shard in enumerate(contents)
         ]
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         layouts.append(RowTable(file, offset, length))
-    classes, label_column = (None, None) if wanted is None else _number_labels(files, found, wanted)
+    classes, label_column = (
+        (None, None) if wanted is None else _number_labels(files, contents, wanted)
+    )
     return Index(
         format="tar",
         files=files,
@@ -178,35 +184,35 @@ def build(
         sources=sources,
         classes=classes,
         label_column=label_column,
-        names=_concatenate_keys(found),
+        names=_concatenate_keys(contents),
     )
 
 
 def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
     foreign.refuse_compressed(source, "tar archive")
-    found = source.walk("tar", **options)
-    extensions = Names(found["extension_text"], found["extension_ends"])
+    columns = source.walk("tar", **options)
+    extensions = Names(columns["extension_text"], columns["extension_ends"])
     return TarShard(
-        Names(found["key_text"], found["key_ends"]),
-        found["at"],
-        found["sample"],
-        found["extension"],
-        found["offset"],
-        found["length"],
+        Names(columns["key_text"], columns["key_ends"]),
+        columns["at"],
+        columns["sample"],
+        columns["extension"],
+        columns["offset"],
+        columns["length"],
         [extensions[i] for i in range(len(extensions))],
-        found["dropped"],
+        columns["dropped"],
         (
-            found["label_value"],
-            found["label_is_integer"],
-            Names(found["label_text"], found["label_ends"]),
+            columns["label_value"],
+            columns["label_is_integer"],
+            Names(columns["label_text"], columns["label_ends"]),
         ),
     )
 
 
-def _find_common(found: list[TarShard]) -> list[str]:
+def _find_common(contents: list[TarShard]) -> list[str]:
     """List the extensions that every sample of every file has, in order of first appearance."""
     common: list[str] | None = None
-    for shard in found:
+    for shard in contents:
         if not len(shard.at):
             continue
         # No sample has an extension twice, so an extension that all have is counted once for each.
@@ -222,8 +228,8 @@ def _find_common(found: list[TarShard]) -> list[str]:
     return common or []
 
 
-def _nothing_common_error(files: Files, found: list[TarShard]) -> FormatError:
-    names = list(dict.fromkeys(name for shard in found for name in shard.extensions))
+def _nothing_common_error(files: Files, contents: list[TarShard]) -> FormatError:
+    names = list(dict.fromkeys(name for shard in contents for name in shard.extensions))
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     more = " and the files beside it" if len(files) > 1 else ""
     return FormatError(
@@ -261,25 +267,27 @@ def _lacks_error(
 
 
 def _number_labels(
-    files: Files, found: list[TarShard], label: str
+    files: Files, contents: list[TarShard], label: str
 ) -> tuple[tuple[str, ...] | None, Int]:
     """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
-    for number, shard in enumerate(found):
+    for number, shard in enumerate(contents):
         offset, _ = shard.find([label])
         for sample in np.flatnonzero(offset < 0)[:1].tolist():
             raise _lacks_error(files, number, shard, sample, label, "label")
     # One member of that extension for each sample, in the order of samples.
-    if all(bool(shard.labels[1].all()) for shard in found):
-        return None, np.concatenate([shard.labels[0] for shard in found])
-    texts = [shard.labels[2][i] for shard in found for i in range(len(shard.at))]
+    if all(bool(shard.labels[1].all()) for shard in contents):
+        return None, np.concatenate([shard.labels[0] for shard in contents])
+    texts = [shard.labels[2][i] for shard in contents for i in range(len(shard.at))]
     classes = sorted(set(texts), key=lambda name: name.encode("utf-8", "surrogateescape"))
     numbers = {name: number for number, name in enumerate(classes)}
     return tuple(classes), np.array([numbers[text] for text in texts], np.int64)
 
 
-def _concatenate_keys(found: list[TarShard]) -> Names:
-    bases = shards.number_first([len(shard.keys.text) for shard in found])
+def _concatenate_keys(contents: list[TarShard]) -> Names:
+    bases = shards.number_first([len(shard.keys.text) for shard in contents])
     return Names(
-        np.concatenate([shard.keys.text for shard in found]),
-        np.concatenate([shard.keys.ends + base for shard, base in zip(found, bases, strict=False)]),
+        np.concatenate([shard.keys.text for shard in contents]),
+        np.concatenate(
+            [shard.keys.ends + base for shard, base in zip(contents, bases, strict=False)]
+        ),
     )

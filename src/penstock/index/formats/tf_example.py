@@ -35,7 +35,7 @@ def parse_example(data: Buffer) -> dict[str, Value]:
     else.
     """
     whole = memoryview(data).cast("B")
-    found: dict[str, Value] = {}
+    parsed: dict[str, Value] = {}
     for features in _iterate_messages(whole, 1, 0):
         for entry in _iterate_messages(features.data, 1, features.at):
             key, feature = None, None
@@ -45,8 +45,8 @@ def parse_example(data: Buffer) -> dict[str, Value]:
                 elif tag.number == 2 and tag.wire == 2:
                     feature = tag
             if key is not None and feature is not None:
-                found[key] = _parse_values(feature)
-    return found
+                parsed[key] = _parse_values(feature)
+    return parsed
 
 
 def _decode_text(tag: _Tag) -> str:

@@ -60,10 +60,10 @@ class TfRecords(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = dict(options)
-    if found.get("check", "length") not in _CHECKS:
-        raise UsageError(f"check is {found['check']!r}: use one of {', '.join(_CHECKS)}")
-    example = found.get("example", {})
+    normalized = dict(options)
+    if normalized.get("check", "length") not in _CHECKS:
+        raise UsageError(f"check is {normalized['check']!r}: use one of {', '.join(_CHECKS)}")
+    example = normalized.get("example", {})
     if not isinstance(example, Mapping) or not all(
         isinstance(name, str) and name and isinstance(feature, str) and feature
         for name, feature in example.items()
@@ -72,12 +72,12 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
             f"example is {example!r}: give a feature for each field, such as "
             f"{{'image': 'image/encoded'}}"
         )
-    if "example" in found:
-        found["example"] = dict(example)
-    label = found.get("label")
+    if "example" in normalized:
+        normalized["example"] = dict(example)
+    label = normalized.get("label")
     if label is not None and (not isinstance(label, str) or not label):
         raise UsageError(f"label is {label!r}: name a feature, such as 'image/class/label'")
-    return shards.normalize_extensions(found)
+    return shards.normalize_extensions(normalized)
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -102,7 +102,7 @@ def build(
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
     files, sources = shards.list_files(store, place, progress, extensions)
     walked = store.parse(files, lambda _, source: _walk_file(source, check, names), progress)
-    file = shards.make_file_column([len(each.offset) for each in walked])
+    file = shards.make_file_column([len(records.offset) for records in walked])
     shards.check_any(files, len(file), "records")
     fields, layouts = [], []
     for name, feature in example.items():
@@ -128,12 +128,12 @@ def build(
 
 def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
     foreign.refuse_compressed(source, "TFRecord file")
-    found = source.walk("tfrecord", check=check, features=names)
-    columns = [found[part] for part in _COLUMNS] if names else []
+    records = source.walk("tfrecord", check=check, features=names)
+    columns = [records[part] for part in _COLUMNS] if names else []
     features = [
         RecordFeature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
     ]
-    return TfRecords(found["offset"], found["length"], features)
+    return TfRecords(records["offset"], records["length"], features)
 
 
 def _find_extents(
@@ -141,13 +141,13 @@ def _find_extents(
 ) -> tuple[np.dtype[Any], Int, Int]:
     """Find the dtype of a feature, and its place in each record."""
     kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
-    for file, each in enumerate(walked):
-        feature = each.features[number]
+    for file, records in enumerate(walked):
+        feature = records.features[number]
         wrong = feature.offset < 0
         wrong |= (feature.kind == _BYTES) & (feature.values != 1)
         wrong |= (feature.kind != _BYTES) & (feature.kind != _FLOATS)
         for row in np.flatnonzero(wrong)[:1]:
-            raise _refused_error(files, file, each, int(row), name, feature)
+            raise _refused_error(files, file, records, int(row), name, feature)
     if len(kinds) > 1:
         raise FormatError(
             f"{files.path(0)} and the files beside it: the feature {name!r} holds bytes in some "
@@ -159,10 +159,10 @@ def _find_extents(
 
 
 def _take_labels(files: Files, walked: list[TfRecords], number: int, name: str) -> Int:
-    for file, each in enumerate(walked):
-        feature = each.features[number]
+    for file, records in enumerate(walked):
+        feature = records.features[number]
         for row in np.flatnonzero((feature.kind != _INTEGERS) | (feature.values != 1))[:1]:
-            raise _refused_error(files, file, each, int(row), name, feature, "one integer")
+            raise _refused_error(files, file, records, int(row), name, feature, "one integer")
     return np.concatenate([each.features[number].first for each in walked])
 
 

@@ -40,17 +40,17 @@ class TokenRun(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    found = dict(options)
+    normalized = dict(options)
     if "window" in options:
-        found["window"] = check_count("window", options["window"])
-    return found
+        normalized["window"] = check_count("window", options["window"])
+    return normalized
 
 
 def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of flat files in canonical form."""
     if "window" not in options:
         raise UsageError("flat tokens need a window: give window=, the length of a sequence")
-    found = normalize_options(options)
+    normalized = normalize_options(options)
     if "dtype" in options:
         try:
             dtype = np.dtype(options["dtype"])
@@ -58,12 +58,12 @@ def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
             dtype = np.dtype(object)
         if dtype.kind not in "iuf" or dtype.itemsize > 8:
             raise UsageError(f"dtype is {options['dtype']!r}: tokens are such as 'uint16'")
-        found["dtype"] = dtype.str
+        normalized["dtype"] = dtype.str
     if "header_bytes" in options:
-        found["header_bytes"] = check_count("header_bytes", options["header_bytes"], 0)
+        normalized["header_bytes"] = check_count("header_bytes", options["header_bytes"], 0)
     if "extensions" in options:
-        found["extensions"] = list(options["extensions"])
-    return found
+        normalized["extensions"] = list(options["extensions"])
+    return normalized
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -101,15 +101,15 @@ def build(
     def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], TokenRun]:
         return _parse_file(source, dtype, header_bytes)
 
-    found = store.parse(files, parse, progress)
-    kind = found[0][0]
-    for file, (other, _) in enumerate(found):
+    runs = store.parse(files, parse, progress)
+    kind = runs[0][0]
+    for file, (other, _) in enumerate(runs):
         if other != kind:
             raise FormatError(
                 f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
                 f"separately"
             )
-    part, layout = lay_out_windows(files, [each for _, each in found], kind, window)
+    part, layout = lay_out_windows(files, [each for _, each in runs], kind, window)
     return Index("tokens", files, (part,), (layout,), sources)
 
 
@@ -117,9 +117,9 @@ def _parse_file(
     source: StoreFile, dtype: str | None, header_bytes: int | None
 ) -> tuple[np.dtype[Any], TokenRun]:
     head = source.read(0, _LLMC_BYTES)
-    said = -1
+    announced = -1
     if header_bytes is None and sniff(head, ""):
-        magic, _, said = np.frombuffer(head[:12], "<i4").tolist()
+        magic, _, announced = np.frombuffer(head[:12], "<i4").tolist()
         kind, start = np.dtype(_LLMC[magic]), _LLMC_BYTES
     else:
         kind, start = np.dtype(dtype or "<u2"), header_bytes or 0
@@ -130,9 +130,9 @@ def _parse_file(
             f"have {kind.itemsize}: check dtype= and header_bytes="
         )
     count = size // kind.itemsize
-    if said not in (-1, count):
+    if announced not in (-1, count):
         raise source.flaw(
-            8, f"the header says {said:,} tokens, but {count:,} follow: fetch it again"
+            8, f"the header says {announced:,} tokens, but {count:,} follow: fetch it again"
         )
     return kind, TokenRun(np.array([start], np.int64), np.array([count], np.int64))
 
@@ -141,7 +141,7 @@ def lay_out_windows(
     files: Files, stretches: Sequence[TokenRun], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
     """Lay out the windows of each file's tokens, which may lie in several runs."""
-    joined = [_join_runs(each, dtype.itemsize) for each in stretches]
+    joined = [_join_runs(run, dtype.itemsize) for run in stretches]
     totals = [int(each.tokens.sum()) for each in joined]
     counts = [max(0, total - 1) // window for total in totals]
     first = number_first(counts)
@@ -167,10 +167,10 @@ def lay_out_windows(
     )
 
 
-def _join_runs(given: TokenRun, itemsize: int) -> TokenRun:
+def _join_runs(runs: TokenRun, itemsize: int) -> TokenRun:
     """Join adjacent runs of tokens, and drop empty ones."""
-    held = given.tokens > 0
-    offset, tokens = given.offset[held], given.tokens[held]
+    held = runs.tokens > 0
+    offset, tokens = runs.offset[held], runs.tokens[held]
     if not len(offset):
         return TokenRun(offset, tokens)
     apart = offset[1:] != offset[:-1] + tokens[:-1] * itemsize
@@ -178,9 +178,9 @@ def _join_runs(given: TokenRun, itemsize: int) -> TokenRun:
     return TokenRun(offset[starts], np.add.reduceat(tokens, starts))
 
 
-def _cut_windows(given: TokenRun, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
+def _cut_windows(runs: TokenRun, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
     """Cut windows in pieces: their number for each window, and each piece's place and bytes."""
-    edges = np.concatenate([[0], np.cumsum(given.tokens)])
+    edges = np.concatenate([[0], np.cumsum(runs.tokens)])
     begin = np.arange(count, dtype=np.int64) * window
     end = begin + window + 1
     low = np.searchsorted(edges, begin, side="right") - 1
@@ -191,5 +191,5 @@ def _cut_windows(given: TokenRun, count: int, window: int, itemsize: int) -> tup
     stretch = low[sample] + inside
     start = np.maximum(begin[sample], edges[stretch])
     stop = np.minimum(end[sample], edges[stretch + 1])
-    offset = given.offset[stretch] + (start - edges[stretch]) * itemsize
+    offset = runs.offset[stretch] + (start - edges[stretch]) * itemsize
     return pieces, offset, (stop - start) * itemsize

@@ -28,34 +28,34 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(store: Store, progress: Progress | None, extensions: Sequence[str] = ()) -> Index:
     """The index of the files below the store's root, in ascending order of path bytes."""
-    found = store.scan(extensions, progress)
-    if not len(found.files):
+    listing = store.scan(extensions, progress)
+    if not len(listing.files):
         ending = f" with the extension {', '.join(extensions)}" if extensions else ""
         raise FormatError(
             f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
             + (" and extensions=" if extensions else "")
         )
-    classes, labels = _find_classes(found)
+    classes, labels = _find_classes(listing)
     return Index(
         format="tree",
-        files=found.files,
+        files=listing.files,
         fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, found.files.size),),
-        sources=found.folders,
+        layouts=(RowTable(None, None, listing.files.size),),
+        sources=listing.folders,
         classes=classes,
         label_column=labels,
     )
 
 
-def _find_classes(found: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
+def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
     """Find the names of the classes and each file's label, or None twice for a flat folder."""
-    if not found.folder.all():  # number 0 is the root: a file lies at the top
+    if not listing.folder.all():  # number 0 is the root: a file lies at the top
         return None, None
-    tops = [found.folders.name(folder).split("/", 1)[0] for folder in range(len(found.folders))]
+    tops = [listing.folders.name(folder).split("/", 1)[0] for folder in range(len(listing.folders))]
     classes = sorted({top for top in tops if top}, key=_encode_name)
     number = {name: label for label, name in enumerate(classes)}
     label_of_folder = np.array([number.get(top, 0) for top in tops], np.int64)
-    return tuple(classes), label_of_folder.take(found.folder)
+    return tuple(classes), label_of_folder.take(listing.folder)
 
 
 def _encode_name(name: str) -> bytes:

@@ -125,18 +125,18 @@ def build(
             + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
             + ": name the arrays that belong together with fields={field: array}"
         )
-    tables = [_list_chunk_files(store, each, fill, progress) for each in arrays.values()]
+    tables = [_list_chunk_files(store, array, fill, progress) for array in arrays.values()]
     files = tables[0][0]
     for table, _ in tables[1:]:
         files = joined(files, table)
-    made: list[Field] = []
+    array_fields: list[Field] = []
     layouts: list[Layout] = []
     start = 0
     for (name, each), (table, number) in zip(arrays.items(), tables, strict=True):
         grid = _locate_chunks(store, each, table, number, fill, progress)
         grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
         field, layout = _make_field(name, each, grid, len(files))
-        made.append(field)
+        array_fields.append(field)
         layouts.append(layout)
         start += len(table)
     metas = [each.meta for each in [*arrays.values(), *([labels_of] if labels_of else [])]]
@@ -151,7 +151,7 @@ def build(
     return Index(
         format="zarr",
         files=files,
-        fields=tuple(made),
+        fields=tuple(array_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=labels,
@@ -193,12 +193,12 @@ def _encode_fill(array: ZarrArray) -> bytes:
 def _read_json(store: Store, name: str) -> Any:
     data = store.read(name, 0, 16 * limits.header_bytes_max)
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{store.root}/{name} is not JSON ({error}): it is truncated") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise FormatError(f"{store.root}/{name} is not a JSON object: write the array again")
-    return found
+    return document
 
 
 def _list_group(store: Store) -> dict[str, str]:
@@ -231,9 +231,11 @@ def _read_array(store: Store, path: str) -> ZarrArray:
         raise MissingError(f"{store.root} has no array {path!r}")
     meta = names[int(np.argmin(errors))]
     where = f"{store.root}/{meta}"
-    found = _read_json(store, meta)
+    document = _read_json(store, meta)
     try:
-        array = (_parse_version_3 if not errors[0] else _parse_version_2)(name, where, meta, found)
+        array = (_parse_version_3 if not errors[0] else _parse_version_2)(
+            name, where, meta, document
+        )
     except _MALFORMED as error:
         if isinstance(error, FormatError):
             raise
@@ -264,39 +266,40 @@ def _check_type(where: str, text: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _parse_version_2(name: str, where: str, meta: str, found: Any) -> ZarrArray:
-    shape = _check_sizes(found["shape"])
-    if found["zarr_format"] != 2:
-        raise FormatError(f"{where} has version {found['zarr_format']!r}, not 2: write it again")
+def _parse_version_2(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+    shape = _check_sizes(document["shape"])
+    if document["zarr_format"] != 2:
+        raise FormatError(f"{where} has version {document['zarr_format']!r}, not 2: write it again")
     order = tuple(range(len(shape)))
-    codecs = [*(found.get("filters") or []), *filter(None, [found.get("compressor")])]
+    codecs = [*(document.get("filters") or []), *filter(None, [document.get("compressor")])]
     return ZarrArray(
         name,
         where,
         meta,
         shape,
-        _check_sizes(found["chunks"]),
-        _check_type(where, found["dtype"]),
-        order if found.get("order", "C") == "C" else order[::-1],
+        _check_sizes(document["chunks"]),
+        _check_type(where, document["dtype"]),
+        order if document.get("order", "C") == "C" else order[::-1],
         [{**each, "id": str(each["id"])} for each in codecs],
-        _check_separator(found.get("dimension_separator", ".")),
+        _check_separator(document.get("dimension_separator", ".")),
         "",
-        found.get("fill_value"),
+        document.get("fill_value"),
     )
 
 
-def _parse_version_3(name: str, where: str, meta: str, found: Any) -> ZarrArray:
-    if found["zarr_format"] != 3 or found["node_type"] != "array":
+def _parse_version_3(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+    if document["zarr_format"] != 3 or document["node_type"] != "array":
         raise FormatError(f"{where} is not an array of version 3: name an array in it with fields=")
-    shape = _check_sizes(found["shape"])
-    if found["chunk_grid"]["name"] != "regular" or found["data_type"] not in _TYPES:
+    shape = _check_sizes(document["shape"])
+    if document["chunk_grid"]["name"] != "regular" or document["data_type"] not in _TYPES:
         raise FormatError(
-            f"{where}: chunks {found['chunk_grid']['name']!r} of {found['data_type']!r} are not "
+            f"{where}: chunks {document['chunk_grid']['name']!r} of {document['data_type']!r} "
+            f"are not "
             f"read: write regular chunks of numbers"
         )
-    if found.get("storage_transformers"):
+    if document.get("storage_transformers"):
         raise FormatError(f"{where} has storage transformers, which are not read")
-    key = found["chunk_key_encoding"]
+    key = document["chunk_key_encoding"]
     default = key["name"] == "default"
     separator = key.get("configuration", {}).get("separator", "/" if default else ".")
     array = ZarrArray(
@@ -304,15 +307,15 @@ def _parse_version_3(name: str, where: str, meta: str, found: Any) -> ZarrArray:
         where,
         meta,
         shape,
-        _check_sizes(found["chunk_grid"]["configuration"]["chunk_shape"]),
-        _check_type(where, _TYPES[found["data_type"]]),
+        _check_sizes(document["chunk_grid"]["configuration"]["chunk_shape"]),
+        _check_type(where, _TYPES[document["data_type"]]),
         tuple(range(len(shape))),
         [],
         _check_separator(separator),
         "c" if default else "",
-        found.get("fill_value"),
+        document.get("fill_value"),
     )
-    codecs = found["codecs"]
+    codecs = document["codecs"]
     if codecs[0]["name"] == "sharding_indexed" and len(codecs) == 1:
         settings = codecs[0]["configuration"]
         index = [each["name"] for each in settings["index_codecs"]]
@@ -477,8 +480,8 @@ def _read_shard_index(
     low, high = (size, source.size) if array.first else (0, place)
     wide = table.astype(np.float64)  # sums of any two unsigned numbers, near enough to refuse them
     outside = (wide[:, 0] < low) | (wide.sum(axis=1) > high) | (table[:, 1] == 0)
-    found = table.astype(np.int64)
-    outside |= (found < 0).any(axis=1) | (found.sum(axis=1) > high)
+    entries = table.astype(np.int64)
+    outside |= (entries < 0).any(axis=1) | (entries.sum(axis=1) > high)
     if chunk_bytes is not None:
         outside |= table[:, 1] != chunk_bytes
     for row in np.flatnonzero(outside & ~absent)[:1]:
@@ -487,8 +490,8 @@ def _read_shard_index(
             f"the shard's index claims {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
             f"chunk {int(row)}: it is damaged",
         )
-    found[absent] = 0, -1
-    return found
+    entries[absent] = 0, -1
+    return entries
 
 
 # -- labels ----------------------------------------------------------------------------------------
@@ -508,17 +511,17 @@ def _read_labels(
     grid = _locate_chunks(store, array, files, number, fill, progress)
     layout = group_chunks(grid)
     options = _make_codec(array).options
-    found = []
+    decoded = []
     for number in range(layout.chunks.count):
         extents, _ = layout.pieces(np.array([number]))
         file, offset, length = (int(each[0]) for each in extents)
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
         rows = int(layout.first[number + 1] - layout.first[number])
         try:
-            found.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
+            decoded.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
         except UsageError:
             raise
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
-    values = np.concatenate([np.asarray(each) for each in found])
+    values = np.concatenate([np.asarray(each) for each in decoded])
     return choice.convert_labels(array.where, array.name, values), files

@@ -56,7 +56,7 @@ def list_members(source: StoreFile) -> list[ZipMember]:
     """
     end = _read_end(source)
     entries = _read_directory(source, end)
-    found = []
+    files = []
     edge = 0
     names: set[str] = set()
     for entry in sorted(entries, key=lambda each: each[0].header):
@@ -74,8 +74,8 @@ def list_members(source: StoreFile) -> list[ZipMember]:
             raise source.flaw(member.header, f"two members are called {member.name!r}")
         names.add(member.name)
         if not member.name.endswith("/"):
-            found.append(member)
-    return found
+            files.append(member)
+    return files
 
 
 def _read_end(source: StoreFile) -> _End:
@@ -112,7 +112,7 @@ def _read_end64(
     source: StoreFile, tail: bytes, at: int, position: int, plain: tuple[int, int, int]
 ) -> _End:
     locator = position - _LOCATOR.size
-    _, disk, said, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
+    _, disk, announced, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
     begin = locator - _END64.size
     record = source.read(max(begin, 0), _END64.size)
     if begin < 0 or record[:4] != b"PK\6\6" or len(record) < _END64.size:
@@ -131,10 +131,10 @@ def _read_end64(
     ):
         if short not in (limit, wide):
             raise source.flaw(position, f"the end records say {short:,} and {wide:,} {name}")
-    found = _check_end(source, begin, count, size, offset, begin)
-    if said + found.shift != begin:
-        raise source.flaw(locator, f"the ZIP64 end record is at {begin:,}, not at {said:,}")
-    return found
+    end = _check_end(source, begin, count, size, offset, begin)
+    if announced + end.shift != begin:
+        raise source.flaw(locator, f"the ZIP64 end record is at {begin:,}, not at {announced:,}")
+    return end
 
 
 def _check_end(
@@ -153,7 +153,7 @@ def _check_end(
 def _read_directory(source: StoreFile, end: _End) -> list[tuple[ZipMember, bytes, int]]:
     """Read the entries of the directory, with their names as bytes, and their flags."""
     data = source.read(end.start, end.size)
-    found = []
+    entries = []
     at = 0
     for _ in range(end.entries):
         where = end.start + at
@@ -181,10 +181,10 @@ def _read_directory(source: StoreFile, end: _End) -> list[tuple[ZipMember, bytes
             )
         name = raw.decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
         member = ZipMember(name, method, bool(flags & 1), offset + end.shift, 0, stored)
-        found.append((member, raw, flags))
+        entries.append((member, raw, flags))
     if at != len(data):
         raise source.flaw(end.start + at, f"{len(data) - at:,} bytes follow the last member")
-    return found
+    return entries
 
 
 def _widen(
