@@ -28,5 +28,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file, with nulls allowed."""
+    """Index the data as a single file, with nulls allowed."""
     examine("arrow", {"x.arrow": data}, {"nulls": "empty"}, name="x.arrow")

@@ -28,5 +28,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file, in this process: another one would be started for each input."""
+    """Index the data as one file, in this process: another would be started for each input."""
     examine("hdf5", {"x.h5": data}, {"isolate": False}, name="x.h5")

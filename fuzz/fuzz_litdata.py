@@ -62,7 +62,7 @@ def _packed() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a folder; the window comes first."""
+    """Index the data as a folder; the window comes first."""
     parts = parted(data, ["window", "index.json", "a.bin"])
     window = parts.pop("window", b"")
     examine("litdata", parts, {"block_size": 2} if window else None)

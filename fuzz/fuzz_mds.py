@@ -34,5 +34,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a folder."""
+    """Index the data as a folder."""
     examine("mds", parted(data, ["index.json", "a.mds"]))

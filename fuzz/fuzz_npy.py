@@ -21,5 +21,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file."""
+    """Index the data as a single file."""
     examine("npy", {"x.npy": data}, name="x.npy")

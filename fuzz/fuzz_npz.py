@@ -10,7 +10,7 @@ from fuzz.memory import examine
 
 
 def seeds() -> list[bytes]:
-    """As numpy.savez writes them."""
+    """Write archives as numpy.savez does."""
     found = []
     for arrays in (
         {"a": np.arange(6, dtype="i4").reshape(3, 2)},
@@ -23,5 +23,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file."""
+    """Index the data as a single file."""
     examine("npz", {"x.npz": data}, name="x.npz")

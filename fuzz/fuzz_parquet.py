@@ -40,5 +40,5 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file."""
+    """Index the data as a single file."""
     examine("parquet", {"x.parquet": data}, {"nulls": "empty"}, name="x.parquet")

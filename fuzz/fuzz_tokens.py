@@ -10,7 +10,7 @@ _TYPES = (None, "<u2", "<u4", "u1", "<f8")
 
 
 def seeds() -> list[bytes]:
-    """Of llm.c, with its header, and without any."""
+    """Write tokens of llm.c, with its header, and without any."""
     found = [bytes([2, number]) + bytes(range(24)) for number in range(len(_TYPES))]
     for magic, width in ((20240520, 2), (20240801, 4)):
         head = struct.pack("<3i", magic, 1, 5).ljust(1024, b"\0")
@@ -19,7 +19,7 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    """As a single file; a last bit of the second byte leaves out a header of so many bytes."""
+    """Index the data as one file; the top bit of byte 1 skips a header of so many bytes."""
     window, kind = [*data[:2], 1, 0][:2]
     options: dict[str, object] = {"window": window or 1 << 39}
     if _TYPES[kind % len(_TYPES)] is not None:

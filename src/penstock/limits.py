@@ -35,10 +35,10 @@ apart_memory_fraction = 0.25
 """Of the machine's memory: what that process may allocate; beyond it, the file is damaged."""
 
 # -- codecs ----------------------------------------------------------------------------------
-decoded_bands_bytes_max = 256 * MIB
-"""Bands of compressed containers that are kept decoded, least recently used out first."""
-decoded_band_bytes_max = 4096 * MIB
-"""Most bytes that one band may say it decodes to; more is taken for damage."""
+decoded_chunks_bytes_max = 256 * MIB
+"""Bytes of compressed chunks that are kept decoded; the least recently used are dropped first."""
+decoded_chunk_bytes_max = 4096 * MIB
+"""Most bytes that a compressed chunk may claim to decode to; more counts as damage."""
 
 # -- plan ------------------------------------------------------------------------------------
 window_samples_max = 1 << 15

@@ -13,8 +13,8 @@ from fuzz.memory import examine
 
 from penstock.engine.store import StoreFile
 from penstock.errors import PenstockError
-from penstock.index.codecs.thrift import Reader
-from penstock.index.formats.sandbox import Apart
+from penstock.index.codecs.thrift import ThriftReader
+from penstock.index.formats.sandbox import Sandbox
 
 _WORDS = [0, 1, 2, 0x7F, 0x80, 0xFF, 1 << 15, (1 << 16) - 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 _WORDS += [1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
@@ -32,8 +32,8 @@ def words_at(data: bytes, step: int = 4, width: int = 8) -> Iterator[bytes]:
         yield data[:at] + bytes(8) + data[at + 8 :]
 
 
-class Spans(Reader):
-    """Where the integers, lengths and counts of a struct lie."""
+class Spans(ThriftReader):
+    """Reader that records the places of integers, lengths and counts."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -47,7 +47,7 @@ class Spans(Reader):
 
 
 def varint(value: int) -> bytes:
-    """As thrift writes it."""
+    """Encode a varint as Thrift writes it."""
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -56,7 +56,7 @@ def varint(value: int) -> bytes:
 
 
 def refused(format: str, data: bytes, **options: Any) -> bool:
-    """Whether a file is refused; what is not refused holds."""
+    """True if a file is refused; an index of one that is not refused holds."""
     return examine(format, {"x": data}, options, name="x") is None
 
 
@@ -147,7 +147,7 @@ def test_hdf5(version):
         file.create_dataset("x", data=data, chunks=(2, 2), compression="gzip")
     whole = out.getvalue()
     found, crashes = [], 0
-    with Apart("the HDF5 library", 30) as apart:
+    with Sandbox("the HDF5 library", 30) as apart:
 
         def one(data: bytes) -> bool:
             return apart.call(

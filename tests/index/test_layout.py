@@ -1,4 +1,4 @@
-"""Layouts: arithmetic, tables, pieces and bands, read through the loader like everything else."""
+"""Layouts: arithmetic, tables, pieces, compressed chunks; read through the loader as usual."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.engine.store import Posix
+from penstock.engine.store import Posix, braces
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
-from penstock.index import codecs
+from penstock.index.codecs import registry
 from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
 from penstock.index.table import Codec, Field, Index
 from penstock.loader.dataset import Dataset
@@ -27,21 +27,21 @@ BYTES = np.dtype(np.uint8)
 
 @pytest.fixture(autouse=True, scope="module")
 def zlib_codec() -> Iterator[None]:
-    """A codec whose bands are zlib streams, one a piece, of rows of `row` bytes."""
+    """Codec whose compressed chunks are zlib streams, one a piece, of rows of `row` bytes."""
 
-    def decode(options, band):
-        ends = np.cumsum([0, *band.lengths])
+    def decode(options, compressed):
+        ends = np.cumsum([0, *compressed.lengths])
         try:
-            parts = [zlib.decompress(band.data[a:b]) for a, b in itertools.pairwise(ends)]
+            parts = [zlib.decompress(compressed.data[a:b]) for a, b in itertools.pairwise(ends)]
         except zlib.error as error:
             raise ValueError(str(error)) from None
         data = b"".join(parts)
         row = options["row"]
         return [data[k : k + row] for k in range(0, len(data), row)]
 
-    codecs.CODECS["zlib"] = decode
+    registry.CODECS["zlib"] = decode
     yield
-    del codecs.CODECS["zlib"]
+    del registry.CODECS["zlib"]
 
 
 def files_at(folder: Path, contents: list[bytes]) -> Files:
@@ -113,10 +113,10 @@ def test_pieces_lie_end_to_end(data, tmp_path_factory):
 
 
 @given(data=st.data())
-def test_bands_are_decoded(data, tmp_path_factory):
-    """Samples come out of bands of one or several compressed pieces, whichever batch wants them."""
+def test_compressed_chunks_are_decoded(data, tmp_path_factory):
+    """Samples are decoded from chunks of one or several pieces, in any order of batches."""
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
-    folder = tmp_path_factory.mktemp("bands")
+    folder = tmp_path_factory.mktemp("chunks")
     held = [data.draw(st.integers(1, 5)) for _ in range(data.draw(st.integers(1, 5)))]
     rows = [random.bytes(4) for _ in range(sum(held))]
     blob, pieces, offsets, lengths = b"junk", [], [], []
@@ -130,13 +130,13 @@ def test_bands_are_decoded(data, tmp_path_factory):
             lengths.append(len(packed))
             blob += packed
     files = files_at(folder, [blob])
-    bands = Pieces(
+    chunks = Pieces(
         np.cumsum([0, *pieces]),
         np.zeros(len(offsets), np.uint32),
         np.array(offsets),
         np.array(lengths),
     )
-    layout = Chunked(np.cumsum([0, *held]), bands)
+    layout = Chunked(np.cumsum([0, *held]), chunks)
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
     dataset = dataset_of(files, [field], [layout], [str(k) for k in range(len(rows))])
     assert_read(dataset, {"data": rows}, BUDGETS)
@@ -147,15 +147,15 @@ def test_bands_are_decoded(data, tmp_path_factory):
     assert_read(Dataset(dataset.path, loaded), {"data": rows}, BUDGETS[:1])
 
 
-def test_a_damaged_band_names_file_and_sample(tmp_path):
+def test_a_damaged_chunk_names_file_and_sample(tmp_path):
     """Bytes that do not decode are an error, not wrong samples."""
     packed = bytearray(zlib.compress(b"aaaabbbb"))
     packed[4] ^= 0xFF
     files = files_at(tmp_path, [bytes(packed)])
     size = np.array([len(packed)])
-    bands = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), size)
+    chunks = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), size)
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
-    dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), bands)], ["a", "b"])
+    dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), chunks)], ["a", "b"])
     with pytest.raises(FormatError, match=r"0\.bin at byte 0.*cannot be decoded as zlib"):
         dataset[1]
     with pytest.raises(FormatError, match=r"step 0.*cannot be decoded as zlib"):
@@ -163,13 +163,13 @@ def test_a_damaged_band_names_file_and_sample(tmp_path):
 
 
 def test_fewer_samples_than_indexed_is_an_error(tmp_path):
-    """A band that decodes to fewer samples than its index says raises."""
+    """A compressed chunk that decodes to fewer samples than its index says raises."""
     packed = zlib.compress(b"aaaa")
     files = files_at(tmp_path, [packed])
-    bands = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([len(packed)]))
+    chunks = RowTable(np.zeros(1, np.uint32), np.zeros(1, np.int64), np.array([len(packed)]))
     field = Field("data", BYTES, None, Codec("zlib", {"row": 4}))
-    dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), bands)], ["a", "b"])
-    with pytest.raises(FormatError, match="1 samples were decoded, 2 expected"):
+    dataset = dataset_of(files, [field], [Chunked(np.array([0, 2]), chunks)], ["a", "b"])
+    with pytest.raises(FormatError, match="1 samples were decoded, but 2 are expected"):
         dataset[1]
 
 
@@ -254,14 +254,14 @@ def test_single_extents_are_asked_of_layouts_that_have_them(tmp_path):
 )
 def test_braces_are_those_of_a_shell(pattern, names):
     """Ranges keep their leading zeros; lists and nesting multiply."""
-    assert sorted(penstock.store.braces(pattern)) == sorted(names)
+    assert sorted(braces(pattern)) == sorted(names)
 
 
 @pytest.mark.parametrize("pattern", ["x{}", "x{a}", "x{1..}", "x{0..99999999999}"])
 def test_braces_that_stand_for_nothing_are_refused(pattern):
     """Neither a range nor a list, or one of absurd length."""
     with pytest.raises(UsageError):
-        penstock.store.braces(pattern)
+        braces(pattern)
 
 
 def test_files_of_a_list_and_of_braces_are_one_sequence(tmp_path):

@@ -1,4 +1,12 @@
-"""The index folder."""
+"""Index: what data exist, and where every sample lies.
+
+The folder reads the containers' metadata once (`formats`, one module a container) and makes an
+`Index`: a table of the fields of all samples, each with a layout that gives the extents (file,
+offset, length) to read. A `Codec` names how the bytes of a compressed chunk are decoded to samples
+(`codecs`). An index is saved as a sidecar, joined with others for a mixture, and measured for its
+cost of reading. The folder must not know plans, caches, batches or loaders. It asks a store for
+metadata, asks the engine only to time reads, and draws the samples to time by an `Order`.
+"""
 
 from __future__ import annotations
 

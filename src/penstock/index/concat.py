@@ -1,6 +1,6 @@
-"""The index of several datasets: their samples and files, one dataset after the other.
+"""Index of several datasets: their samples and files, one dataset after the other.
 
-Nothing is copied but names of files and labels: a layout asks the parts' layouts.
+Only names of files and labels are copied. A joint layout asks the layouts of its parts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class JointFiles:
 
     @property
     def row_bytes(self) -> int | None:
-        found = {part.row_bytes for part in self.parts}
-        return found.pop() if len(found) == 1 else None
+        sizes = {part.row_bytes for part in self.parts}
+        return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def total_bytes(self) -> int:
@@ -49,7 +49,7 @@ class JointFiles:
         counts = np.ones(len(samples), np.int64)
         shares = []
         plain = True
-        for number, rows, own in split(self.first, samples):
+        for number, rows, own in split_by_part(self.first, samples):
             share, pieces = self.parts[number].pieces(own)
             shares.append((number, rows, share))
             if pieces is not None:
@@ -57,48 +57,48 @@ class JointFiles:
                 plain = False
         start = np.cumsum(counts) - counts
         total = int(counts.sum())
-        found = Extents(
+        extents = Extents(
             np.empty(total, np.uint32), np.empty(total, np.int64), np.empty(total, np.int64)
         )
         for number, rows, share in shares:
-            at = rows if plain else _ranges(start[rows], counts[rows])
-            found.file[at] = share.file + np.uint32(self.first_file[number])
-            found.offset[at] = share.offset
-            found.length[at] = share.length
-        return found, None if plain else counts
+            at = rows if plain else _concatenate_ranges(start[rows], counts[rows])
+            extents.file[at] = share.file + np.uint32(self.first_file[number])
+            extents.offset[at] = share.offset
+            extents.length[at] = share.length
+        return extents, None if plain else counts
 
     def extents(self, samples: Int) -> Extents:
         return self.pieces(samples)[0]
 
     def lengths(self, samples: Int) -> Int:
         found = np.empty(len(samples), np.int64)
-        for number, rows, own in split(self.first, samples):
+        for number, rows, own in split_by_part(self.first, samples):
             found[rows] = self.parts[number].lengths(own)
         return found
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        raise UsageError("the index of a mixture is not saved: those of its datasets are")
+        raise UsageError("the index of a mixture cannot be saved: save those of its datasets")
 
 
-def _ranges(start: Int, counts: Int) -> Int:
-    """start[0], start[0]+1, ... counts[0] of them, then of start[1], and so on."""
+def _concatenate_ranges(start: Int, counts: Int) -> Int:
+    """Concatenate the ranges from start[i] on, of counts[i] numbers each."""
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     return within + np.repeat(start, counts)
 
 
-def split(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
-    """Of each part that has some of these samples: its number, the rows, its own numbers."""
+def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.intp], Int]]:
+    """Split samples by part: the part's number, rows in `samples`, and numbers within the part."""
     part = np.searchsorted(first, samples, side="right") - 1
-    found = []
+    shares = []
     for number in np.unique(part).tolist():
         rows = np.flatnonzero(part == number)
-        found.append((number, rows, samples[rows] - first[number]))
-    return found
+        shares.append((number, rows, samples[rows] - first[number]))
+    return shares
 
 
 class JointIndex(Index):
-    """An index whose samples are those of `parts`, one part after the other. Not saved."""
+    """Index with the samples of `parts`, one part after the other. It is not saved."""
 
     __slots__ = ("first", "parts")
 
@@ -106,20 +106,25 @@ class JointIndex(Index):
     first: Int
 
     def keys(self, samples: Samples) -> list[str]:
-        """The names of samples, as their own datasets name them."""
+        """Return the names of samples, as their own datasets name them."""
         found = [""] * len(samples)
-        for number, rows, own in split(self.first, self._checked(samples)):
+        for number, rows, own in split_by_part(self.first, self._checked(samples)):
             for row, key in zip(rows.tolist(), self.parts[number].keys(own), strict=True):
                 found[row] = key
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        raise UsageError(f"{path}: the index of a mixture is not saved: its datasets' are")
+        raise UsageError(
+            f"{path}: the index of a mixture cannot be saved: save those of its datasets"
+        )
 
 
 def join_indexes(parts: Sequence[Index]) -> JointIndex:
-    """One index of all. UsageError where their fields differ, or one is of a kind that cannot be
-    joined; the message names the dataset by its number."""
+    """Join indexes into one.
+
+    UsageError if their fields differ, or if one is of a kind that cannot be joined. The message
+    names the dataset by its number.
+    """
     for number, part in enumerate(parts):
         _check_alike(parts[0], part, number)
     first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
@@ -135,12 +140,12 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
     classes = {part.classes for part in parts}
     index = JointIndex(
         format="mixture",
-        files=_joined_files([part.files for part in parts]),
+        files=_join_files([part.files for part in parts]),
         fields=parts[0].fields,
         layouts=layouts,  # type: ignore[arg-type]
-        sources=_joined_files([part.sources for part in parts]),
+        sources=_join_files([part.sources for part in parts]),
         classes=parts[0].classes if len(classes) == 1 else None,
-        # Of other classes the same number would mean something else.
+        # With different classes, the same number would mean something else.
         label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
         fingerprint=digest.hexdigest(),
     )
@@ -171,8 +176,8 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
             )
 
 
-def _joined_files(tables: Sequence[Files]) -> Files:
-    """The files of all, with the root they share, or "/" and absolute names."""
+def _join_files(tables: Sequence[Files]) -> Files:
+    """Join the tables of files: under the root they share, or "/" with absolute names."""
     roots = {files.root for files in tables}
     alone = len(roots) == 1
     if any(files.mirrors for files in tables):
@@ -185,7 +190,7 @@ def _joined_files(tables: Sequence[Files]) -> Files:
     blobs, lengths = [], []
     for files in tables:
         prefix = "" if alone else os.path.join(os.path.abspath(files.root), "").lstrip("/")
-        names, sizes = _prefixed(files, os.fsencode(prefix))
+        names, sizes = _prefix_names(files, os.fsencode(prefix))
         blobs.append(names)
         lengths.append(sizes)
     return Files(
@@ -197,8 +202,8 @@ def _joined_files(tables: Sequence[Files]) -> Files:
     )
 
 
-def _prefixed(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
-    """All names with a prefix, as one blob, and the length of each; no object for a name."""
+def _prefix_names(files: Files, prefix: bytes) -> tuple[npt.NDArray[np.uint8], Int]:
+    """Prefix all names: one blob, and the length of each; no Python object is made for a name."""
     sizes = np.diff(files.ends, prepend=0) + len(prefix)
     blob = np.empty(int(sizes.sum()), np.uint8)
     starts = np.cumsum(sizes) - sizes

@@ -1,12 +1,12 @@
-"""Where the samples of one field lie: four layouts behind one face.
+"""Layouts: the place of each sample of one field. Four kinds have one interface.
 
     Fixed     records of one size: arithmetic, no memory.
-    Table     one extent a sample.
+    RowTable  one extent a sample.
     Pieces    several extents a sample, laid end to end.
-    Chunked   samples that come out of bands, which have to be decoded first.
+    Chunked   samples inside compressed chunks, which have to be decoded first.
 
-What is read as a whole is a *unit*: a sample, or a band of many. All layouts say of units how many
-bytes they have and which extents these are; only for `Chunked` are units not the samples.
+A *unit* is read as a whole: a sample, or a compressed chunk of many samples. All layouts give the
+bytes and the extents of units. Only for `Chunked` are units not the samples.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ..extent import Extents, FileIds, Files, Int
 
 Columns = dict[str, npt.NDArray[Any]]
 Description = dict[str, Any]
-"""What the header of a saved index says of a layout, beside its columns."""
+"""Description of a layout in the header of a saved index, beside its columns."""
 
 
 @functools.lru_cache(maxsize=8)
-def _block(value: int, dtype: str) -> npt.NDArray[Any]:
+def _make_block(value: int, dtype: str) -> npt.NDArray[Any]:
     block = np.full(limits.window_samples_max, value, dtype)
     block.flags.writeable = False
     return block
 
 
-def _constant(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
-    """One value many times: a read-only view, since fresh pages cost more than all arithmetic."""
+def _repeat_value(value: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """Repeat one value: a read-only view, because fresh pages cost more than all arithmetic."""
     if count > limits.window_samples_max:
         return np.full(count, value, dtype)
-    return _block(value, dtype)[:count]
+    return _make_block(value, dtype)[:count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +46,10 @@ class Fixed:
     """Records of one size, at equal distances in each file.
 
     first:  int64 (files + 1,), number of each file's first sample; the last is the count.
-    base:   int64 (files,), where each file's first record starts.
-    stride_bytes:  from the start of a record to the next one's; by default they are back to back,
-            less than `record_bytes` where neighbours share bytes.
-    even:   samples of each file where all but a shorter last one have the same, else 0.
+    base:   int64 (files,), byte at which each file's first record starts.
+    stride_bytes:  from the start of a record to that of the next; by default `record_bytes`, so
+            that they lie back to back; less if neighbours share bytes.
+    even:   samples of each file if all have the same number, except a shorter last one; else 0.
     """
 
     first: Int
@@ -83,7 +83,7 @@ class Fixed:
             offset = samples * np.int64(self.stride_bytes)
             if self.base[0]:
                 offset += self.base[0]
-            return Extents(_constant(0, "u4", len(samples)), offset, lengths)
+            return Extents(_repeat_value(0, "u4", len(samples)), offset, lengths)
         file = self.file_of(samples)
         offset = samples - self.first.take(file)
         offset *= self.stride_bytes
@@ -91,7 +91,7 @@ class Fixed:
         return Extents(file.astype(np.uint32), offset, lengths)
 
     def lengths(self, samples: Int) -> Int:
-        return _constant(self.record_bytes, "i8", len(samples))
+        return _repeat_value(self.record_bytes, "i8", len(samples))
 
     def file_of(self, samples: Int) -> npt.NDArray[np.intp]:
         if self.even:  # shards are mostly of one size, and dividing is faster than searching
@@ -124,7 +124,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTable:
-    """One row a sample. `file` None: the sample's own number; `offset` None: 0.
+    """Table with one row a sample. `file` None: the sample's own number; `offset` None: 0.
 
     row_bytes:  the length of all samples, if it is one and above 0.
     """
@@ -153,14 +153,14 @@ class RowTable:
         else:
             file = self.file.take(samples)
         if self.offset is None:
-            offset = _constant(0, "i8", len(samples))
+            offset = _repeat_value(0, "i8", len(samples))
         else:
             offset = self.offset.take(samples)
         return Extents(file, offset, self.lengths(samples))
 
     def lengths(self, samples: Int) -> Int:
         if self.row_bytes is not None:
-            return _constant(self.row_bytes, "i8", len(samples))
+            return _repeat_value(self.row_bytes, "i8", len(samples))
         return self.length.take(samples)
 
     def pieces(self, samples: Int) -> tuple[Extents, Int | None]:
@@ -185,14 +185,15 @@ class RowTable:
             return "there are not as many files as samples"
         if any(column is not None and len(column) != count for column in (self.file, self.offset)):
             return "columns differ in length"
-        return _outside(self.file, self.offset, self.length, files)
+        return _find_outside(self.file, self.offset, self.length, files)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """Samples of several extents, which are laid end to end.
 
-    first:  int64 (samples + 1,), sample i is the extents first[i]:first[i+1]; none: empty.
+    first:  int64 (samples + 1,), sample i has the extents first[i]:first[i+1]; an empty one has
+            none.
     file, offset, length:  of each extent.
     """
 
@@ -228,8 +229,8 @@ class Pieces:
         counts = self.first.take(samples + 1) - start
         ends = np.cumsum(counts)
         at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - ends + counts, counts)
-        found = Extents(self.file.take(at), self.offset.take(at), self.length.take(at))
-        return found, counts
+        extents = Extents(self.file.take(at), self.offset.take(at), self.length.take(at))
+        return extents, counts
 
     def lengths(self, samples: Int) -> Int:
         ends = self.ends
@@ -259,19 +260,19 @@ class Pieces:
             return flaw
         if not len(self.file) == len(self.offset) == len(self.length):
             return "columns differ in length"
-        return _outside(self.file, self.offset, self.length, files)
+        return _find_outside(self.file, self.offset, self.length, files)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """Samples that come out of bands: what a codec makes of the bytes of one or several chunks.
+    """Samples that are decoded from compressed chunks, of one or several pieces each.
 
-    first:  int64 (bands + 1,), band b gives the samples first[b]:first[b+1].
-    bands:  where the bands lie.
+    first:   int64 (chunks + 1,), chunk c decodes to the samples first[c]:first[c+1].
+    chunks:  layout of the compressed chunks.
     """
 
     first: Int
-    bands: RowTable | Pieces
+    chunks: RowTable | Pieces
 
     @property
     def row_bytes(self) -> None:
@@ -283,39 +284,41 @@ class Chunked:
 
     @property
     def total_bytes(self) -> int:
-        return self.bands.total_bytes
+        return self.chunks.total_bytes
 
-    def pieces(self, bands: Int) -> tuple[Extents, Int | None]:
-        """Of bands, which are this layout's units."""
-        return self.bands.pieces(bands)
+    def pieces(self, chunks: Int) -> tuple[Extents, Int | None]:
+        """Return the extents of compressed chunks, which are this layout's units."""
+        return self.chunks.pieces(chunks)
 
-    def lengths(self, bands: Int) -> Int:
-        """Of bands."""
-        return self.bands.lengths(bands)
+    def lengths(self, chunks: Int) -> Int:
+        """Return the bytes of compressed chunks."""
+        return self.chunks.lengths(chunks)
 
-    def band_of(self, samples: Int) -> tuple[Int, Int]:
-        """The band of each sample, and its row in it."""
-        band = np.searchsorted(self.first, samples, side="right") - 1
-        return band, samples - self.first.take(band)
+    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
+        """Find the compressed chunk of each sample, and its row in it."""
+        chunk = np.searchsorted(self.first, samples, side="right") - 1
+        return chunk, samples - self.first.take(chunk)
 
     def described(self) -> Description:
-        return {"record_bytes": None, "bands": self.bands.described()}
+        return {"record_bytes": None, "chunks": self.chunks.described()}
 
     def sections(self, prefix: str, files: Files) -> Columns:
-        return {f"{prefix}.bands.first": self.first} | self.bands.sections(prefix, files)
+        return {f"{prefix}.chunks.first": self.first} | self.chunks.sections(prefix, files)
 
     def flaw(self, files: Files) -> str | None:
-        if len(self.first) != self.bands.count + 1 or self.first[0] != 0:
-            return "the bands' first samples do not match the bands"
+        if len(self.first) != self.chunks.count + 1 or self.first[0] != 0:
+            return "the compressed chunks' first samples do not match the chunks"
         if (np.diff(self.first) <= 0).any():
-            return "the bands' first samples are not in order"
-        return self.bands.flaw(files)
+            return "the compressed chunks' first samples are not in order"
+        return self.chunks.flaw(files)
 
 
-def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files) -> str | None:
-    """What is wrong with extents that do not lie in their files."""
+def _find_outside(
+    file: FileIds | None, offset: Int | None, length: Int, files: Files
+) -> str | None:
+    """Find extents that do not lie in their files: a message, or None."""
     if file is not None and len(file) and int(file.max()) >= len(files):
-        return "a sample lies in a file that is not there"
+        return "a sample lies in a file that does not exist"
     size = files.size if file is None else files.size[file]
     start = np.zeros(1, np.int64) if offset is None else offset
     if (start < 0).any() or (length < 0).any() or (start > size - length).any():
@@ -326,18 +329,18 @@ def _outside(file: FileIds | None, offset: Int | None, length: Int, files: Files
 Layout = Fixed | RowTable | Pieces | Chunked
 
 
-def of_sections(
+def rebuild_layout(
     described: Mapping[str, Any],
     prefix: str,
     sections: Mapping[str, npt.NDArray[Any]],
     files: Files,
 ) -> Layout:
-    """The layout of a saved index; errors of the builtin kinds where it does not fit."""
-    get = functools.partial(column, sections)
-    if described.get("bands") is not None:
-        bands = of_sections(described["bands"], prefix, sections, files)
-        assert isinstance(bands, RowTable | Pieces)
-        return Chunked(get(f"{prefix}.bands.first", np.int64), bands)
+    """Rebuild the layout of a saved index; builtin errors if it does not fit."""
+    get = functools.partial(take_column, sections)
+    if described.get("chunks") is not None:
+        chunks = rebuild_layout(described["chunks"], prefix, sections, files)
+        assert isinstance(chunks, RowTable | Pieces)
+        return Chunked(get(f"{prefix}.chunks.first", np.int64), chunks)
     if described["record_bytes"] is not None:
         first, base = get(f"{prefix}.first", np.int64), get(f"{prefix}.base", np.int64)
         stride_bytes = int(described.get("stride_bytes", 0))
@@ -357,9 +360,9 @@ def of_sections(
     )
 
 
-def column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
-    """A section of a saved index, which has this type."""
-    found = sections[key]
-    if found.dtype != dtype:
-        raise ValueError(f"section {key!r} is {found.dtype}")
-    return found
+def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:
+    """Take a section of a saved index; ValueError unless it has this type."""
+    values = sections[key]
+    if values.dtype != dtype:
+        raise ValueError(f"section {key!r} is {values.dtype}")
+    return values

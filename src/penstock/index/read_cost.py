@@ -1,4 +1,4 @@
-"""What reading a dataset costs: a few timed reads of its own samples and files (`time_reads`)."""
+"""Cost of reading a dataset, by a few timed reads of its own samples and files (`time_reads`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..extent import Extents
 from ..order import Order, ReadCost
 from .table import Index
 
-_samples_probed = 4096
-_stale = errno.ESTALE
+_SAMPLES_PROBED = 4096
+_STALE = errno.ESTALE
 
 
 def measure_cost(
@@ -36,48 +36,50 @@ def measure_cost(
 ) -> ProbeResult:
     """Time reads of single samples and of `large_bytes`, through an engine over the same files.
 
-    most_bytes:  about so many are read at most; None leaves that to the time `time_reads` may take.
+    most_bytes:  rough limit of the bytes read; None: `time_reads` limits its time only.
     ready:       see `time_reads`.
 
-    Raises the error of a read that failed.
+    A read that fails raises its error.
     """
-    # Other places each time: what was read for the last choice is in the page cache.
+    # Other places each time, because the data of the last measurement are in the page cache.
     seed = time.time_ns()
-    small, large = _small(index, seed), draw_large_extents(index.files.size, seed, large_bytes)
+    small, large = _draw_small(index, seed), draw_large_extents(index.files.size, seed, large_bytes)
     if most_bytes is not None:
-        small, large = _up_to(small, most_bytes // 2), _up_to(large, most_bytes // 2)
-    return time_reads(engine, small, large, _fault(index), engine.choice.threads, ready)
+        small, large = _cut_extents(small, most_bytes // 2), _cut_extents(large, most_bytes // 2)
+    return time_reads(engine, small, large, _make_fault(index), engine.choice.threads, ready)
 
 
 def summarize_cost(probed: ProbeResult) -> ReadCost:
-    """What policies reckon with."""
+    """Reduce a measurement to the costs that policies use."""
     requests = max(1.0, probed.reads_per_s * probed.latency_ns * 1e-9)
     return ReadCost(probed.latency_ns, probed.bytes_per_s, requests)
 
 
-def _up_to(extents: Extents, most_bytes: int) -> Extents:
-    """The first ones, of so many bytes; two at least."""
+def _cut_extents(extents: Extents, most_bytes: int) -> Extents:
+    """Cut extents down to the first ones of so many bytes, at least two."""
     count = max(2, int(np.searchsorted(np.cumsum(extents.length), most_bytes, side="right")))
     return Extents(extents.file[:count], extents.offset[:count], extents.length[:count])
 
 
-def _small(index: Index, seed: int) -> Extents:
-    """Extents of samples drawn from the seed, of the field that has most bytes; of large ones
-    the first part, as long as one read may be."""
+def _draw_small(index: Index, seed: int) -> Extents:
+    """Draw extents of samples, by the seed, of the field with the most bytes.
+
+    Long ones are cut to the length that one read may have.
+    """
     totals = [layout.total_bytes for layout in index.layouts]
     field = totals.index(max(totals))
-    ids = Order(index.count, seed).run(0, min(index.count, _samples_probed))
+    ids = Order(index.count, seed).run(0, min(index.count, _SAMPLES_PROBED))
     extents, _ = index.units(ids, field)
     whole = extents.length > 0
     length = np.minimum(extents.length[whole], limits.run_bytes_max)
     return Extents(extents.file[whole], extents.offset[whole], length)
 
 
-def _fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
+def _make_fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
     def fault(extents: Extents, row: int, code: int) -> PenstockError:
         path = index.files.path(int(extents.file[row]))
         where = f"{path} at byte {int(extents.offset[row]):,}"
-        if code > 0 and code != _stale:
+        if code > 0 and code != _STALE:
             return storage_error(code, path, f" (byte {int(extents.offset[row]):,})")
         return changed_error(where, "the file is of another size or modification time")
 

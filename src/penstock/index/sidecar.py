@@ -1,8 +1,8 @@
-"""The sidecar: one file that holds an index beside the data. The layout is in docs/format.md.
+"""Sidecar: one file that holds an index beside the data. Its format is in docs/format.md.
 
-This file knows bytes, sections and checksums; what they mean is the index's business. Reading
-either gives exactly what was written or raises SidecarError; writing either replaces the file
-whole or leaves the old one as it was.
+This module knows bytes, sections and checksums; the index knows their meaning. Reading either
+returns exactly the data written or raises SidecarError. Writing either replaces the whole file or
+leaves the old one as it was.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _ALIGN = 64
 _DTYPES = ("|u1", "<i4", "<u4", "<i8")
 
 
-def damaged(path: str, what: str) -> SidecarError:
-    """The error for a sidecar that is not what was written."""
+def damaged_error(path: str, what: str) -> SidecarError:
+    """Make the error for a sidecar whose content differs from the one written."""
     return SidecarError(f"{path}: {what}: rebuild it with `penstock index --force` on its data")
 
 
-def write(path: str, header: Header, sections: Sections) -> None:
-    """Replace the file at once, durably; on any failure the old file stays (OSError)."""
+def write_sidecar(path: str, header: Header, sections: Sections) -> None:
+    """Replace the file atomically and durably; on any failure the old file stays (OSError)."""
     arrays = {name: np.ascontiguousarray(array) for name, array in sections.items()}
-    prelude, places = _plan(header, arrays)
+    prelude, places = _plan_sections(header, arrays)
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:64]}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
@@ -60,8 +60,10 @@ def write(path: str, header: Header, sections: Sections) -> None:
     _sync_folder(folder or ".")
 
 
-def _plan(header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[bytes, dict[str, int]]:
-    """The bytes before the first section, and where each section starts.
+def _plan_sections(
+    header: Header, arrays: Mapping[str, npt.NDArray[Any]]
+) -> tuple[bytes, dict[str, int]]:
+    """Make the bytes before the first section, and compute where each section starts.
 
     Offsets in the header count from the end of the header, since its own length depends on them.
     """
@@ -70,23 +72,23 @@ def _plan(header: Header, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[bytes
     end = 0
     for name, array in arrays.items():
         assert array.dtype.str in _DTYPES, (name, array.dtype)
-        places[name] = end = _aligned(end)
+        places[name] = end = _align(end)
         crc = zlib.crc32(array.data)
         table.append([name, array.dtype.str, end, array.nbytes, crc])
         end += array.nbytes
     text = json.dumps({**header, "sections": table}, separators=(",", ":")).encode()
-    start = _aligned(_PRELUDE.size + len(text))
+    start = _align(_PRELUDE.size + len(text))
     tail = struct.pack("<QQ", len(text), start + end) + text
     prelude = struct.pack("<8sII", MAGIC, VERSION, zlib.crc32(tail)) + tail
     return prelude, {name: start + place for name, place in places.items()}
 
 
-def _aligned(offset: int) -> int:
+def _align(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the rename durable; not every file system lets a folder be synced."""
+    """Make the rename durable; some file systems do not let a folder be synced."""
     with contextlib.suppress(OSError):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -95,56 +97,63 @@ def _sync_folder(folder: str) -> None:
             os.close(file)
 
 
-def read(path: str, verify: bool | None = None) -> tuple[Header, dict[str, npt.NDArray[Any]]]:
-    """The header and the sections as read-only arrays over a memory map.
+def read_sidecar(
+    path: str, verify: bool | None = None
+) -> tuple[Header, dict[str, npt.NDArray[Any]]]:
+    """Read the header, and the sections as read-only arrays over a memory map.
 
-    The header's checksum is always verified; those of the sections up to
-    `limits.sidecar_bytes_verified_max` unless `verify` says. OSError where the file cannot be read.
+    The header's checksum is always verified. Those of the sections are verified if `verify` is
+    True, and by default if the file has at most `limits.sidecar_bytes_verified_max` bytes. OSError
+    if the file cannot be read.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _PRELUDE.size:
-            raise damaged(path, f"truncated: {size} bytes are less than a sidecar's first fields")
+            raise damaged_error(
+                path, f"truncated: {size} bytes are fewer than the first fields of a sidecar have"
+            )
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     magic, version, crc, header_bytes, file_bytes = _PRELUDE.unpack_from(data)
     if magic != MAGIC:
-        raise damaged(path, f"not a sidecar: it starts with {bytes(magic)!r}")
+        raise damaged_error(path, f"not a sidecar: it starts with {bytes(magic)!r}")
     if version != VERSION:
-        raise damaged(path, f"version {version}, and this penstock reads version {VERSION}")
+        raise damaged_error(
+            path, f"it has version {version}, but this penstock reads version {VERSION}"
+        )
     if header_bytes > size - _PRELUDE.size or file_bytes != size:
-        raise damaged(
-            path, f"truncated or damaged: {size:,} bytes, and {file_bytes:,} were written"
+        raise damaged_error(
+            path, f"truncated or damaged: it has {size:,} bytes, but {file_bytes:,} were written"
         )
     start = _PRELUDE.size + header_bytes
     if zlib.crc32(data[16:start]) != crc:
-        raise damaged(path, "the header's checksum does not match")
-    header = _header(path, bytes(data[_PRELUDE.size : start]))
+        raise damaged_error(path, "the header's checksum does not match")
+    header = _parse_header(path, bytes(data[_PRELUDE.size : start]))
     if verify is None:
         verify = size <= limits.sidecar_bytes_verified_max
-    body = data[min(_aligned(start), size) :]
+    body = data[min(_align(start), size) :]
     try:
         table = [(str(n), str(d), int(o), int(b), int(c)) for n, d, o, b, c in header["sections"]]
     except (KeyError, TypeError, ValueError):
-        raise damaged(path, "the table of sections is malformed") from None
-    return header, {row[0]: _section(path, body, row, verify) for row in table}
+        raise damaged_error(path, "the table of sections is malformed") from None
+    return header, {row[0]: _view_section(path, body, row, verify) for row in table}
 
 
-def _header(path: str, text: bytes) -> Header:
+def _parse_header(path: str, text: bytes) -> Header:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise damaged(path, "the header is not a JSON object")
+        raise damaged_error(path, "the header is not a JSON object")
     return header
 
 
-def _section(
+def _view_section(
     path: str, body: memoryview, row: tuple[str, str, int, int, int], verify: bool
 ) -> npt.NDArray[Any]:
     name, dtype, offset, nbytes, crc = row
     if dtype not in _DTYPES:
-        raise damaged(path, f"section {name!r} has the unknown type {dtype!r}")
+        raise damaged_error(path, f"section {name!r} has the unknown type {dtype!r}")
     itemsize = np.dtype(dtype).itemsize
     if (
         offset < 0
@@ -153,8 +162,10 @@ def _section(
         or nbytes % itemsize
         or offset + nbytes > len(body)
     ):
-        raise damaged(path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside")
+        raise damaged_error(
+            path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside the file"
+        )
     part = body[offset : offset + nbytes]
     if verify and zlib.crc32(part) != crc:
-        raise damaged(path, f"section {name!r}: its checksum does not match")
+        raise damaged_error(path, f"section {name!r}: its checksum does not match")
     return np.frombuffer(part, dtype) if nbytes else np.zeros(0, dtype)

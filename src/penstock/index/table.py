@@ -1,10 +1,11 @@
-"""The index: every sample of a dataset as extents, whatever container it lies in.
+"""Index: every sample of a dataset as extents, for every container.
 
 Each field of the samples has a layout of its own, see `layout`: arithmetic for records of
 one size, so that a thousand million samples need no memory, and explicit columns for others.
 
-An index is a value: nothing changes it. Its fingerprint names the data (format, geometry, names,
-sizes, labels), wherever the data lies and whenever it was written, so that a copy has the same.
+An index is a value: nothing changes it. Its fingerprint identifies the data (format, geometry,
+names, sizes, labels). It does not depend on the place or the time of writing, so that a copy has
+the same fingerprint.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .. import limits
 from ..errors import UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
-from .layout import Chunked, Fixed, Layout, Pieces, RowTable, column, of_sections
+from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
 
 if TYPE_CHECKING:
     from ..engine import Store
@@ -38,9 +39,9 @@ Samples = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
-    """How the bytes of a band become samples: see `penstock.index.codecs`.
+    """Codec of a field, which decodes compressed chunks to samples: see `penstock.index.codecs`.
 
-    options:  what the codec needs to know, as JSON has it.
+    options:  parameters of the codec, of JSON types.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a sample. `shape` is of one sample, in `dtype`; None where the length varies.
+    """One part of a sample. `shape` is that of one sample, in `dtype`; None if the length varies.
 
     codec:  for a field of layout `Chunked`, and only there.
     """
@@ -61,26 +62,27 @@ class Field:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of one sample, or None where they vary."""
+        """Bytes of one sample, or None if they vary."""
         return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Where every sample of a dataset is.
+    """Place of every sample of a dataset.
 
     files:    the files that hold samples, with the size and time that reads are checked against.
-    fields:   the parts of a sample; `layouts` says where each is.
-    classes:  names of the classes, where labels stand for names.
+    fields:   the parts of a sample; `layouts` has the place of each.
+    classes:  names of the classes, if labels stand for names.
     label_column:  int64 (count,), or None.
-    names:    the samples' own names (keys), where the container has them.
-    sources:  what must be unchanged for the index to hold: files, and folders (of size -1).
-    options:  how the data was opened, as it matters for the index.
-    stamp:    what the format found in the files, as JSON has it, that is compared when a saved
-              index is opened: what tells one state of the data from another beside size and time.
-    row_bytes:  of each field, the length that all samples have, or None where lengths differ.
-    racy:     the data changed so shortly before the index was made that a later change might not
-              show in its time; such an index is used once, and made anew at the next open.
+    names:    the samples' own names (keys), if the container has them.
+    sources:  files and folders (of size -1) that must be unchanged for the index to be valid.
+    options:  options that the data was opened with, as far as the index depends on them.
+    stamp:    state that the format read from the files, of JSON types, compared when a saved index
+              is opened: it tells one state of the data from another, beside size and time.
+    row_bytes:  of each field, the length that all samples have, or None if lengths differ.
+    racy:     True if the data changed so shortly before the index was made that a later change
+              might not show in its time. Such an index is used once, and made anew at the next
+              open.
     """
 
     format: str
@@ -100,7 +102,7 @@ class Index:
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", _fingerprint(self))
+            object.__setattr__(self, "fingerprint", _hash_identity(self))
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -123,44 +125,51 @@ class Index:
         return self.total_bytes / self.count if self.count else 0.0
 
     def extents(self, samples: Samples, field: int = 0) -> Extents:
-        """Where the samples are; one row each. The arrays may be read-only.
+        """Return the extents of samples, one row each. The arrays may be read-only.
 
-        UsageError where a number is not a sample's, and where samples are not single extents.
+        UsageError if a number is not a sample's, or if samples are not single extents.
         """
         layout = self.layouts[field]
         if isinstance(layout, Pieces | Chunked):
             raise UsageError(
-                f"field {self.fields[field].name!r} lies in pieces or bands: use Index.units"
+                f"field {self.fields[field].name!r} lies in pieces or compressed chunks: use "
+                f"Index.units"
             )
         return layout.extents(self._checked(samples))
 
     def lengths(self, samples: Samples, field: int = 0) -> Int:
-        """Bytes of each sample; UsageError where they are only known after decoding."""
+        """Return the bytes of each sample; UsageError if they are only known after decoding."""
         layout = self.layouts[field]
         if isinstance(layout, Chunked):
             raise UsageError(f"field {self.fields[field].name!r} has to be decoded: read it")
         return layout.lengths(self._checked(samples))
 
     def units(self, units: Samples, field: int = 0) -> tuple[Extents, Int | None]:
-        """The extents of what is read as a whole, samples or bands (see `layout`), one
-        after the other; and how many each has, or None where each has one."""
+        """Return the extents of units, which are read as a whole: samples or compressed chunks.
+
+        See `layout`. The extents are one unit after the other; the second value is the number of
+        extents of each, or None if each has one.
+        """
         layout = self.layouts[field]
         if isinstance(layout, Chunked):
             return layout.pieces(units.view(np.int64))
         return layout.pieces(self._checked(units))
 
     def labels(self, samples: Samples) -> Int | None:
-        """The label of each sample, or None where the data has none."""
+        """Return the label of each sample, or None if the data has none."""
         if self.label_column is None:
             return None
         return self.label_column.take(self._checked(samples))
 
     def key(self, sample: int) -> str:
-        """The name of a sample: its file's path, with "#" and a number where a file has several."""
+        """Return the name of a sample.
+
+        Its file's path, with "#" and a number if a file has several.
+        """
         return self.keys(np.array([sample]))[0]
 
     def keys(self, samples: Samples) -> list[str]:
-        """The names of samples."""
+        """Return the names of samples."""
         at = self._checked(samples)
         if self.names is not None:
             return [self.names[sample] for sample in at.tolist()]
@@ -181,21 +190,24 @@ class Index:
         return [f"{names[one]}#{n}" for one, n in zip(file.tolist(), number.tolist(), strict=True)]
 
     def where(self, sample: int, field: int = 0) -> str:
-        """Where a sample is, for messages."""
+        """Describe the place of a sample, for messages."""
         layout, at = self.layouts[field], np.array([sample])
-        band = ""
+        within = ""
         if isinstance(layout, Chunked):
-            at, row = layout.band_of(at)
-            band = f", row {row[0]} of what is decoded from it"
-        found, _ = layout.pieces(at)
-        if not len(found.file):
+            at, row = layout.find_chunks(at)
+            within = f", row {row[0]} of what is decoded from it"
+        extents, _ = layout.pieces(at)
+        if not len(extents.file):
             return f"{self.files.path(0)} (an empty sample)"
-        file, offset, length = (int(part[0]) for part in found)
-        more = f" and {len(found.file) - 1} more pieces" if len(found.file) > 1 else ""
-        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{band})"
+        file, offset, length = (int(part[0]) for part in extents)
+        more = f" and {len(extents.file) - 1} more pieces" if len(extents.file) > 1 else ""
+        return f"{self.files.path(file)} at byte {offset:,} ({length:,} bytes{more}{within})"
 
     def _checked(self, samples: Samples) -> Int:
-        """The samples as int64; one pass finds numbers too large and, seen unsigned, negative."""
+        """Check samples and return them as int64.
+
+        Seen as unsigned, negative numbers are too large, so that one pass finds both.
+        """
         if samples.dtype.kind not in "ui" or samples.ndim != 1:
             raise UsageError(
                 f"samples are {samples.dtype} of shape {samples.shape}: use one row of integers"
@@ -210,9 +222,9 @@ class Index:
     # -- life ----------------------------------------------------------------------------------
 
     def validate(self, store: Store) -> str | None:
-        """Why the index no longer describes the store's data, or None.
+        """Compare the sources with the store: the reason why the index is stale, or None.
 
-        Asks for the time of each source, and reads nothing.
+        It asks for the time and size of each source, and reads no data.
         """
         was = self.sources
         now, errors = store.probe(was)
@@ -227,11 +239,13 @@ class Index:
         if error not in (0, errno.EISDIR):
             return f"{path}: {os.strerror(error)}"
         if not folder[row] and now.size[row] != was.size[row]:
-            return f"{path} has {now.size[row]:,} bytes and had {was.size[row]:,}"
-        return f"{path} was written to"
+            return (
+                f"{path} has {now.size[row]:,} bytes, but had {was.size[row]:,} when it was indexed"
+            )
+        return f"{path} was written to after it was indexed"
 
     def marked(self, scanned_ns: int) -> Index:
-        """The same index, racy where a source changed close to `scanned_ns`, when it was made."""
+        """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
         times = self.sources.mtime_ns
         coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two
         margin_ns = 2_000_000_000 if coarse else 50_000_000
@@ -239,38 +253,39 @@ class Index:
         return replace(self, racy=racy)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sidecar, whole or not at all. OSError where that fails."""
-        header, sections = _packed(self)
-        sidecar.write(os.fspath(path), header, sections)
+        """Write the sidecar, completely or not at all. OSError if that fails."""
+        header, sections = _pack_index(self)
+        sidecar.write_sidecar(os.fspath(path), header, sections)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], root: str | None = None, verify: bool | None = None
     ) -> Index:
-        """The index that was saved, by memory map, or SidecarError.
+        """Load a saved index by memory map; SidecarError if it is damaged.
 
-        root:    where the data is now; else where it was.
-        verify:  read everything and check it; by default up to `limits.sidecar_bytes_verified_max`.
+        root:    where the data is now; by default where it was.
+        verify:  True reads and checks everything; by default this is done for sidecars of at most
+                 `limits.sidecar_bytes_verified_max` bytes.
         """
         where = os.fspath(path)
-        header, sections = sidecar.read(where, verify)
+        header, sections = sidecar.read_sidecar(where, verify)
         if verify is None:
             verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
         try:
-            index = _unpacked(header, sections, root)
-            flaw = _flaw(index, int(header["count"])) if verify else None
+            index = _unpack_index(header, sections, root)
+            flaw = _find_flaw(index, int(header["count"])) if verify else None
         except _MALFORMED as error:
-            raise sidecar.damaged(where, f"the header is malformed ({error!r})") from None
+            raise sidecar.damaged_error(where, f"the header is malformed ({error!r})") from None
         if flaw is not None:
-            raise sidecar.damaged(where, flaw)
+            raise sidecar.damaged_error(where, flaw)
         return index
 
 
 # -- identity --------------------------------------------------------------------------------------
 
 
-def _fingerprint(index: Index) -> str:
-    """128 bits over what makes the data what it is; not where it lies or when it was written."""
+def _hash_identity(index: Index) -> str:
+    """Hash the identity of the data to 128 bits; its place and time of writing do not count."""
     state = hashlib.blake2b(digest_size=16)
     for layout, part in zip(index.layouts, index.fields, strict=True):
         record = layout.record_bytes if isinstance(layout, Fixed) else None
@@ -302,12 +317,12 @@ def _absorb(state: hashlib.blake2b, name: str, column: npt.NDArray[Any]) -> None
 # -- sidecar ---------------------------------------------------------------------------------------
 
 
-def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
-    """The index as a JSON header and sections."""
-    sections = {f"files.{key}": column for key, column in _columns(index.files)}
+def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
+    """Pack the index into a JSON header and sections."""
+    sections = {f"files.{key}": column for key, column in _list_columns(index.files)}
     shared = index.sources is index.files
     if not shared:
-        sections |= {f"sources.{key}": column for key, column in _columns(index.sources)}
+        sections |= {f"sources.{key}": column for key, column in _list_columns(index.sources)}
     for number, layout in enumerate(index.layouts):
         sections |= layout.sections(f"field{number}", index.files)
     if index.label_column is not None:
@@ -324,7 +339,7 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
                 "dtype": part.dtype.str,
                 "shape": part.shape,
                 **layout.described(),
-                **({} if part.codec is None else {"codec": _plain(part.codec)}),
+                **({} if part.codec is None else {"codec": _describe_codec(part.codec)}),
             }
             for part, layout in zip(index.fields, index.layouts, strict=True)
         ],
@@ -338,31 +353,31 @@ def _packed(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any]]]:
     return header, sections
 
 
-def _columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
+def _list_columns(files: Files) -> list[tuple[str, npt.NDArray[Any]]]:
     return [(key, getattr(files, key)) for key in ("names", "ends", "size", "mtime_ns")]
 
 
-def _unpacked(
+def _unpack_index(
     header: sidecar.Header, sections: Mapping[str, npt.NDArray[Any]], root: str | None
 ) -> Index:
-    """The index of a header and sections; errors of the builtin kinds where they do not fit."""
+    """Rebuild the index of a header and sections; builtin errors if they do not fit."""
     where = str(header["root"]) if root is None else root
-    files = _files(sections, "files", where)
-    sources = files if header["sources"] == "files" else _files(sections, "sources", where)
+    files = _take_files(sections, "files", where)
+    sources = files if header["sources"] == "files" else _take_files(sections, "sources", where)
     described = list(header["fields"])
     classes = header["classes"]
     return Index(
         format=str(header["format"]),
         files=files,
-        fields=tuple(_field(part) for part in described),
+        fields=tuple(_rebuild_field(part) for part in described),
         layouts=tuple(
-            of_sections(part, f"field{number}", sections, files)
+            rebuild_layout(part, f"field{number}", sections, files)
             for number, part in enumerate(described)
         ),
         sources=sources,
         classes=None if classes is None else tuple(str(name) for name in classes),
-        label_column=column(sections, "labels", np.int64) if "labels" in sections else None,
-        names=_names(sections) if "keys.ends" in sections else None,
+        label_column=take_column(sections, "labels", np.int64) if "labels" in sections else None,
+        names=_take_names(sections) if "keys.ends" in sections else None,
         options=dict(header["options"]),
         stamp=header.get("stamp"),
         racy=bool(header["racy"]),
@@ -370,25 +385,27 @@ def _unpacked(
     )
 
 
-def _plain(codec: Codec) -> list[Any]:
+def _describe_codec(codec: Codec) -> list[Any]:
     return [codec.name, dict(codec.options)]
 
 
-def _names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
-    return Names(column(sections, "keys.text", np.uint8), column(sections, "keys.ends", np.int64))
-
-
-def _files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
-    return Files(
-        root,
-        column(sections, f"{prefix}.names", np.uint8),
-        column(sections, f"{prefix}.ends", np.int64),
-        column(sections, f"{prefix}.size", np.int64),
-        column(sections, f"{prefix}.mtime_ns", np.int64),
+def _take_names(sections: Mapping[str, npt.NDArray[Any]]) -> Names:
+    return Names(
+        take_column(sections, "keys.text", np.uint8), take_column(sections, "keys.ends", np.int64)
     )
 
 
-def _field(part: Mapping[str, Any]) -> Field:
+def _take_files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str) -> Files:
+    return Files(
+        root,
+        take_column(sections, f"{prefix}.names", np.uint8),
+        take_column(sections, f"{prefix}.ends", np.int64),
+        take_column(sections, f"{prefix}.size", np.int64),
+        take_column(sections, f"{prefix}.mtime_ns", np.int64),
+    )
+
+
+def _rebuild_field(part: Mapping[str, Any]) -> Field:
     dtype = np.dtype(str(part["dtype"]))
     if dtype.hasobject:
         raise ValueError(f"a field of {dtype}")
@@ -402,10 +419,10 @@ def _field(part: Mapping[str, Any]) -> Field:
     )
 
 
-def _flaw(index: Index, count: int) -> str | None:
-    """What makes the index impossible, or None."""
+def _find_flaw(index: Index, count: int) -> str | None:
+    """Find a contradiction within the index: a message, or None."""
     for name, files in (("files", index.files), ("sources", index.sources)):
-        flaw = _files_flaw(files)
+        flaw = _find_files_flaw(files)
         if flaw is not None:
             return f"{name}: {flaw}"
     if (index.files.size < 0).any():
@@ -431,14 +448,17 @@ def _flaw(index: Index, count: int) -> str | None:
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
             return f"field {part.name!r} does not fill its record"
         if (part.codec is None) == isinstance(layout, Chunked):
-            return f"field {part.name!r} has bands without a codec, or a codec without bands"
+            return (
+                f"field {part.name!r} has compressed chunks without a codec, or a codec without "
+                f"compressed chunks"
+            )
         flaw = layout.flaw(index.files)
         if flaw is not None:
             return flaw
     return None
 
 
-def _files_flaw(files: Files) -> str | None:
+def _find_files_flaw(files: Files) -> str | None:
     if not len(files.ends) == len(files.size) == len(files.mtime_ns):
         return "columns differ in length"
     if (np.diff(files.ends, prepend=0) < 0).any():

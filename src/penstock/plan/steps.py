@@ -434,7 +434,7 @@ def place_pieces(
 
 def _bands(layout: Chunked, ids: Ids, bounds: Int) -> tuple[Ids, Int, list[Bands]]:
     """The bands that each step needs, each once; where each step begins; and who is in which."""
-    band, row = layout.band_of(ids.view(np.int64))
+    band, row = layout.find_chunks(ids.view(np.int64))
     found: list[Bands] = []
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         number, which = np.unique(band[first:last], return_inverse=True)

@@ -51,7 +51,7 @@ def table_of(rows: int, seed: int = 0) -> Any:
 
 
 def expected(table: Any) -> dict[str, list[Any]]:
-    """What the fields of `table_of` must be."""
+    """Expected fields of `table_of`."""
     plain = table.to_pydict()
     return {
         "image.bytes": [row["bytes"] for row in plain["image"]],
@@ -217,7 +217,7 @@ def test_saved_datasets(tmp_path):
     ],
 )
 def test_columns_that_are_refused(column, message, tmp_path):
-    """What has no bytes of its own is refused by name, unless other columns are named."""
+    """Columns without bytes of their own are refused by name, unless other columns are named."""
     write(tmp_path / "x.arrow", pa.table({"x": column, "n": [3, 4]}), "file", None)
     with pytest.raises(FormatError, match=message):
         penstock.open(tmp_path / "x.arrow", index="memory")
@@ -260,7 +260,7 @@ def test_wrong_calls_and_files(tmp_path):
         penstock.open(path, index="memory")
 
 
-def test_damaged_bands(tmp_path):
+def test_damaged_chunks(tmp_path):
     """A compressed buffer that was damaged is an error at the read, with its place."""
     write(tmp_path / "x.arrow", pa.table({"n": np.arange(5000)}), "file", "zstd", 5000)
     data = bytearray((tmp_path / "x.arrow").read_bytes())

@@ -27,7 +27,7 @@ from penstock.index.formats import foreign
 
 
 def refused(path: Path) -> str:
-    """What is said of a file."""
+    """Description of a file in the error's message."""
     with pytest.raises(penstock.PenstockError) as caught:
         penstock.open(path, index="memory")
     assert str(path) in str(caught.value)
@@ -115,7 +115,7 @@ def test_it_is_named(
 
 
 def test_databases_and_matlab(tmp_path: Path) -> None:
-    """What only writes files, by its own library."""
+    """Writers of foreign files, by their own libraries."""
     with closing(sqlite3.connect(tmp_path / "x.db")) as database:
         database.execute("create table rows (a)")
         database.commit()
@@ -204,13 +204,15 @@ def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
 @example(b"\0\0", "x")
 def test_any_first_bytes(head: bytes, name: str) -> None:
     """However short a file is, something is said, or nothing."""
-    said = foreign.said_of(head, name)
+    said = foreign.describe_foreign(head, name)
     assert said == "" or ", which penstock does not read: " in said
 
 
 def test_bytes_of_no_kind() -> None:
     """Random bytes are of no kind, and FFCV is not every file that begins with a small number."""
     random = np.random.default_rng(0)
-    assert all(foreign.said_of(b"\xaa" + random.bytes(4095), "x.bin") == "" for _ in range(99))
+    assert all(
+        foreign.describe_foreign(b"\xaa" + random.bytes(4095), "x.bin") == "" for _ in range(99)
+    )
     for head in (ffcv(fields=0), ffcv(page_bytes=4096), ffcv(page_bytes=3 << 21), ffcv(3)):
-        assert foreign.said_of(head, "x.bin") == ""
+        assert foreign.describe_foreign(head, "x.bin") == ""

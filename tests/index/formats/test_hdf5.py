@@ -198,7 +198,7 @@ def test_fields_by_path(tmp_path):
 
 
 def test_datasets_that_are_refused(tmp_path):
-    """What has no bytes of its own in the file is refused by name."""
+    """Datasets without bytes of their own in the file are refused by name."""
 
     def write(file: Any, case: str) -> None:
         if case == "varying length":

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import _core
+from penstock.engine.store import Posix
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -28,6 +29,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from penstock.index.formats import Location
 from penstock.index.formats import lmdb as format_lmdb
 from tests import warm
 
@@ -49,7 +51,7 @@ def environment(path: Path, lib: int = 0, **options: object) -> lmdb.Environment
 
 
 def oracle(path: Path, lib: int = 0, name: bytes | None = None) -> list[tuple[bytes, bytes]]:
-    """What LMDB's own cursor finds."""
+    """Read the records by LMDB's own cursor."""
     with lmdb.open(
         str(path), readonly=True, lock=False, max_dbs=9, lib_version=lib, subdir=path.is_dir()
     ) as env:
@@ -411,7 +413,7 @@ def test_encrypted(tmp_path):
 
 
 def test_failing_reads(tmp_path):
-    """What the operating system says while walking is a StorageError, or the reader's own error."""
+    """An error of the system while walking is a StorageError, or the reader's own error."""
     path = data_of(filled(tmp_path / "env"))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -508,7 +510,7 @@ def test_a_commit_that_neither_size_nor_time_shows(tmp_path):
     with environment(path) as env, env.begin(write=True) as transaction:
         transaction.put(b"%08d" % 7, b"new")
     os.utime(data_of(path), ns=(10**18, 10**18))
-    now = penstock.store.Posix(str(path)).stat(["data.mdb"])
+    now = Posix(str(path)).stat(["data.mdb"])
     saved = Path(f"{path}.penstock")
     replace(first, files=now, sources=now, fingerprint="").save(saved)
     with pytest.raises(SidecarError, match="its files say"):
@@ -539,14 +541,14 @@ def test_a_commit_while_indexing(tmp_path):
                 transaction.put(b"%08d" % 7, b"new")
             return found
 
-    class Store(penstock.store.Posix):
+    class Store(Posix):
         """A store whose files are committed to."""
 
         def parse(self, files, parse, progress=None):
             return super().parse(files, lambda i, source: parse(i, Committed(source)), progress)
 
     store = Store(str(path.parent))
-    place = penstock.formats.Place("folder", "", str(path.parent))
+    place = Location("folder", "", str(path.parent))
     with pytest.raises(ChangedError):
         format_lmdb.build(store, place, None)
 

@@ -170,7 +170,7 @@ def changed_index(folder: Path, **changes: Any) -> None:
         ({"samples": 4}, "says 3 samples"),
         ({"samples": -1}, "not a number"),
         ({"samples": 1 << 61}, "more than the file"),
-        ({"column_sizes": [None, None, 4]}, "has 4 bytes, and not 8"),
+        ({"column_sizes": [None, None, 4]}, "has 4 bytes, not 8"),
         ({"column_sizes": [None, 1 << 70, 8]}, "has a size of"),
         ({"column_sizes": [None, 7, 8]}, "bytes has a size of 7"),
         ({"column_names": ["a", "a", "y"]}, "two columns"),

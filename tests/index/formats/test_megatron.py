@@ -174,7 +174,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_flat_tokens(tmp_path):
-    """As nanoGPT writes them, and what does not fit."""
+    """Flat files as nanoGPT writes them are read; others that do not fit are refused."""
     tokens = np.arange(100, dtype="<u2")
     path = tmp_path / "train.bin"
     path.write_bytes(tokens.tobytes())
@@ -192,5 +192,5 @@ def test_flat_tokens(tmp_path):
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, 101
     path.write_bytes(header.tobytes() + tokens.tobytes())
-    with pytest.raises(FormatError, match="says 101 tokens, and 100 follow"):
+    with pytest.raises(FormatError, match="says 101 tokens, but 100 follow"):
         opened(path, window=9)

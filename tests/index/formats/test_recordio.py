@@ -71,7 +71,7 @@ def test_no_header(tmp_path: Path) -> None:
 
 
 def test_folder(tmp_path: Path) -> None:
-    """Of a folder, the .rec files count."""
+    """A folder contributes its .rec files only."""
     (tmp_path / "x.rec").write_bytes(record(b"data"))
     (tmp_path / "x.idx").write_text("0\t0\n")
     assert len(penstock.open(tmp_path, format="recordio", index="memory")) == 1

@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.engine.store import StoreFile
 from penstock.errors import FormatError, StorageError, WorkerError
-from penstock.index.formats.sandbox import Apart
+from penstock.index.formats.sandbox import Sandbox
 
 
 def source_of(data: bytes) -> StoreFile:
@@ -47,13 +47,13 @@ def refused(source: StoreFile) -> None:
 
 
 def aborted(source: StoreFile) -> None:
-    """What the C library does at an assertion, after a read."""
+    """Abort, as the C library does at an assertion, after a read."""
     source.read(0, 1)
     os.abort()
 
 
 def broken(source: StoreFile) -> None:
-    """What the C library does at a wild pointer."""
+    """Crash, as the C library does at a wild pointer."""
     ctypes.string_at(8)
 
 
@@ -70,7 +70,7 @@ def left(source: StoreFile) -> None:
 
 
 def killed(source: StoreFile) -> None:
-    """What the system does where memory runs out."""
+    """End as if the system killed the process for memory."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -88,7 +88,7 @@ def children() -> set[int]:
 def test_calls_share_a_process_and_read_through_the_caller():
     """Reads are answered by the caller's store; what is printed there is no answer."""
     before = children()
-    with Apart("it") as apart:
+    with Sandbox("it") as apart:
         one, data, more = apart.call(source_of(b"abcd"), where, 5)
         two, _, _ = apart.call(source_of(b"efgh"), where, more=6)
         assert one == two != os.getpid()
@@ -99,7 +99,7 @@ def test_calls_share_a_process_and_read_through_the_caller():
 
 def test_errors_keep_their_kind():
     """Errors of the format and of the storage arrive as they are, and the process goes on."""
-    with Apart("it") as apart:
+    with Sandbox("it") as apart:
         first, _, _ = apart.call(source_of(b"abcd"), where, 0)
         with pytest.raises(FormatError, match=r"^there: at byte 7: not this$"):
             apart.call(source_of(b""), refused)
@@ -121,7 +121,7 @@ def test_errors_keep_their_kind():
 def test_a_crash_is_an_error(function, error, message):
     """However the other process ends, the caller gets an error, no zombie, and can go on."""
     before = children()
-    with Apart("it", silent_s=1 if function is silent else 600) as apart:
+    with Sandbox("it", silent_s=1 if function is silent else 600) as apart:
         with pytest.raises(error, match=f"^there: .*{message}"):
             apart.call(source_of(b"abcd"), function)
         assert children() == before
@@ -135,29 +135,29 @@ def taken(source: StoreFile, size: int) -> int:
 
 
 def test_memory_is_bounded():
-    """What a damaged file makes a library ask for is refused there, and not taken from the job."""
+    """Memory that a damaged file asks for is refused in the sandbox, not taken from the job."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with Apart("numpy") as apart:
+    with Sandbox("numpy") as apart:
         assert apart.call(source_of(b""), taken, 1 << 20) == 1 << 20
         with pytest.raises(MemoryError):
             apart.call(source_of(b""), taken, machine // 2)
 
 
 def test_interruption_ends_the_process():
-    """What the caller's thread raises in between leaves no process behind."""
+    """An exception in the caller's thread during a call leaves no process behind."""
     before = children()
 
     def fetch(offset: int, length: int) -> bytes:
         raise KeyboardInterrupt
 
-    with Apart("it") as apart, pytest.raises(KeyboardInterrupt):
+    with Sandbox("it") as apart, pytest.raises(KeyboardInterrupt):
         apart.call(StoreFile("there", 4, fetch, -1), aborted)
     assert children() == before
 
 
 def test_a_process_without_its_caller_ends():
     """The other process ends with the pipe, whatever became of the caller."""
-    with Apart("it") as apart:
+    with Sandbox("it") as apart:
         number, _, _ = apart.call(source_of(b"abcd"), where, 0)
         process = apart._process
         assert process is not None

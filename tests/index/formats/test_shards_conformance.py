@@ -194,7 +194,7 @@ class WindowSuite(FormatSuite):
     backwards = False
 
     def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
-        """As many tokens as windows need, and some more."""
+        """Make as many tokens as windows need, and some more."""
         rows = []
         for number, count in enumerate(counts):
             left = 4 * count + 1 + int(random.integers(0, 4))

@@ -77,7 +77,7 @@ def test_pax_size(tmp_path: Path) -> None:
 
 
 def test_global_pax(tmp_path: Path) -> None:
-    """What pax says of all members without being their name or size changes nothing."""
+    """Global pax attributes other than name and size change nothing."""
     data = archive({"a.txt": b"1"}, pax_headers={"comment": "of all"})
     assert samples(opened(tmp_path / "x.tar", data))[0]["txt"] == b"1"
 
@@ -174,7 +174,7 @@ def test_labels(tmp_path: Path) -> None:
 
 
 def test_joined_archives(tmp_path: Path) -> None:
-    """What follows an end mark is read on request, and else an error."""
+    """Members after an end mark are read on request, and else an error."""
     data = archive({"a.x": b"1"}) + archive({"b.x": b"2"})
     with pytest.raises(penstock.errors.FormatError, match="ignore_zeros"):
         opened(tmp_path / "x.tar", data)

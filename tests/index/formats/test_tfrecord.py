@@ -83,7 +83,7 @@ def encoded(features: dict[str, Any]) -> bytes:
 
 @given(features=st.dictionaries(st.text(max_size=5), VALUES, max_size=5))
 def test_parse_example(features: dict[str, Any]) -> None:
-    """What protobuf writes is what is parsed, in value and dtype."""
+    """Features are parsed as protobuf writes them, in value and dtype."""
     features = {name: value for name, value in features.items() if len(value)}
     found = parse_example(encoded(features))
     assert found.keys() == features.keys()

@@ -75,7 +75,7 @@ def test_extensions_that_are_none_are_refused(tmp_path, wrong):
 
 
 def test_hidden_files_and_sidecars_are_no_samples(tmp_path):
-    """What starts with a dot or is a saved index does not count."""
+    """Names that start with a dot, and saved indexes, do not count."""
     make(tmp_path, ["a", ".b", ".c/d", "e.penstock"])
     assert names_of(opened(tmp_path)) == ["a"]
 
@@ -92,7 +92,7 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
 
 
 def test_fifos_and_sockets_are_no_samples(tmp_path):
-    """What cannot be read twice does not count, and is not waited for."""
+    """Files that cannot be read twice do not count, and are not waited for."""
     make(tmp_path, ["a"])
     os.mkfifo(tmp_path / "pipe")
     assert names_of(opened(tmp_path)) == ["a"]

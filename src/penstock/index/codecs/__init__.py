@@ -1,17 +1,22 @@
-"""Codecs: samples out of the compressed chunks of a container, one module a container."""
+"""Codecs decode the samples of containers that compress, one module a container.
+
+The noun is the compressed chunk: bytes that are read and decoded as one, of one or several pieces
+of a file. A codec gets its bytes and the options that the index holds, and returns its samples. It
+opens no file and knows neither formats nor layouts.
+"""
 
 from __future__ import annotations
 
 from . import arrow, parquet, zarr
 from .registry import CompressedChunk, missing_library, rows
-from .thrift import BOOL, BYTES, INT, Reader
+from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
     "BOOL",
     "BYTES",
     "INT",
     "CompressedChunk",
-    "Reader",
+    "ThriftReader",
     "arrow",
     "missing_library",
     "parquet",

@@ -1,12 +1,13 @@
 """Rows out of the chunks of an HDF5 dataset, whatever its filters.
 
-A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
-and holds the fill value. Options: `variants`, how the chunks of a file are stored (`dtype`,
-`shape` of a row, `chunk`, `filters` as HDF5 has them, `fill` in hexadecimal), each used from the
-band in `since` on; `masks`, the filters that chunks were written without, by band and piece.
+A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
+A piece of no bytes is an absent chunk, which holds the fill value. Options: `variants`, how the
+chunks of a file are stored (`dtype`, `shape` of a row, `chunk`, `filters` as HDF5 has them, `fill`
+in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the filters that chunks
+were written without, by compressed chunk and piece.
 
-Deflate and shuffle are undone here, by several threads at once; for other filters the chunks are
-written into a file in memory, out of which HDF5 reads them.
+Deflate and shuffle are undone here, by several threads at once. For other filters the chunks are
+written into a file in memory, and HDF5 reads them from it.
 """
 
 from __future__ import annotations
@@ -21,70 +22,74 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .chunks import pasted
+from .chunks import paste_chunks
 from .registry import CompressedChunk, Decoded, missing_library
 
 _DEFLATE, _SHUFFLE = 1, 2
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
-    variant = options["variants"][bisect.bisect_right(options["since"], band.number) - 1]
-    masks = {piece: mask for number, piece, mask in options["masks"] if number == band.number}
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the rows of a compressed chunk."""
+    variant = options["variants"][bisect.bisect_right(options["since"], compressed.number) - 1]
+    masks = {piece: mask for number, piece, mask in options["masks"] if number == compressed.number}
     dtype, row = np.dtype(variant["dtype"]), tuple(variant["shape"])
     chunk = tuple(variant["chunk"])
-    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
-        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
+    if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     filters = variant["filters"]
     if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
         parts = [
-            _undone(piece, filters, masks.get(number, 0), dtype, chunk) if len(piece) else None
-            for number, piece in enumerate(band.pieces())
+            _undo_filters(piece, filters, masks.get(number, 0), dtype, chunk)
+            if len(piece)
+            else None
+            for number, piece in enumerate(compressed.pieces())
         ]
         fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[0]
-        return pasted((band.samples, *row), chunk, parts, dtype, fill)
-    return _by_library(variant, band, masks, (band.samples, *row))
+        return paste_chunks((compressed.samples, *row), chunk, parts, dtype, fill)
+    return _decode_with_h5py(variant, compressed, masks, (compressed.samples, *row))
 
 
-def _undone(
+def _undo_filters(
     piece: memoryview,
     filters: Sequence[Sequence[Any]],
     mask: int,
     dtype: np.dtype[Any],
     chunk: tuple[int, ...],
 ) -> npt.NDArray[Any]:
-    """One chunk without its filters, undone from the last to the first."""
+    """Undo the filters of one chunk, from the last to the first."""
     size = math.prod(chunk) * dtype.itemsize
     data: bytes | memoryview = piece
     for number in reversed(range(len(filters))):
         if mask >> number & 1:
             continue
         if filters[number][0] == _DEFLATE:
-            data = _inflated(data, size)
+            data = _inflate(data, size)
         else:
             stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
             if stored < 1 or len(data) % stored:
-                raise ValueError(f"{len(data):,} bytes shuffled by {stored}")
+                raise ValueError(
+                    f"{len(data):,} bytes cannot have been shuffled in elements of {stored} bytes"
+                )
             data = np.frombuffer(data, np.uint8).reshape(stored, -1).T.tobytes()
     if len(data) != size:
-        raise ValueError(f"a chunk of {len(data):,} bytes, {size:,} are expected")
+        raise ValueError(f"a chunk has {len(data):,} bytes, but {size:,} are expected")
     return np.frombuffer(data, dtype).reshape(chunk)
 
 
-def _inflated(data: bytes | memoryview, size: int) -> bytes:
+def _inflate(data: bytes | memoryview, size: int) -> bytes:
     try:
         stream = zlib.decompressobj()
-        found = stream.decompress(data, size + 1)
+        plain = stream.decompress(data, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
     if not stream.eof:
-        raise ValueError(f"a deflated chunk is cut off, or longer than {size:,} bytes")
-    return found
+        raise ValueError(f"a deflated chunk is truncated, or longer than {size:,} bytes")
+    return plain
 
 
-def _by_library(
+def _decode_with_h5py(
     variant: Mapping[str, Any],
-    band: CompressedChunk,
+    compressed: CompressedChunk,
     masks: Mapping[int, int],
     shape: tuple[int, ...],
 ) -> npt.NDArray[Any]:
@@ -105,16 +110,16 @@ def _by_library(
         layout.set_filter(code, flags, tuple(values))
     whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
     try:
-        with h5py.File("band", "w", driver="core", backing_store=False) as file:
+        with h5py.File("chunk", "w", driver="core", backing_store=False) as file:
             space = h5py.h5s.create_simple(whole)
             kind = h5py.h5t.py_create(dtype, logical=True)
-            made = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
+            dataset = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
             grid = np.ndindex(*(size // step for size, step in zip(whole, chunk, strict=True)))
-            for number, (cell, piece) in enumerate(zip(grid, band.pieces(), strict=True)):
+            for number, (cell, piece) in enumerate(zip(grid, compressed.pieces(), strict=True)):
                 if len(piece):
                     at = tuple(c * step for c, step in zip(cell, chunk, strict=True))
-                    made.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
-            del made  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
+                    dataset.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
+            del dataset  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
             rows: npt.NDArray[Any] = file["rows"][tuple(slice(size) for size in shape)]
             return rows
     except (OSError, RuntimeError, KeyError) as error:

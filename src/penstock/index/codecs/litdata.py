@@ -1,8 +1,8 @@
 """Compressed chunks of LitData: frames of several samples, single samples, or whole chunks.
 
-What comes out of a band is samples back to back, each the sizes of its leaves and then the leaves;
-before those of a whole chunk stands its table. Options: `leaves`, how many there are, `leaf`, which
-one is wanted, `dtype` of a leaf of one number, else None, and `whole`.
+A compressed chunk decodes to samples back to back, each the sizes of its leaves and then the
+leaves. Those of a whole chunk come after its table. Options: `leaves`, how many there are, `leaf`,
+the number of the wanted one, `dtype` of a leaf of one number, else None, and `whole`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
 @cache
-def _library() -> Any:
+def _load_zstandard() -> Any:
     try:
         import zstandard
     except ModuleNotFoundError:
@@ -28,42 +28,46 @@ def _library() -> Any:
     return zstandard
 
 
-def _plain(data: memoryview) -> bytes:
-    """The decompressed bytes, which are no more than a band may have."""
-    library = _library()
-    most = limits.decoded_band_bytes_max
+def _decompress(data: memoryview) -> bytes:
+    """Decompress the data, up to the most bytes that a compressed chunk may decode to."""
+    library = _load_zstandard()
+    most = limits.decoded_chunk_bytes_max
     try:
         announced = library.frame_content_size(data)
         if announced > most:
-            raise ValueError(f"a frame that says it decodes to {announced:,} bytes")
-        found: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
+            raise ValueError(f"a frame claims to decode to {announced:,} bytes")
+        plain: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
     except library.ZstdError as error:
         raise ValueError(str(error)) from None
-    return found
+    return plain
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The wanted leaf of each sample of a band."""
-    data = _plain(band.data)
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the wanted leaf of each sample of a compressed chunk."""
+    data = _decompress(compressed.data)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])
     head = struct.Struct(f"<{leaves}I")
-    at = 4 * (band.samples + 2) if options["whole"] else 0
-    start, end = np.empty(band.samples, np.int64), np.empty(band.samples, np.int64)
-    for sample in range(band.samples):
+    at = 4 * (compressed.samples + 2) if options["whole"] else 0
+    start, end = np.empty(compressed.samples, np.int64), np.empty(compressed.samples, np.int64)
+    for sample in range(compressed.samples):
         if at + head.size > len(data):
-            raise ValueError(f"sample {sample} of {band.samples} begins beyond the end")
+            raise ValueError(
+                f"sample {sample} of {compressed.samples} begins beyond the end of the decoded data"
+            )
         sizes = head.unpack_from(data, at)
         start[sample] = at + head.size + sum(sizes[:leaf])
         end[sample] = start[sample] + sizes[leaf]
         at += head.size + sum(sizes)
     if at != len(data):
-        raise ValueError(f"{band.samples} samples end at {at:,} of {len(data):,} bytes")
+        raise ValueError(
+            f"{compressed.samples} samples end at byte {at:,} of {len(data):,} decoded bytes"
+        )
     if options["dtype"] is None:
         return Packed(memoryview(data), start, end)
     dtype = np.dtype(options["dtype"])
     if (end - start != dtype.itemsize).any():
-        raise ValueError(f"a number that is not of {dtype.itemsize} bytes")
+        raise ValueError(f"a number does not have {dtype.itemsize} bytes")
     raw = np.frombuffer(data, np.uint8)
-    found: npt.NDArray[Any] = raw[start[:, None] + np.arange(dtype.itemsize)].reshape(-1)
-    values: npt.NDArray[Any] = found.view(dtype)
+    elements: npt.NDArray[Any] = raw[start[:, None] + np.arange(dtype.itemsize)].reshape(-1)
+    values: npt.NDArray[Any] = elements.view(dtype)
     return values

@@ -1,12 +1,12 @@
 """Columns of Parquet row groups, by pyarrow.
 
-A band is the column chunk of one row group. Options: `column` (its path), `dtype` and `shape`
-(None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the band in
-`since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level of
-nesting, whether it may be null), `compression` (its number), `old` (see `_footer`).
+A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
+`shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
+in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level
+of nesting, whether it may be null), `compression` (its number), `old` (see `_make_footer`).
 
-pyarrow sees the pages of the chunk, and a footer made here: that of the file, with its statistics,
-annotations and other columns, is none of its business. Damage to pages is an error of pyarrow's.
+pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
+with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy.typing as npt
 
 from ... import limits
 from .registry import CompressedChunk, Decoded, Packed, missing_library
-from .thrift import I32, I64, LIST, STRING, STRUCT, packed
+from .thrift import I32, I64, LIST, STRING, STRUCT, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
 MAGIC = b"PAR1"
 _OPTIONAL = 1
 
 
-def arrow() -> Any:
-    """pyarrow, with its Parquet part."""
+def load_pyarrow() -> Any:
+    """Import pyarrow with its Parquet part; UsageError if it is not installed."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
@@ -36,36 +36,37 @@ def arrow() -> Any:
     return pyarrow
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
-    pa = arrow()
-    form = options["forms"][bisect.bisect_right(options["since"], band.number) - 1]
-    footer = _footer(form, len(band.data), band.samples)
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the rows of a compressed chunk."""
+    pa = load_pyarrow()
+    form = options["forms"][bisect.bisect_right(options["since"], compressed.number) - 1]
+    footer = _make_footer(form, len(compressed.data), compressed.samples)
     size = len(footer).to_bytes(4, "little")
-    file = pa.BufferReader(b"".join([MAGIC, band.data, footer, size, MAGIC]))
+    file = pa.BufferReader(b"".join([MAGIC, compressed.data, footer, size, MAGIC]))
     try:
         with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             parts = opened.read_row_group(0, use_threads=False).column(0).chunks
-        return _samples(parts, options)
+        return _take_rows(parts, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
 
 
-def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
-    """Of a file that has nothing but this chunk, at byte 4.
+def _make_footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
+    """Make the footer of a file that has nothing but this chunk, at byte 4.
 
-    `old`: pages of the second kind that say "not compressed" are, before Arrow 2.0, and its name
-    tells pyarrow so.
+    `old` in the form: before Arrow 2.0, writers compressed pages of the second kind although these
+    say "not compressed". The writer's name in the footer tells pyarrow so.
     """
     optional, physical = form["optional"], form["physical"]
-    root = packed([(4, STRING, b"root"), (5, I32, 1)])
+    root = pack_struct([(4, STRING, b"root"), (5, I32, 1)])
     levels = [
-        packed([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)]) for may in optional[:-1]
+        pack_struct([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)])
+        for may in optional[:-1]
     ]
     length = [(2, I32, form["length"])] if physical == FIXED else []
     leaf = [(1, I32, physical), *length, (3, I32, _OPTIONAL * optional[-1]), (4, STRING, b"a")]
-    schema = [root, *levels, packed(leaf)]
-    column = packed(
+    schema = [root, *levels, pack_struct(leaf)]
+    column = pack_struct(
         [
             (1, I32, physical),
             (2, LIST, (I32, [0])),
@@ -77,36 +78,36 @@ def _footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
             (9, I64, len(MAGIC)),
         ]
     )
-    chunk = packed([(2, I64, len(MAGIC)), (3, STRUCT, column)])
-    group = packed([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
+    chunk = pack_struct([(2, I64, len(MAGIC)), (3, STRUCT, column)])
+    group = pack_struct([(1, LIST, (STRUCT, [chunk])), (2, I64, size), (3, I64, rows)])
     maker = [(6, STRING, b"parquet-cpp version 1.5.1")] if form["old"] else []
     head = [(1, I32, 2), (2, LIST, (STRUCT, schema)), (3, I64, rows), (4, LIST, (STRUCT, [group]))]
-    return packed([*head, *maker])
+    return pack_struct([*head, *maker])
 
 
-def _samples(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
-    """The rows of Arrow arrays: of numbers, strings, or structs of nothing but the column."""
-    pa = arrow()
+def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
+    """Take the rows from Arrow arrays of numbers, strings, or structs of nothing but the column."""
+    pa = load_pyarrow()
     shape = options["shape"]
-    found: list[Any] = []
+    columns: list[Any] = []
     for part in parts:
         while pa.types.is_struct(part.type):
             (part,) = part.flatten()
         if part.null_count and (options["nulls"] == "error" or shape is not None):
-            row = sum(len(each) for each in found) + int(np.argmax(np.asarray(part.is_null())))
+            row = sum(len(each) for each in columns) + int(np.argmax(np.asarray(part.is_null())))
             raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
-        found.append(part)
+        columns.append(part)
     if shape is None:
-        return _strings(found)
+        return _pack_strings(columns)
     dtype = np.dtype(options["dtype"])
-    arrays = [_numbers(part, dtype, tuple(shape)) for part in found]
+    arrays = [_take_numbers(part, dtype, tuple(shape)) for part in columns]
     return (
         arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
     )
 
 
-def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    pa = arrow()
+def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    pa = load_pyarrow()
     if pa.types.is_fixed_size_binary(part.type):
         width = part.type.byte_width
         raw = np.frombuffer(part.buffers()[-1], np.uint8, len(part) * width, part.offset * width)
@@ -117,12 +118,12 @@ def _numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDA
     if values.dtype == dtype:
         return values
     if values.dtype.kind != "i" or dtype.kind not in "iu" or dtype.itemsize > values.itemsize:
-        raise ValueError(f"values of {values.dtype}, {dtype} is expected")
+        raise ValueError(f"the values are {values.dtype}, but {dtype} is expected")
     return values.astype(dtype)
 
 
-def _strings(parts: list[Any]) -> Packed:
-    """Byte strings; pyarrow makes several arrays of 2 GiB and more."""
+def _pack_strings(parts: list[Any]) -> Packed:
+    """Pack byte strings into one buffer; pyarrow makes several arrays of 2 GiB and more."""
     data: list[Any] = [memoryview(b"")]
     starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     total = 0
@@ -138,7 +139,7 @@ def _strings(parts: list[Any]) -> Packed:
         if values is not None:
             data.append(memoryview(values))
             total += len(values)
-        if total > limits.decoded_band_bytes_max:
-            raise ValueError(f"values of {total:,} bytes")
+        if total > limits.decoded_chunk_bytes_max:
+            raise ValueError(f"the values claim {total:,} bytes")
     whole = data[-1] if len(data) <= 2 else memoryview(b"".join(data))
     return Packed(whole, np.concatenate(starts), np.concatenate(ends))

@@ -1,12 +1,13 @@
-"""Codecs: what the bytes of a band become, for containers that compress.
+"""Table of the codecs, and the decoding of samples from compressed chunks.
 
-A band is one or several chunks of a file, read by the engine like everything else; a codec turns
-it into the samples that came out of it. Each codec is a module of its own, imported when it is
-first used; it asks for the container's library then, and fails with the name of what to install.
+A compressed chunk is read and decoded as one, and may consist of several pieces of the file. The
+engine reads it like everything else, and a codec decodes its bytes to samples. Each codec is a
+module of its own, imported when it is first used. It imports the container's library then, and
+fails with the name of the package to install.
 
-Bands decoded lately are kept (`limits.decoded_bands_bytes_max`), since the next batch may want
-other samples of them. Their bytes are read again all the same: the plan of a step knows nothing
-of what is decoded. `shuffle="blocked"` keeps samples of one band near each other.
+The chunks decoded last are kept (`limits.decoded_chunks_bytes_max`), because the next batch may
+need other samples of them. Their bytes are read again all the same: the plan of a step does not
+know what is decoded. `shuffle="blocked"` keeps samples of one compressed chunk near each other.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from ...errors import UsageError
 
 
 class Strings(Protocol):
-    """Byte strings by number, where lengths vary."""
+    """Byte strings of varying length, by number."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> Any: ...
 
 
 Decoded = npt.NDArray[Any] | Strings
-"""The samples of a band: rows of an array, or byte strings where lengths vary."""
+"""Decoded samples of a compressed chunk: rows of an array, or byte strings if lengths vary."""
 
 
 class CompressedChunk(NamedTuple):
-    """What was read.
+    """Bytes that are read and decoded as one, of one or several pieces of the file.
 
-    number:   which band of the field it is.
+    number:   its number among the compressed chunks of the field.
     data:     its bytes, piece after piece.
     lengths:  bytes of each piece.
-    samples:  how many must come out of it.
+    samples:  number of samples that it must decode to.
     """
 
     number: int
@@ -50,7 +51,7 @@ class CompressedChunk(NamedTuple):
     samples: int
 
     def pieces(self) -> list[memoryview]:
-        """The bytes of each piece."""
+        """Cut the data into the bytes of each piece."""
         found, start = [], 0
         for length in self.lengths:
             found.append(self.data[start : start + length])
@@ -59,24 +60,26 @@ class CompressedChunk(NamedTuple):
 
 
 Decoder = Callable[[Mapping[str, Any], CompressedChunk], Decoded]
-"""The samples of a band, or ValueError that says what is wrong with its bytes.
+"""Function that decodes a compressed chunk; ValueError that says what is wrong with its bytes.
 
-They outlive the band: nothing in them may be a view of its bytes.
+The samples outlive the chunk: nothing in them may be a view of its bytes.
 """
 
 
-def _module(name: str) -> Decoder:
-    """The `decode` of the module of this name, which is imported when it is first called."""
+def _import_decoder(name: str) -> Decoder:
+    """Return the `decode` of the module of this name, which is imported at the first call."""
 
-    def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-        found: Decoded = importlib.import_module(f".{name}", __package__).decode(options, band)
-        return found
+    def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+        decoded: Decoded = importlib.import_module(f".{name}", __package__).decode(
+            options, compressed
+        )
+        return decoded
 
     return decode
 
 
 CODECS: dict[str, Decoder] = {
-    name: _module(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
+    name: _import_decoder(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
 }
 
 
@@ -99,14 +102,15 @@ class Packed:
 
 
 def missing_library(package: str, extra: str, what: str) -> UsageError:
-    """The error for a library that is not installed."""
+    """Make the error for a library that is not installed."""
     return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
 
 
-class Lately:
-    """The bands that were decoded last, up to a number of bytes; for several threads.
+class DecodedChunks:
+    """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-
+    safe.
 
-    A key begins with the index that the band is of, by identity: an index of changed data is
+    A key begins with the index that the chunk belongs to, by identity: an index of changed data is
     another one.
     """
 
@@ -117,17 +121,17 @@ class Lately:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
-        """The band of this key, which is then the newest."""
+        """Return the chunk of this key, which is then the newest; None if it is not kept."""
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            entry = self._held.get(key)
+            if entry is None:
                 return None
             self._held.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
-        """Keep a band, and forget the oldest ones that leave no room for it."""
-        size = _bytes_of(decoded)
+        """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
+        size = _count_bytes(decoded)
         if size > self.bytes_max // 2:
             return
         with self._lock:
@@ -138,52 +142,57 @@ class Lately:
                 self.bytes -= self._held.popitem(last=False)[1][1]
 
 
-def _bytes_of(decoded: Decoded) -> int:
+def _count_bytes(decoded: Decoded) -> int:
     known = getattr(decoded, "nbytes", None)
     if known is not None:
         return int(known)
     return sum(len(decoded[row]) + 64 for row in range(len(decoded)))
 
 
-_lately = Lately(limits.decoded_bands_bytes_max)
+_recent = DecodedChunks(limits.decoded_chunks_bytes_max)
 
 
 def rows(
     codec: str,
     options: Mapping[str, Any],
-    bands: Sequence[CompressedChunk],
-    band: npt.NDArray[np.int64],
+    chunks: Sequence[CompressedChunk],
+    chunk: npt.NDArray[np.int64],
     row: npt.NDArray[np.int64],
     owner: tuple[object, ...] | None = None,
 ) -> npt.NDArray[Any] | list[Any]:
-    """Sample i is row `row[i]` of band `band[i]`; each band is decoded once.
+    """Decode samples: sample i is row `row[i]` of chunk `chunk[i]`; each chunk is decoded once.
 
-    owner:  what the bands' numbers are of, an index and a field of it; None: bands are not kept.
+    owner:  index and field that the chunks' numbers belong to; None: decoded chunks are not kept.
 
-    ValueError where a band does not hold what its index says.
+    ValueError if a chunk does not hold what its index says.
     """
-    decoded = [_decoded(codec, options, each, owner) for each in bands]
+    decoded = [_decode_chunk(codec, options, each, owner) for each in chunks]
     arrays = [each for each in decoded if isinstance(each, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
-        if all(each.shape[1:] == shape and each.dtype == dtype for each in arrays):
-            found = np.empty((len(row), *shape), dtype)
+        if all(array.shape[1:] == shape and array.dtype == dtype for array in arrays):
+            samples = np.empty((len(row), *shape), dtype)
             for number, held in enumerate(arrays):
-                at = np.flatnonzero(band == number)
-                found[at] = held[row[at]]
-            return found
-    return [decoded[b][r] for b, r in zip(band.tolist(), row.tolist(), strict=True)]
+                at = np.flatnonzero(chunk == number)
+                samples[at] = held[row[at]]
+            return samples
+    return [decoded[c][r] for c, r in zip(chunk.tolist(), row.tolist(), strict=True)]
 
 
-def _decoded(
-    codec: str, options: Mapping[str, Any], band: CompressedChunk, owner: tuple[object, ...] | None
+def _decode_chunk(
+    codec: str,
+    options: Mapping[str, Any],
+    compressed: CompressedChunk,
+    owner: tuple[object, ...] | None,
 ) -> Decoded:
-    key = None if owner is None else (*owner, band.number)
-    held = None if key is None else _lately.get(key)
+    key = None if owner is None else (*owner, compressed.number)
+    held = None if key is None else _recent.get(key)
     if held is None:
-        held = CODECS[codec](options, band)
-        if len(held) != band.samples:
-            raise ValueError(f"{len(held)} samples were decoded, {band.samples} expected")
+        held = CODECS[codec](options, compressed)
+        if len(held) != compressed.samples:
+            raise ValueError(
+                f"{len(held)} samples were decoded, but {compressed.samples} are expected"
+            )
         if key is not None:
-            _lately.put(key, held)
+            _recent.put(key, held)
     return held

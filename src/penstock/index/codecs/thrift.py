@@ -1,9 +1,9 @@
-"""Thrift's compact protocol, as far as footers of Parquet need it: read with a shape, and write.
+"""Reader and writer of Thrift's compact protocol, as far as footers of Parquet need it.
 
-A shape says what is wanted: {number of a field: shape of its value} for a struct, [shape] for a
-list, `INT`, `BYTES` or `BOOL`. What a shape does not name is skipped. Every length is compared
-with the bytes that are left before anything is made of it, and nesting is bounded, so that time
-and memory are those of the bytes given.
+A shape names the wanted values: {number of a field: shape of its value} for a struct, [shape] for a
+list, `INT`, `BYTES` or `BOOL`. Fields that a shape does not name are skipped. Every length is
+compared with the bytes that are left before it is used, and nesting is bounded. So time and memory
+are in proportion to the bytes given.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ _TRUE, _FALSE, _BYTE, _I16, I32, I64, _DOUBLE, STRING, LIST, _SET, _MAP, STRUCT 
 _NESTED_MAX = 32
 
 
-class Reader:
-    """Values out of bytes; ValueError, with the place, where they are damaged."""
+class ThriftReader:
+    """Reader of values from bytes; ValueError, with the place, if they are damaged."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def struct(self, shape: Mapping[int, Shape], depth: int = 0) -> dict[int, Any]:
-        """The fields of a struct that the shape names, those that are there."""
+        """Read the fields of a struct that the shape names and that are there."""
         try:
             return self._struct(shape, depth)
         except IndexError:
-            raise self._flaw("it ends too early") from None
+            raise self._flaw("the data end too early") from None
 
     def _struct(self, shape: Mapping[int, Shape], depth: int) -> dict[int, Any]:
         if depth > _NESTED_MAX:
             raise self._flaw(f"more than {_NESTED_MAX} structs and lists in each other")
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         number = 0
         data = self.data
         while head := data[self.at]:
             self.at += 1
             number = number + (head >> 4) if head >> 4 else self._whole()
             if number in shape:
-                found[number] = self._value(head & 15, shape[number], depth)
+                fields[number] = self._value(head & 15, shape[number], depth)
             else:
                 self._skip(head & 15, depth, inside=False)
         self.at += 1
-        return found
+        return fields
 
     def _value(self, kind: int, shape: Shape, depth: int) -> Any:
         if kind == STRUCT and isinstance(shape, Mapping):
@@ -69,7 +69,7 @@ class Reader:
         raise self._flaw(f"type {kind} in the place of {wanted}")
 
     def _skip(self, kind: int, depth: int, inside: bool) -> None:
-        """Over a value; booleans of a struct are in their type, those inside of lists a byte."""
+        """Skip a value; booleans of a struct lie in their type, those of a list take a byte."""
         if kind in (_TRUE, _FALSE):
             self.at += inside
         elif kind == _BYTE:
@@ -103,21 +103,21 @@ class Reader:
                 self._skip(kind, depth + 1, inside=True)
 
     def _list(self) -> tuple[int, int]:
-        """Type and number of the elements, none of which is less than a byte."""
+        """Read the type and number of a list's elements; none is smaller than a byte."""
         head = self.data[self.at]
         self.at += 1
         size = head >> 4
         if size == 15:
             size = self._length()
         elif size > len(self.data) - self.at:
-            raise self._flaw("it ends too early")
+            raise self._flaw("the data end too early")
         return head & 15, size
 
     def _length(self) -> int:
         length = self._varint()
         if length > len(self.data) - self.at:
             raise self._flaw(
-                f"a length of {length:,}, and {len(self.data) - self.at:,} bytes are left"
+                f"a length of {length:,}, but only {len(self.data) - self.at:,} bytes are left"
             )
         return length
 
@@ -151,8 +151,8 @@ class Reader:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def packed(fields: Sequence[tuple[int, int, Any]]) -> bytes:
-    """A struct of (number, type, value), in ascending order of numbers.
+def pack_struct(fields: Sequence[tuple[int, int, Any]]) -> bytes:
+    """Pack a struct of (number, type, value), in ascending order of numbers.
 
     A value of `STRING` is bytes, of `STRUCT` a packed struct, of `LIST` the type of its elements
     and these.
@@ -161,26 +161,26 @@ def packed(fields: Sequence[tuple[int, int, Any]]) -> bytes:
     before = 0
     for number, kind, value in fields:
         assert 0 < number - before < 16
-        out += bytes([(number - before) << 4 | kind]) + _packed(kind, value)
+        out += bytes([(number - before) << 4 | kind]) + _pack_value(kind, value)
         before = number
     return bytes(out) + b"\0"
 
 
-def _packed(kind: int, value: Any) -> bytes:
+def _pack_value(kind: int, value: Any) -> bytes:
     if kind in (I32, I64):
-        return _varint(value << 1 ^ value >> 63)
+        return _pack_varint(value << 1 ^ value >> 63)
     if kind == STRING:
-        return _varint(len(value)) + bytes(value)
+        return _pack_varint(len(value)) + bytes(value)
     if kind == LIST:
         inner, values = value
         assert len(values) < 1 << 31
-        head = bytes([0xF0 | inner]) + _varint(len(values))
-        return head + b"".join(_packed(inner, each) for each in values)
+        head = bytes([0xF0 | inner]) + _pack_varint(len(values))
+        return head + b"".join(_pack_value(inner, each) for each in values)
     assert kind == STRUCT
     return bytes(value)
 
 
-def _varint(value: int) -> bytes:
+def _pack_varint(value: int) -> bytes:
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:

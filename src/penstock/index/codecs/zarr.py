@@ -1,9 +1,10 @@
 """Rows out of the chunks of a Zarr array, by numcodecs.
 
-A band is all chunks that the same rows lie in, in the order of the grid; one of no bytes is absent
-and holds the fill value. Options: `dtype`, `shape` of a row, `chunk`, `order` (the axes in the
-order in which a chunk stores them), `fill` in hexadecimal, and `codecs`: the configurations by
-which numcodecs knows them, in the order of encoding; "crc32c" is a checksum behind the bytes.
+A compressed chunk consists of all grid chunks that the same rows lie in, in the order of the grid.
+A piece of no bytes is an absent chunk, which holds the fill value. Options: `dtype`, `shape` of a
+row, `chunk`, `order` (the axes in the order in which a chunk stores them), `fill` in hexadecimal,
+and `codecs`: the configurations by which numcodecs knows them, in the order of encoding; "crc32c"
+is a checksum behind the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .chunks import pasted
+from .chunks import paste_chunks
 from .registry import CompressedChunk, Decoded, missing_library
 
 CODECS = frozenset(
@@ -24,43 +25,46 @@ CODECS = frozenset(
     + ["fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits"]
     + ["pcodec", "quantize", "shuffle", "zfpy", "zlib", "zstd"]
 )
-"""What numcodecs may be asked for: a file may name any of its codecs, and "pickle" runs code."""
+"""Codecs that numcodecs may be asked for: a file may name any codec, and "pickle" runs code."""
 
 
 _SPARE = 1 << 16
 """Bytes that codecs may add to what they encode: checksums, tables."""
 
 
-def decode(options: Mapping[str, Any], band: CompressedChunk) -> Decoded:
-    """The rows of a band."""
+def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode the rows of a compressed chunk."""
     dtype, row = np.dtype(options["dtype"]), tuple(options["shape"])
-    if band.samples * math.prod(row) * dtype.itemsize > limits.decoded_band_bytes_max:
-        raise ValueError(f"{band.samples:,} rows of {row} {dtype} in one band")
-    parts = [_chunk(options, piece, dtype) if len(piece) else None for piece in band.pieces()]
+    if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
+    parts = [
+        _decode_grid_chunk(options, piece, dtype) if len(piece) else None
+        for piece in compressed.pieces()
+    ]
     fill = np.frombuffer(bytes.fromhex(options["fill"]), dtype)[0]
-    return pasted((band.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
+    return paste_chunks((compressed.samples, *row), tuple(options["chunk"]), parts, dtype, fill)
 
 
-def _chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
-    """One chunk."""
+def _decode_grid_chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.dtype[Any]) -> Any:
+    """Decode one chunk of the grid."""
     chunk, order = options["chunk"], options["order"]
     data: Any = piece
     size = math.prod(chunk) * dtype.itemsize
     for config in reversed(options["codecs"]):
-        said = claimed(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
-        if said > 2 * size + _SPARE:
-            raise ValueError(f"{config['id']} says {said:,} bytes of a chunk of {size:,}")
-        data = _undone(config, data)
-    found: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
-    if len(found) != size:
-        raise ValueError(f"a chunk of {len(found):,} bytes, {size:,} are expected")
-    stored = found.view(dtype).reshape([chunk[axis] for axis in order])
+        claimed = read_claimed_bytes(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
+        if claimed > 2 * size + _SPARE:
+            raise ValueError(f"{config['id']} claims {claimed:,} bytes for a chunk of {size:,}")
+        data = _undo_codec(config, data)
+    plain: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
+    if len(plain) != size:
+        raise ValueError(f"a chunk has {len(plain):,} bytes, but {size:,} are expected")
+    stored = plain.view(dtype).reshape([chunk[axis] for axis in order])
     return stored.transpose(np.argsort(order))
 
 
-def _undone(config: Mapping[str, Any], data: Any) -> Any:
-    """The bytes before one codec."""
-    check(config)
+def _undo_codec(config: Mapping[str, Any], data: Any) -> Any:
+    """Undo one codec."""
+    check_codec(config)
     try:
         import numcodecs
     except ModuleNotFoundError:
@@ -71,9 +75,11 @@ def _undone(config: Mapping[str, Any], data: Any) -> Any:
         raise ValueError(f"{config.get('id')}: {error!r}") from None
 
 
-def claimed(codec: str, head: bytes) -> int:
-    """The size that a compressed chunk says it decodes to, which the codec would allocate; 0 where
-    it says none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard)."""
+def read_claimed_bytes(codec: str, head: bytes) -> int:
+    """Read the size that a chunk claims to decode to, which the codec would allocate.
+
+    0 if it states none. Formats: numcodecs' LZ4, c-blosc's header, RFC 8878 (Zstandard).
+    """
     if codec == "lz4":
         return int.from_bytes(head[:4], "little")
     if codec == "blosc":
@@ -86,10 +92,10 @@ def claimed(codec: str, head: bytes) -> int:
     return int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
 
 
-def check(config: Mapping[str, Any]) -> None:
-    """ValueError unless a codec makes nothing but numbers of bytes."""
+def check_codec(config: Mapping[str, Any]) -> None:
+    """Check that a codec makes nothing but numbers of bytes; ValueError if not."""
     if config["id"] not in CODECS:
         raise ValueError(f"codec {config['id']!r} is not decoded")
     for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
         if np.dtype(config.get(name)).hasobject:
-            raise ValueError(f"codec {config['id']!r} makes objects")
+            raise ValueError(f"codec {config['id']!r} makes Python objects")

@@ -1,11 +1,11 @@
-"""ArrayRecord files whose records lie as they are: written as "group_size:1,uncompressed".
+"""ArrayRecord files with verbatim records: written as "group_size:1,uncompressed".
 
-Records are cut by a header of 24 bytes at each multiple of 64 KiB, so that a sample is one piece
-or several. Their places follow from the footer, and every chunk has to end where the next one
-begins. The checksums of the container, of headers and of data, are not checked.
+A header of 24 bytes at each multiple of 64 KiB cuts records, so that a sample is one piece or
+several. Their places follow from the footer, and every chunk has to end at the byte where the next
+one begins. The checksums of the container, of headers and of data, are not checked.
 
 Files written with other options are compressed, or hold several records in a chunk, and are
-refused; so are plain Riegeli files, which have no footer.
+refused. Plain Riegeli files, which have no footer, are refused too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...errors import FormatError
 from ...extent import Int
 from ..layout import Pieces
 from ..table import Field, Index
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -36,11 +36,12 @@ _SIZE_MAX = 1 << 56
 _OPTIONS = "write it with the options 'group_size:1,uncompressed', or anew with `penstock convert`"
 
 
-class _Chunk(NamedTuple):
+class _RecordChunk(NamedTuple):
     """A chunk of few records, as it is stored.
 
-    kind:     r simple, t transposed; data is what follows the header, without block headers.
-    records:  as the header says.
+    kind:     r simple, t transposed.
+    records:  their number, according to the header.
+    data:     the bytes after the header, without block headers.
     """
 
     kind: bytes
@@ -49,35 +50,37 @@ class _Chunk(NamedTuple):
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one, or of Riegeli, on which it rests."""
+    """True if a file is an ArrayRecord file, or one of Riegeli, on which the format is based."""
     return head.startswith(_SIGNATURE)
 
 
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of all records, file after file."""
-    files, sources = files_of(store, place, progress)
-    found = store.parse(files, lambda _, source: _records(source), progress)
-    lengths = np.concatenate([length for _, length in found])
+    files, sources = list_files(store, place, progress)
+    records = store.parse(files, lambda _, source: _read_records(source), progress)
+    lengths = np.concatenate([length for _, length in records])
     if not len(lengths):
         raise FormatError(f"{files.path(0)} holds no records")
-    begin = np.concatenate([begin for begin, _ in found])
-    owner = np.repeat(np.arange(len(found), dtype=np.uint32), [len(b) for b, _ in found])
-    first, sample, offset, length = _pieces(begin, lengths)
+    begin = np.concatenate([begin for begin, _ in records])
+    owner = np.repeat(np.arange(len(records), dtype=np.uint32), [len(b) for b, _ in records])
+    first, sample, offset, length = _cut_pieces(begin, lengths)
     layout = Pieces(first, owner[sample], offset, length)
     return Index(
         "arrayrecord", files, (Field("data", np.dtype(np.uint8), None),), (layout,), sources
     )
 
 
-def _records(source: StoreFile) -> tuple[Int, Int]:
-    """Of each record where its chunk begins and its bytes."""
-    footer_at = _postscript(source)
-    footer = _chunk(source, footer_at)
-    sizes, values = _simple(source, footer_at, footer)
+def _read_records(source: StoreFile) -> tuple[Int, Int]:
+    """Read the start of each record's chunk, and the bytes of each record."""
+    footer_at = _find_footer(source)
+    footer = _read_chunk(source, footer_at)
+    sizes, values = _parse_simple(source, footer_at, footer)
     if not len(sizes):
         raise source.flaw(footer_at, "the footer is empty")
     ends = np.cumsum(sizes)
-    number, tag, value = _fields(source, footer_at, values[int(ends[0]) :], ends[1:] - ends[0])
+    number, tag, value = _decode_fields(
+        source, footer_at, values[int(ends[0]) :], ends[1:] - ends[0]
+    )
     count = len(sizes) - 1
     begin, length, records = (np.zeros(count, np.int64) for _ in range(3))
     for column, wanted in ((begin, 8), (length, 16), (records, 24)):
@@ -86,68 +89,70 @@ def _records(source: StoreFile) -> tuple[Int, Int]:
     for row in np.flatnonzero(records != 1)[:1]:
         raise source.flaw(
             int(begin[row]),
-            f"a chunk of {records[row]:,} records, whose sizes stand apart: {_OPTIONS}",
+            f"a chunk of {records[row]:,} records, whose sizes are stored separately: {_OPTIONS}",
         )
     if not count:
         return begin, length
-    head = _chunk(source, int(begin[0]), 1)
+    head = _read_chunk(source, int(begin[0]), 1)
     if head.kind != b"r" or head.data[:1] != b"\0":
         raise source.flaw(int(begin[0]), f"records are compressed or transposed: {_OPTIONS}")
     if (begin < 0).any() or (length < 0).any() or int(length.max()) >= _SIZE_MAX:
-        raise source.flaw(footer_at, "the footer holds numbers that cannot be")
-    stored = 2 + _varint_bytes(length) + length
-    end = np.maximum(_behind(begin, _CHUNK_HEAD + stored), _rounded(begin + 1))
+        raise source.flaw(footer_at, "the footer holds impossible numbers: the file is damaged")
+    stored = 2 + _count_varint_bytes(length) + length
+    end = np.maximum(_find_end(begin, _CHUNK_HEAD + stored), _round_to_chunk(begin + 1))
     following = np.append(begin[1:], footer_at)
     for row in np.flatnonzero(end != following)[:1]:
         raise source.flaw(
             int(begin[row]),
-            f"record {int(row):,} of {length[row]:,} bytes ends at {end[row]:,}, and the next "
+            f"record {int(row):,} of {length[row]:,} bytes ends at {end[row]:,}, but the next "
             f"begins at {following[row]:,}: the file is damaged, or not uncompressed: {_OPTIONS}",
         )
     return begin, length
 
 
-def _postscript(source: StoreFile) -> int:
-    """Where the footer is, which the last block says three times."""
+def _find_footer(source: StoreFile) -> int:
+    """Find the footer: the last block gives its place three times."""
     if source.size % _BLOCK or source.size < 2 * _BLOCK:
         raise FormatError(
-            f"{source.path} has {source.size:,} bytes, and an ArrayRecord file has a multiple of "
+            f"{source.path} has {source.size:,} bytes, but an ArrayRecord file has a multiple of "
             f"{_BLOCK:,}: it is truncated, or a plain Riegeli file, which has no footer: {_OPTIONS}"
         )
     at = source.size - _BLOCK
-    sizes, values = _simple(source, at, _chunk(source, at))
+    sizes, values = _parse_simple(source, at, _read_chunk(source, at))
     ends = np.cumsum(sizes)
-    number, tag, value = _fields(source, at, values, ends)
+    number, tag, value = _decode_fields(source, at, values, ends)
     offsets, magics = value[tag == 8], value[tag == 16]
     if len(sizes) != 3 or len(offsets) != 3 or len(magics) != 3 or len(number) != 6:
-        raise source.flaw(at, "the last block is no postscript: the file was not closed, or cut")
+        raise source.flaw(
+            at, "the last block is no postscript: the file was not closed, or is truncated"
+        )
     if (magics != _MAGIC).any() or (offsets != offsets[0]).any():
         raise source.flaw(at, "the three parts of the postscript differ: the file is damaged")
-    found = int(offsets[0])
-    if not 0 < found < at:
-        raise source.flaw(at, f"the footer is at {found:,}, beyond {at:,}: the file is damaged")
-    return found
+    footer_at = int(offsets[0])
+    if not 0 < footer_at < at:
+        raise source.flaw(at, f"the footer is at {footer_at:,}, beyond {at:,}: the file is damaged")
+    return footer_at
 
 
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _chunk(source: StoreFile, begin: int, data_bytes: int | None = None) -> _Chunk:
-    """A chunk; of its data all, or so many bytes."""
-    head = _squeezed(source, begin, _CHUNK_HEAD)
+def _read_chunk(source: StoreFile, begin: int, data_bytes: int | None = None) -> _RecordChunk:
+    """Read a chunk, with all of its data or the first `data_bytes` of them."""
+    head = _read_squeezed(source, begin, _CHUNK_HEAD)
     size = int.from_bytes(head[8:16], "little")
     if size > source.size:
-        raise source.flaw(begin, f"a chunk of {size:,} bytes, more than the file")
+        raise source.flaw(begin, f"a chunk claims {size:,} bytes, more than the file has")
     wanted = size if data_bytes is None else min(size, data_bytes)
-    whole = _squeezed(source, begin, _CHUNK_HEAD + wanted)
-    return _Chunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
+    whole = _read_squeezed(source, begin, _CHUNK_HEAD + wanted)
+    return _RecordChunk(head[24:25], int.from_bytes(head[25:32], "little"), whole[_CHUNK_HEAD:])
 
 
-def _squeezed(source: StoreFile, begin: int, count: int) -> bytes:
-    """So many bytes from a chunk's beginning on, without the headers of blocks."""
-    end = int(_behind(np.int64(begin), np.int64(count)))
+def _read_squeezed(source: StoreFile, begin: int, count: int) -> bytes:
+    """Read `count` bytes from a chunk's beginning on, without the headers of blocks."""
+    end = int(_find_end(np.int64(begin), np.int64(count)))
     if begin < 0 or end > source.size:
-        raise source.flaw(begin, f"a chunk is announced here, and the file ends at {source.size:,}")
+        raise source.flaw(begin, f"a chunk is announced here, but the file ends at {source.size:,}")
     data = source.read(begin, end - begin)
     if len(data) != end - begin:
         raise source.flaw(begin, "the file ends within this chunk")
@@ -161,93 +166,97 @@ def _squeezed(source: StoreFile, begin: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _simple(source: StoreFile, begin: int, chunk: _Chunk) -> tuple[Int, bytes]:
-    """The sizes of a chunk's records, and the records end to end."""
+def _parse_simple(source: StoreFile, begin: int, chunk: _RecordChunk) -> tuple[Int, bytes]:
+    """Return the sizes of a simple chunk's records, and the records end to end."""
     if chunk.kind != b"r" or chunk.data[:1] != b"\0":
         how = "transposed" if chunk.kind == b"t" else "compressed"
         raise source.flaw(begin, f"the file is {how}, or damaged: {_OPTIONS}")
     data = np.frombuffer(chunk.data, np.uint8)[1:]
-    head = _varints(source, begin, data[:10], 1)
+    head = _decode_varints(source, begin, data[:10], 1)
     if not len(head):
-        raise source.flaw(begin, "a chunk without sizes")
-    width = int(_varint_bytes(head[:1])[0])
+        raise source.flaw(begin, "a chunk has no sizes: the file is damaged")
+    width = int(_count_varint_bytes(head[:1])[0])
     edge = width + int(head[0])
     if int(head[0]) < 0 or edge > len(data):
         raise source.flaw(
-            begin, f"the sizes of a chunk have {head[0]:,} bytes, more than the chunk"
+            begin, f"the sizes of a chunk have {head[0]:,} bytes, more than the chunk has"
         )
-    sizes = _varints(source, begin, data[width:edge])
+    sizes = _decode_varints(source, begin, data[width:edge])
     if len(sizes) != chunk.records or (sizes < 0).any() or (sizes > len(data)).any():
         raise source.flaw(begin, f"{len(sizes):,} sizes for {chunk.records:,} records")
     if int(sizes.sum()) != len(data) - edge:
-        raise source.flaw(begin, "the sizes of a chunk do not add up to its own")
+        raise source.flaw(
+            begin, "the sizes of a chunk's records do not add up to the size of the chunk"
+        )
     return sizes, data[edge:].tobytes()
 
 
 # -- varints ---------------------------------------------------------------------------------------
 
 
-def _varints(
+def _decode_varints(
     source: StoreFile, begin: int, data: npt.NDArray[np.uint8], most: int | None = None
 ) -> Int:
-    """All varints of some bytes, or the first ones; bit 63 makes a number negative."""
+    """Decode all varints of some bytes, or the first `most`; bit 63 makes a number negative."""
     ends = np.flatnonzero(data < 128)[:most]
     if most is None and len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        raise source.flaw(begin, "a number of this chunk is cut off")
+        raise source.flaw(begin, "a number of this chunk is truncated")
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
     width = ends - starts + 1
     if len(width) and int(width.max()) > 10:
-        raise source.flaw(begin, "a number of this chunk has over ten bytes")
-    found = np.zeros(len(ends), np.uint64)
+        raise source.flaw(begin, "a number of this chunk has more than ten bytes")
+    values = np.zeros(len(ends), np.uint64)
     for place in range(int(width.max()) if len(width) else 0):
         held = width > place
         part = data[starts[held] + place].astype(np.uint64) & np.uint64(127)
-        found[held] |= part << np.uint64(7 * place)
-    return found.view(np.int64)
+        values[held] |= part << np.uint64(7 * place)
+    return values.view(np.int64)
 
 
-def _varint_bytes(values: Int) -> Int:
-    """How many bytes the varints of these numbers, from 0 on, have."""
-    found = np.ones(len(values), np.int64)
+def _count_varint_bytes(values: Int) -> Int:
+    """Count the bytes of the varints of these numbers, which are not negative."""
+    widths = np.ones(len(values), np.int64)
     for place in range(1, 9):
-        found += values >> (7 * place) > 0
-    return found
+        widths += values >> (7 * place) > 0
+    return widths
 
 
-def _fields(
+def _decode_fields(
     source: StoreFile, begin: int, values: bytes, ends: Int
 ) -> tuple[npt.NDArray[np.intp], Int, npt.NDArray[Any]]:
-    """The fields of messages that end at `ends` and have numbers only: of which message each is,
-    its tag and its value."""
+    """Decode the fields of messages that end at `ends` and hold numbers only.
+
+    Returns for each field the number of its message, its tag and its value.
+    """
     data = np.frombuffer(values, np.uint8)
-    found = _varints(source, begin, data)
+    numbers = _decode_varints(source, begin, data)
     places = np.flatnonzero(data < 128)
-    if len(found) % 2:
-        raise source.flaw(begin, "a message of this chunk is cut off")
-    return np.searchsorted(ends, places[1::2], side="right"), found[::2], found[1::2]
+    if len(numbers) % 2:
+        raise source.flaw(begin, "a message of this chunk is truncated")
+    return np.searchsorted(ends, places[1::2], side="right"), numbers[::2], numbers[1::2]
 
 
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _behind(begin: Any, count: Any) -> Any:
-    """Where so many bytes from `begin` on end, with the headers of blocks between them."""
+def _find_end(begin: Any, count: Any) -> Any:
+    """Return the end of `count` bytes from `begin` on, with the headers of blocks between them."""
     return begin + count + _BLOCK_HEAD * ((count + (begin + _USABLE - 1) % _BLOCK) // _USABLE)
 
 
-def _rounded(place: Int) -> Int:
-    """The next place at which a chunk may begin."""
+def _round_to_chunk(place: Int) -> Int:
+    """Round up to the next place at which a chunk may begin."""
     return place + np.maximum(0, -place % _BLOCK - (_USABLE - 1))
 
 
-def _pieces(begin: Int, length: Int) -> tuple[Int, Int, Int, Int]:
-    """The pieces of records: of each record its first; of each its record, offset and length."""
-    ahead = _CHUNK_HEAD + 2 + _varint_bytes(length)
-    start = _behind(begin, ahead + 1) - 1
-    stop = _behind(begin, ahead + length)
+def _cut_pieces(begin: Int, length: Int) -> tuple[Int, Int, Int, Int]:
+    """Cut records in pieces: each record's first piece; each piece's record, offset and length."""
+    ahead = _CHUNK_HEAD + 2 + _count_varint_bytes(length)
+    start = _find_end(begin, ahead + 1) - 1
+    stop = _find_end(begin, ahead + length)
     low = start // _BLOCK
     count = np.where(length > 0, (stop - 1) // _BLOCK - low + 1, 0)
-    first = counted(count.tolist())
+    first = number_first(count.tolist())
     record = np.repeat(np.arange(len(begin)), count)
     nth = np.arange(len(record)) - first[record]
     block = (low[record] + nth) * _BLOCK

@@ -2,8 +2,8 @@
 
 Each column is a field: values of one size, byte strings and text (as UTF-8), lists of numbers; the
 parts of a struct are fields of their own, such as "image.bytes". Dates and times are their
-integers. Uncompressed columns are read where they lie; compressed and boolean ones are decoded,
-for which compression needs pyarrow.
+integers. Uncompressed columns are read where they lie. Compressed and boolean ones are decoded, and
+compression needs pyarrow.
 
 Options:
 
@@ -31,8 +31,8 @@ from ..codecs import arrow as codec
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import choice
-from .arrow_ipc import MAGIC, MARKER, Batch, Column, Schema, messages
-from .shards import counted, files_of
+from .arrow_ipc import MAGIC, MARKER, ArrowColumn, RecordBatch, Schema, read_messages
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    return choice.nulls(choice.canonical(options))
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is an Arrow file or stream."""
     if head.startswith(MAGIC + b"\0\0"):
         return True
     length = int.from_bytes(head[4:8], "little")
-    # A record of floats may begin with the marker too: the schema's table must lie inside.
+    # A file of floats may begin with the marker too: the schema's table must lie inside.
     return (
         head.startswith(MARKER)
         and 16 <= length < limits.header_bytes_max
@@ -60,23 +60,23 @@ def sniff(head: bytes, _: str) -> bool:
     )
 
 
-def holds(store: Store) -> bool:
-    """Whether a folder is one that `datasets` saved."""
+def is_saved_dataset(store: Store) -> bool:
+    """True if `datasets` saved this folder."""
     _, errors = store.probe(unseen(store.root, ["state.json", "dataset_dict.json"]))
     return not errors.all()
 
 
 @dataclass
-class Part:
-    """What one file holds of one column.
+class ArrowPart:
+    """Values of one column in one file.
 
-    bases:    where each batch's values begin, for values of one size.
-    offset, length:  of each sample, where they vary; one array a batch.
-    pieces:   for what is decoded: the extents of each batch's buffers.
-    nulls:    how many there are, and the row of the first; `unfit` where they have no empty form.
+    bases:    byte at which each batch's values begin, for values of one size.
+    offset, length:  of each sample, if they vary; one array a batch.
+    pieces:   for decoded columns: the extents of each batch's buffers.
+    nulls:    number of nulls; `first_null` is the row of the first.
     """
 
-    column: Column
+    column: ArrowColumn
     bases: list[int] = field(default_factory=list)
     offset: list[Int] = field(default_factory=list)
     length: list[Int] = field(default_factory=list)
@@ -87,13 +87,13 @@ class Part:
 
 
 @dataclass
-class Held:
-    """What one file holds. `rows` of each batch; batches without rows are left out."""
+class ArrowContent:
+    """Content of one file. `rows` is of each batch; batches without rows are left out."""
 
     schema: Schema
     rows: list[int]
     compression: str
-    parts: dict[str, Part]
+    parts: dict[str, ArrowPart]
 
 
 def build(
@@ -106,47 +106,47 @@ def build(
     nulls: str = "error",
 ) -> Index:
     """The index of all rows, file after file."""
-    files, sources = _files(store, place, progress)
+    files, sources = _list_files(store, place, progress)
 
-    def parse(_: int, source: StoreFile) -> Held:
-        return held_in(source, fields, label, nulls)
+    def parse(_: int, source: StoreFile) -> ArrowContent:
+        return parse_file(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
-    return index_of("arrow", files, sources, held, fields, label, nulls)
+    return make_index("arrow", files, sources, held, fields, label, nulls)
 
 
-def index_of(
+def make_index(
     format: str,
     files: Files,
     sources: Files,
-    held: list[Held],
+    held: list[ArrowContent],
     columns: Sequence[str] | None = None,
     label: str | None = None,
     nulls: str = "error",
 ) -> Index:
-    """The index of all rows of what the files hold."""
-    parts = _agreed(files, held)
-    total = sum(sum(each.rows) for each in held)
+    """Make the index of all rows of the parsed files."""
+    parts = _collect_parts(files, held)
+    total = sum(sum(content.rows) for content in held)
     if not total:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
     if total > limits.order_count_max:
-        raise FormatError(f"{files.path(0)} says {total:,} rows: the file is damaged")
+        raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     label_column = None
     classes = None
-    named = _label_of(held[0], columns, label)
+    named = _choose_label(held[0], columns, label)
     if named is not None:
         _check_nulls(files, held, parts.pop(named), named, "error")
         values = [each for one in held for each in one.parts[named].labels]
         label_column = np.concatenate(values) if values else np.zeros(0, np.int64)
-        classes = _classes(held[0].schema, named, label_column)
+        classes = _read_classes(held[0].schema, named, label_column)
     fields: list[Field] = []
     layouts: list[Layout] = []
     for name, each in parts.items():
         if columns is None and sum(part.nulls for part in each) == total:
             continue
         _check_nulls(files, held, each, name, nulls)
-        made, layout = _field(files, held, each)
-        fields.append(made)
+        field, layout = _make_field(files, held, each)
+        fields.append(field)
         layouts.append(layout)
     if not fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
@@ -161,10 +161,13 @@ def index_of(
     )
 
 
-def _files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
-    """The files of a place; of a saved dataset those that it lists, for others lie beside them."""
-    if place.kind != "folder" or not holds(store):
-        return files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+def _list_files(store: Store, place: Location, progress: Progress | None) -> tuple[Files, Files]:
+    """List the files of a place.
+
+    Of a saved dataset only those in its list, since others lie beside.
+    """
+    if place.kind != "folder" or not is_saved_dataset(store):
+        return list_files(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
     state = store.read("state.json", 0, limits.header_bytes_max) if _has_state(store) else b""
     if not state:
         raise UsageError(f"{store.root} holds several splits: open one of its folders")
@@ -192,12 +195,12 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def held_in(
+def parse_file(
     source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
-) -> Held:
-    """What a file holds of the columns asked for."""
-    schema, batches = messages(source)
-    known = choice.by_name(source.path, [each.name for each in schema.columns])
+) -> ArrowContent:
+    """Parse one file for the columns asked for."""
+    schema, batches = read_messages(source)
+    known = choice.number_columns(source.path, [column.name for column in schema.columns])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -212,8 +215,10 @@ def held_in(
             f"{source.path} holds batches of different compression ({', '.join(sorted(methods))}): "
             f"write it again"
         )
-    held = Held(schema, [batch.rows for batch in batches], methods.pop() if methods else "", {})
-    named = _label_of_columns({each.name: each for each in wanted}, label)
+    held = ArrowContent(
+        schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
+    )
+    named = _find_label({each.name: each for each in wanted}, label)
     for each in wanted:
         if each.refused:
             if columns is not None:
@@ -225,41 +230,41 @@ def held_in(
                     f"(fields={rest})"
                 )
             continue
-        part = held.parts[each.name] = Part(each)
+        part = held.parts[each.name] = ArrowPart(each)
         row = 0
         for batch in batches:
-            _take(source, batch, part, row, nulls, each.name == named)
+            _add_batch(source, batch, part, row, nulls, each.name == named)
             row += batch.rows
     return held
 
 
-def moved(held: Held, start: int) -> Held:
-    """The same where the table does not begin at the start of its file."""
+def shift_places(held: ArrowContent, start: int) -> ArrowContent:
+    """Shift all places, for a table that does not begin at the start of its file."""
     for part in held.parts.values():
         part.bases = [base + start for base in part.bases]
         part.offset = [offset + start for offset in part.offset]
-        part.pieces = [[(at + start, length) for at, length in each] for each in part.pieces]
+        part.pieces = [[(at + start, length) for at, length in piece] for piece in part.pieces]
     return held
 
 
-def _take(
-    source: StoreFile, batch: Batch, part: Part, row: int, nulls: str, is_label: bool
+def _add_batch(
+    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, nulls: str, is_label: bool
 ) -> None:
-    """What one batch holds of a column."""
+    """Add the values of a column in one batch to its part."""
     column, rows = part.column, batch.rows
 
     def node(number: int) -> int:
-        """The nulls of a node."""
+        """Count the nulls of a node."""
         if number >= len(batch.nodes):
             raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
-        held, found = (int(each) for each in batch.nodes[number])
-        if not 0 <= found <= held or (number in column.nodes and held != rows):
+        held, null_count = (int(each) for each in batch.nodes[number])
+        if not 0 <= null_count <= held or (number in column.nodes and held != rows):
             raise source.flaw(
                 batch.at,
-                f"column {column.name!r} has {held:,} rows and {found:,} nulls, in a "
+                f"column {column.name!r} has {held:,} rows and {null_count:,} nulls, in a "
                 f"batch of {rows:,} rows: write the file again",
             )
-        return found
+        return null_count
 
     if any(node(number) for number in column.inner):
         raise source.flaw(batch.at, f"column {column.name!r} has nulls inside of lists: fill them")
@@ -270,7 +275,7 @@ def _take(
     ]
     missing = None
     if masks:
-        missing = _nulls(source, batch, masks, rows)
+        missing = _read_nulls(source, batch, masks, rows)
         if part.first_null < 0:
             part.first_null = row + int(np.argmax(missing))
         part.nulls += int(np.count_nonzero(missing))
@@ -282,16 +287,18 @@ def _take(
     if is_label and column.kind == "fixed":
         size = rows * column.dtype.itemsize
         if not batch.compression and size > first[1]:
-            raise source.flaw(first[0], f"{first[1]:,} bytes of labels for {rows:,} rows")
-        data = _plain(source, batch, first, size)
+            raise source.flaw(first[0], f"there are {first[1]:,} bytes of labels for {rows:,} rows")
+        data = _read_buffer(source, batch, first, size)
         if len(data) < size:
-            raise source.flaw(first[0], f"{len(data):,} bytes of labels for {rows:,} rows")
+            raise source.flaw(
+                first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows"
+            )
         values = np.frombuffer(data, column.dtype, rows)
-        part.labels.append(choice.labels(source.path, column.name, values))
+        part.labels.append(choice.convert_labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
         part.pieces.append([*masks, *extents])
     elif column.kind == "fixed":
-        size = rows * _row_bytes(column)
+        size = rows * _count_row_bytes(column)
         if size > first[1]:
             raise source.flaw(
                 first[0],
@@ -299,50 +306,54 @@ def _take(
             )
         part.bases.append(first[0])
     else:
-        offset, length = _varied(source, column, first, extents[1], rows)
+        offset, length = _read_varied(source, column, first, extents[1], rows)
         if missing is not None:
             length[missing] = 0
         part.offset.append(offset)
         part.length.append(length)
 
 
-def _row_bytes(column: Column) -> int:
-    found = Field("", column.dtype, column.shape).nbytes
-    assert found is not None
-    return found
+def _count_row_bytes(column: ArrowColumn) -> int:
+    row_bytes = Field("", column.dtype, column.shape).nbytes
+    assert row_bytes is not None
+    return row_bytes
 
 
-def _plain(
-    source: StoreFile, batch: Batch, extent: tuple[int, int], size: int
+def _read_buffer(
+    source: StoreFile, batch: RecordBatch, extent: tuple[int, int], size: int
 ) -> bytes | memoryview:
-    """A buffer's bytes, decompressed."""
+    """Read a buffer and decompress it."""
     try:
-        return codec.plain(batch.compression, source.read(*extent), size)
+        return codec.decompress_buffer(batch.compression, source.read(*extent), size)
     except UsageError:
         raise
     except ValueError as error:
         raise source.flaw(extent[0], f"a buffer is damaged: {error}: write it again") from None
 
 
-def _nulls(
-    source: StoreFile, batch: Batch, masks: list[tuple[int, int]], rows: int
+def _read_nulls(
+    source: StoreFile, batch: RecordBatch, masks: list[tuple[int, int]], rows: int
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are null."""
+    """Read the mask of the null rows."""
     size = -(-rows // 8)
     missing = np.zeros(rows, np.bool_)
     for place, length in masks:
-        data = _plain(source, batch, (place, length), size)
+        data = _read_buffer(source, batch, (place, length), size)
         if len(data) < size:
-            raise source.flaw(place, f"{len(data):,} bytes of validity for {rows:,} rows")
+            raise source.flaw(place, f"there are {len(data):,} bytes of validity for {rows:,} rows")
         bits = np.unpackbits(np.frombuffer(data, np.uint8, size), bitorder="little")
         missing |= bits[:rows] == 0
     return missing
 
 
-def _varied(
-    source: StoreFile, column: Column, offsets: tuple[int, int], data: tuple[int, int], rows: int
+def _read_varied(
+    source: StoreFile,
+    column: ArrowColumn,
+    offsets: tuple[int, int],
+    data: tuple[int, int],
+    rows: int,
 ) -> tuple[Int, Int]:
-    """Where each row's bytes lie."""
+    """Read the place and length of each row's bytes."""
     place, held = offsets
     size = (rows + 1) * column.width
     if held < size:
@@ -351,15 +362,15 @@ def _varied(
         )
     read = source.read(place, size)
     if len(read) < size:
-        raise source.flaw(place, "the file ends in the offsets: it was cut")
+        raise source.flaw(place, "the file ends in the offsets: it is truncated")
     values = np.frombuffer(read, f"<i{column.width}").astype(np.int64)
     itemsize = column.dtype.itemsize
     length = np.diff(values)
     if int(values[0]) < 0 or (length < 0).any() or int(values[-1]) > data[1] // itemsize:
         raise source.flaw(
             place,
-            f"the offsets of {column.name!r} fall, or lead beyond its {data[1]:,} bytes: the file "
-            f"is damaged",
+            f"the offsets of {column.name!r} are not ascending, or lead beyond its {data[1]:,} "
+            f"bytes: the file is damaged",
         )
     return data[0] + values[:-1] * itemsize, length * itemsize
 
@@ -367,28 +378,31 @@ def _varied(
 # -- all files -------------------------------------------------------------------------------------
 
 
-def _agreed(files: Files, held: list[Held]) -> dict[str, list[Part]]:
-    """The columns of all files, which must be the same."""
+def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[ArrowPart]]:
+    """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
     compression = next((each.compression for each in held if each.rows), "")
-    for number, each in enumerate(held):
-        for name in {**first.parts, **each.parts}:
-            ours, theirs = first.parts.get(name), each.parts.get(name)
+    for number, content in enumerate(held):
+        for name in {**first.parts, **content.parts}:
+            ours, theirs = first.parts.get(name), content.parts.get(name)
             if ours is None or theirs is None or ours.column.plain != theirs.column.plain:
                 raise FormatError(
                     f"{files.path(number)}: column {name!r} is not the same as in "
                     f"{files.path(0)}: open files of one schema"
                 )
-        if each.rows and each.compression != compression:
+        if content.rows and content.compression != compression:
             raise FormatError(
-                f"{files.path(number)} is of compression {each.compression or 'none'}, and others "
+                f"{files.path(number)} is of compression {content.compression or 'none'}, and "
+                f"others "
                 f"are of {compression or 'none'}: write them alike"
             )
     return {name: [each.parts[name] for each in held] for name in first.parts}
 
 
-def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, nulls: str) -> None:
-    """FormatError at the first null that has no place among samples."""
+def _check_nulls(
+    files: Files, held: list[ArrowContent], parts: list[ArrowPart], name: str, nulls: str
+) -> None:
+    """Check for nulls that cannot be a sample: FormatError at the first."""
     fixed = parts[0].column.kind != "varied"
     for file, part in enumerate(parts):
         if part.nulls and (nulls == "error" or fixed):
@@ -400,10 +414,12 @@ def _check_nulls(files: Files, held: list[Held], parts: list[Part], name: str, n
             )
 
 
-def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, Layout]:
-    """One column of all files."""
+def _make_field(
+    files: Files, held: list[ArrowContent], parts: list[ArrowPart]
+) -> tuple[Field, Layout]:
+    """Make the field and layout of one column of all files."""
     column = parts[0].column
-    made = Field(column.name, column.dtype, column.shape)
+    field = Field(column.name, column.dtype, column.shape)
     if any(part.pieces for part in parts):
         compression = next(each.compression for each in held if each.rows)
         options = {
@@ -413,8 +429,8 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
             "shape": None if column.shape is None else list(column.shape),
             "width": column.width,
         }
-        first = counted([rows for each in held for rows in each.rows])
-        layout = Chunked(first, _bands(parts))
+        first = number_first([rows for each in held for rows in each.rows])
+        layout = Chunked(first, _lay_out_chunks(parts))
         return Field(column.name, column.dtype, column.shape, Codec("arrow", options)), layout
     counts = np.array([sum(each.rows) for each in held], np.int64)
     file = np.repeat(np.arange(len(held), dtype=np.uint32), counts)
@@ -422,33 +438,33 @@ def _field(files: Files, held: list[Held], parts: list[Part]) -> tuple[Field, La
         none = [np.zeros(0, np.int64)]
         offset = np.concatenate([*none, *(one for part in parts for one in part.offset)])
         length = np.concatenate([*none, *(one for part in parts for one in part.length)])
-        return made, RowTable(file, offset, length)
-    size = _row_bytes(column)
+        return field, RowTable(file, offset, length)
+    size = _count_row_bytes(column)
     if all(len(part.bases) <= 1 for part in parts):
         base = np.array([part.bases[0] if part.bases else 0 for part in parts], np.int64)
-        return made, Fixed(counted(counts.tolist()), base, size)
-    rows = [rows for each in held for rows in each.rows]
-    first = counted(rows)
+        return field, Fixed(number_first(counts.tolist()), base, size)
+    rows = [rows for content in held for rows in content.rows]
+    first = number_first(rows)
     inside = np.arange(int(first[-1])) - np.repeat(first[:-1], rows)
     bases = np.array([base for part in parts for base in part.bases], np.int64)
     offset = np.repeat(bases, rows) + inside * size
-    return made, RowTable(file, offset, np.full(len(offset), size, np.int64))
+    return field, RowTable(file, offset, np.full(len(offset), size, np.int64))
 
 
-def _bands(parts: list[Part]) -> Pieces:
-    """The buffers of each batch."""
-    bands = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
-    extents = [extent for _, pieces in bands for extent in pieces]
+def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
+    """Lay out the buffers of each batch as compressed chunks."""
+    chunks = [(file, pieces) for file, part in enumerate(parts) for pieces in part.pieces]
+    extents = [extent for _, pieces in chunks for extent in pieces]
     table = np.array(extents, np.int64).reshape(-1, 2)
-    counts = [len(pieces) for _, pieces in bands]
-    file = np.repeat(np.array([file for file, _ in bands], np.uint32), counts)
-    return Pieces(counted(counts), file, table[:, 0].copy(), table[:, 1].copy())
+    counts = [len(pieces) for _, pieces in chunks]
+    file = np.repeat(np.array([file for file, _ in chunks], np.uint32), counts)
+    return Pieces(number_first(counts), file, table[:, 0].copy(), table[:, 1].copy())
 
 
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _label_of_columns(columns: Mapping[str, Column], label: str | None) -> str | None:
+def _find_label(columns: Mapping[str, ArrowColumn], label: str | None) -> str | None:
     if label is not None:
         return label or None
     return next(
@@ -457,23 +473,26 @@ def _label_of_columns(columns: Mapping[str, Column], label: str | None) -> str |
     )
 
 
-def _is_label(column: Column) -> bool:
+def _is_label(column: ArrowColumn) -> bool:
     return column.kind == "fixed" and column.shape == () and column.dtype.kind in "iu"
 
 
-def _label_of(held: Held, columns: Sequence[str] | None, label: str | None) -> str | None:
-    """The column of labels, or None."""
-    found = {name: part.column for name, part in held.parts.items()}
-    named = _label_of_columns(found, label)
-    if named is not None and not _is_label(found[named]):
+def _choose_label(
+    held: ArrowContent, columns: Sequence[str] | None, label: str | None
+) -> str | None:
+    """Return the name of the column of labels, or None."""
+    columns_by_name = {name: part.column for name, part in held.parts.items()}
+    named = _find_label(columns_by_name, label)
+    if named is not None and not _is_label(columns_by_name[named]):
         raise UsageError(
-            f"label is {named!r}, a column of {found[named].dtype}: labels are single integers"
+            f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
+            f"integers"
         )
     return named
 
 
-def _classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
-    """The names of classes that `datasets` keeps in the metadata, if they fit."""
+def _read_classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | None:
+    """Return the names of classes that `datasets` keeps in the metadata, if they fit."""
     try:
         features = json.loads(schema.metadata["huggingface"])["info"]["features"]
         names = features[name]["names"]

@@ -1,4 +1,4 @@
-"""What the messages of an Arrow stream or file say: columns, and where the buffers of batches are.
+"""Messages of an Arrow stream or file: the columns, and the places of the batches' buffers.
 
 A file (Feather too) is "ARROW1", padding, the messages of a stream, a footer that lists them, its
 length, "ARROW1". A message is a marker, the length of its metadata, the metadata, and a body in
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import FormatError
-from .flatbuffer import Table
+from .flatbuffer import FlatTable
 
 if TYPE_CHECKING:
     from ...engine import StoreFile
@@ -28,10 +28,10 @@ _V4, _V5 = 3, 4
 _COLUMNS_MAX = 10_000
 _DEPTH_MAX = 32
 _PEEKED_BYTES = 4096
-"""Read at once with a message's length: the metadata of most batches are shorter."""
+"""Bytes read together with a message's length: the metadata of most batches are shorter."""
 
 PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
-"""Of a field node (rows, nulls) and of a buffer (offset, length)."""
+"""Type of a field node (rows, nulls) and of a buffer (offset, length)."""
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("_", "<i4"), ("body", "<i8")])
 
 Kind = Literal["fixed", "varied", "bits"]
@@ -53,7 +53,7 @@ _BUFFERS = {
 
 
 @dataclass(frozen=True)
-class Column:
+class ArrowColumn:
     """One column, or one part of a struct, as a field of samples.
 
     name:     of a part: the names of the structs, and its own, with dots between.
@@ -62,11 +62,11 @@ class Column:
     width:    bytes of an offset.
     nodes:    numbers of the field nodes whose nulls are nulls of this column: its own, the last,
               and those of the structs around it.
-    inner:    numbers of the nodes of the elements of lists, which must not have nulls.
+    inner:    numbers of the nodes of the lists' elements, which must not have nulls.
     validity: numbers of the buffers with the validity of `nodes`.
     buffer:   number of its first buffer of values; `views` columns before it have a varying
               number of buffers.
-    refused:  why it cannot be read, or "".
+    refused:  the reason why it cannot be read, or "".
     """
 
     name: str
@@ -83,23 +83,24 @@ class Column:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """What must be the same in all files."""
+        """Properties that must be the same in all files."""
         return self.kind, self.dtype.str, self.shape, self.refused
 
 
 class Schema(NamedTuple):
     """The columns of a file, and its metadata."""
 
-    columns: list[Column]
+    columns: list[ArrowColumn]
     metadata: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """One record batch.
 
-    start, body:  where its body begins in the file, and how long that is.
-    rows:         of the batch.
+    at:           byte of the file where its message begins.
+    start, body:  byte of the file where its body begins, and the body's length.
+    rows:         their number.
     nodes, buffers:  as in the metadata, see PAIR; offsets are from the start of the body.
     compression:  "lz4", "zstd" or "".
     views:        buffers of each view column.
@@ -115,7 +116,7 @@ class Batch:
     views: npt.NDArray[Any]
 
     def buffer(self, number: int, views: int, source: StoreFile) -> tuple[int, int]:
-        """Where a buffer begins in the file, and its length; FormatError unless it is there."""
+        """Return the start of a buffer in the file, and its length; FormatError unless it fits."""
         number += int(self.views[:views].sum())
         if not 0 <= number < len(self.buffers):
             raise source.flaw(self.at, f"the record batch has no buffer {number}: write it again")
@@ -129,10 +130,10 @@ class Batch:
         return self.start + offset, length
 
 
-def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
-    """The schema of a stream or file, and its batches in order; or FormatError."""
+def read_messages(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
+    """Read the schema of a stream or file, and its batches in order; or FormatError."""
     try:
-        return _file(source) if source.read(0, 6) == MAGIC else _stream(source)
+        return _read_file(source) if source.read(0, 6) == MAGIC else _read_stream(source)
     except (ValueError, IndexError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
@@ -141,22 +142,23 @@ def messages(source: StoreFile) -> tuple[Schema, list[Batch]]:
         ) from None
 
 
-def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
+def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     size = source.size
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
         raise source.flaw(
-            max(size - 6, 0), "an Arrow file ends with ARROW1, and this one does not: it was cut"
+            max(size - 6, 0),
+            "an Arrow file ends with ARROW1, but this one does not: it is truncated",
         )
     length = int.from_bytes(tail[:4], "little", signed=True)
     if not 4 <= length <= min(size - 18, 64 * limits.header_bytes_max):
         raise source.flaw(size - 10, f"the footer has {length:,} bytes: the file is damaged")
-    footer = Table.root(source.read(size - 10 - length, length))
+    footer = FlatTable.root(source.read(size - 10 - length, length))
     _check_version(footer.integer(0, 2), source, size - 10 - length)
     table = footer.table(1)
     if table is None:
         raise source.flaw(size - 10 - length, "the footer has no schema: write the file again")
-    schema = _schema(table, source)
+    schema = _parse_schema(table, source)
     end = size - 10 - length
     batches = []
     last = 8
@@ -165,26 +167,28 @@ def _file(source: StoreFile) -> tuple[Schema, list[Batch]]:
         if at < last or metadata < 8 or body < 0 or at > end - metadata - body:
             raise source.flaw(
                 end,
-                f"the footer says a batch of {metadata:,} + {body:,} bytes at byte {at:,}, which "
+                f"the footer lists a batch of {metadata:,} + {body:,} bytes at byte {at:,}, which "
                 f"overlaps another or lies outside: write the file again",
             )
         last = at + metadata + body
     for at, metadata, _, body in blocks.tolist():
         message = source.read(at, metadata)
-        held = _message(message, source, at)
+        held = _parse_message(message, source, at)
         if held is None or held.kind != _BATCH or held.body != body:
-            raise source.flaw(at, "the footer says a batch here, and there is none")
-        batches.append(_batch(held, source, at, at + metadata))
+            raise source.flaw(
+                at, "the footer lists a batch here, but there is none: write the file again"
+            )
+        batches.append(_parse_batch(held, source, at, at + metadata))
     return schema, batches
 
 
-def _stream(source: StoreFile) -> tuple[Schema, list[Batch]]:
+def _read_stream(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     at, schema, batches = 0, None, []
-    for at, held in _walk(source):
+    for at, held in _walk_stream(source):
         if held.kind == _SCHEMA and schema is None:
-            schema = _schema(held.header, source)
+            schema = _parse_schema(held.header, source)
         elif held.kind == _BATCH and schema is not None:
-            batches.append(_batch(held, source, at, at + 8 + held.length))
+            batches.append(_parse_batch(held, source, at, at + 8 + held.length))
         elif held.kind != _DICTIONARY or schema is None:
             raise source.flaw(at, f"a message of kind {held.kind} out of place: write it again")
     if schema is None:
@@ -194,20 +198,20 @@ def _stream(source: StoreFile) -> tuple[Schema, list[Batch]]:
 
 class _Message(NamedTuple):
     kind: int
-    header: Table
+    header: FlatTable
     body: int
     length: int
 
 
-def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
-    """The messages of a stream, each with where it begins; it must end with the end marker."""
+def _walk_stream(source: StoreFile) -> Iterator[tuple[int, _Message]]:
+    """Yield the messages of a stream, each with its place; the stream must have its end marker."""
     at, size = 0, source.size
     while True:
         head = source.read(at, min(_PEEKED_BYTES, size - at))
         if len(head) < 8:
             raise source.flaw(
                 at,
-                "the stream ends without its end marker: it was cut, or its writer was not closed",
+                "the stream ends without its end marker: it is truncated, or was not closed",
             )
         length = int.from_bytes(head[4:8], "little", signed=True)
         if head[:4] != MARKER:
@@ -224,9 +228,9 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
             return
         if not 0 < length <= min(size - at - 8, 64 * limits.header_bytes_max):
             raise source.flaw(
-                at, f"metadata of {length:,} bytes, {size - at - 8:,} are left: the file was cut"
+                at, f"metadata of {length:,} bytes, but {size - at - 8:,} are left: it is truncated"
             )
-        held = _message(
+        held = _parse_message(
             head if length + 8 <= len(head) else source.read(at, 8 + length), source, at
         )
         if held is None:
@@ -234,18 +238,18 @@ def _walk(source: StoreFile) -> Iterator[tuple[int, _Message]]:
         if not 0 <= held.body <= size - at - 8 - length:
             left = size - at - 8 - length
             raise source.flaw(
-                at, f"a body of {held.body:,} bytes, {max(left, 0):,} are left: the file was cut"
+                at, f"a body of {held.body:,} bytes, but {max(left, 0):,} are left: it is truncated"
             )
         yield at, held
         at += 8 + length + held.body
 
 
-def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
-    """What a message says; `data` begins with its marker."""
+def _parse_message(data: bytes, source: StoreFile, at: int) -> _Message | None:
+    """Parse a message; `data` begins with its marker. None if there is none."""
     length = int.from_bytes(data[4:8], "little", signed=True)
     if data[:4] != MARKER or not 0 < length <= len(data) - 8:
         return None
-    table = Table.root(data[8 : 8 + length])
+    table = FlatTable.root(data[8 : 8 + length])
     _check_version(table.integer(0, 2), source, at)
     header = table.table(2)
     if header is None:
@@ -255,10 +259,10 @@ def _message(data: bytes, source: StoreFile, at: int) -> _Message | None:
 
 def _check_version(version: int, source: StoreFile, at: int) -> None:
     if version not in (_V4, _V5):
-        raise source.flaw(at, f"Arrow metadata version {version + 1}, 4 and 5 are read")
+        raise source.flaw(at, f"Arrow metadata of version {version + 1}: only 4 and 5 can be read")
 
 
-def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
+def _parse_batch(held: _Message, source: StoreFile, at: int, start: int) -> RecordBatch:
     header = held.header
     rows = header.integer(0, 8)
     compression = header.table(3)
@@ -273,7 +277,7 @@ def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
     views = header.structs(4, "<i8")
     if ((views < 0) | (views > _COLUMNS_MAX)).any():
         raise source.flaw(at, "a view column with too many buffers: the file is damaged")
-    return Batch(
+    return RecordBatch(
         at, start, held.body, rows, header.structs(1, PAIR), header.structs(2, PAIR), method, views
     )
 
@@ -281,40 +285,40 @@ def _batch(held: _Message, source: StoreFile, at: int, start: int) -> Batch:
 # -- schema ----------------------------------------------------------------------------------------
 
 
-def _schema(table: Table, source: StoreFile) -> Schema:
+def _parse_schema(table: FlatTable, source: StoreFile) -> Schema:
     if table.integer(0, 2):
         raise FormatError(
-            f"{source.path} is of big-endian Arrow, which nothing writes today: write it again on "
-            f"this machine"
+            f"{source.path} is big-endian Arrow, which cannot be read: write it again on this "
+            f"machine"
         )
-    walk = _Walk()
+    walk = _ColumnCounter()
     for each in table.tables(1):
         walk.column(each, "", (), (), 0)
     pairs = {each.text(0): each.text(1) for each in table.tables(2)}
     return Schema(walk.columns, pairs)
 
 
-class _Walk:
-    """Counts nodes and buffers over the columns, depth first, as the batches have them."""
+class _ColumnCounter:
+    """Counter of nodes and buffers over the columns, depth first, in the order of the batches."""
 
     def __init__(self) -> None:
-        self.columns: list[Column] = []
+        self.columns: list[ArrowColumn] = []
         self.node = self.buffer = self.views = self.seen = 0
 
     def column(
         self,
-        field: Table,
+        field: FlatTable,
         around: str,
         nodes: tuple[int, ...],
         validity: tuple[tuple[int, int], ...],
         depth: int,
     ) -> None:
-        """Take up one column, with the parts of a struct."""
+        """Add one column, or the parts of a struct."""
         name = around + field.text(0)
         kind = self._type(field, depth)
         nodes = (*nodes, self.node)
         validity = (*validity, (self.buffer, self.views))
-        own = Column(
+        own = ArrowColumn(
             name,
             nodes=nodes,
             validity=validity,
@@ -333,7 +337,7 @@ class _Walk:
             for child in field.tables(5):
                 self.column(child, f"{name}.", nodes, validity, depth + 1)
             return
-        simple = _simple(kind, header)
+        simple = _map_simple(kind, header)
         if kind == "fixed-size list" or kind in ("list", "large list"):
             self.columns.append(self._list(own, kind, field, header, depth))
             return
@@ -346,9 +350,9 @@ class _Walk:
             self.columns.append(replace(own, **simple))
 
     def _list(
-        self, own: Column, kind: str, field: Table, header: Table | None, depth: int
-    ) -> Column:
-        """A list of numbers: of one length, or of many."""
+        self, own: ArrowColumn, kind: str, field: FlatTable, header: FlatTable | None, depth: int
+    ) -> ArrowColumn:
+        """Make the column of lists of numbers, of one length or of varying lengths."""
         children = field.tables(5)
         self._count(kind)
         if len(children) != 1:
@@ -367,27 +371,27 @@ class _Walk:
             depth += 1
             inner.append(self.node)
             element = self._type(child, depth + 1)
-        found = _simple(element, child.table(3))
+        simple = _map_simple(element, child.table(3))
         data, views = self.buffer + 1, self.views
         self._skip(child, depth + 1)
-        if child.table(4) is not None or isinstance(found, str) or found["kind"] != "fixed":
+        if child.table(4) is not None or isinstance(simple, str) or simple["kind"] != "fixed":
             return replace(own, refused=f"holds lists of {element}: use lists of numbers")
-        dtype = found.get("dtype", own.dtype)  # bytes, of fixed-size binary
+        dtype = simple.get("dtype", own.dtype)  # bytes, of fixed-size binary
         if kind == "fixed-size list":
-            shape = (*sizes, *found.get("shape", ()))
+            shape = (*sizes, *simple.get("shape", ()))
             if min(sizes) < 1:
                 return replace(own, refused=f"holds lists of {min(sizes)} elements")
             return replace(
                 own, dtype=dtype, shape=shape, inner=tuple(inner), buffer=data, views=views
             )
-        if found.get("shape"):
+        if simple.get("shape"):
             return replace(own, refused=f"holds lists of {element}: use lists of numbers")
         width = 4 if kind == "list" else 8
         # Offsets are its own second buffer, the values those of its child, two further on.
         return replace(own, kind="varied", dtype=dtype, shape=None, width=width, inner=tuple(inner))
 
-    def _skip(self, field: Table, depth: int) -> None:
-        """Count what lies in a column that is not read."""
+    def _skip(self, field: FlatTable, depth: int) -> None:
+        """Count the nodes and buffers of a column that is not read."""
         kind = self._type(field, depth)
         if field.table(4) is not None:
             self._count("int")
@@ -396,7 +400,7 @@ class _Walk:
         for child in field.tables(5):
             self._skip(child, depth + 1)
 
-    def _type(self, field: Table, depth: int) -> str:
+    def _type(self, field: FlatTable, depth: int) -> str:
         self.seen += 1
         if depth > _DEPTH_MAX or self.seen > 4 * _COLUMNS_MAX:
             raise ValueError(f"columns nested deeper than {_DEPTH_MAX}, or too many")
@@ -405,7 +409,7 @@ class _Walk:
             raise ValueError(f"a column of unknown type {number}")
         return _TYPES[number]
 
-    def _count(self, kind: str, header: Table | None = None) -> None:
+    def _count(self, kind: str, header: FlatTable | None = None) -> None:
         self.node += 1
         self.buffer += _BUFFERS.get(kind, 2)
         if kind == "union" and header is not None and header.integer(0, 2):
@@ -413,8 +417,8 @@ class _Walk:
         self.views += kind in ("binary view", "utf8 view")
 
 
-def _simple(kind: str, header: Table | None) -> dict[str, Any] | str:
-    """What a column of a simple type is to samples, or why it cannot be read."""
+def _map_simple(kind: str, header: FlatTable | None) -> dict[str, Any] | str:
+    """Map a simple type to attributes of `ArrowColumn`, or to the reason of its refusal."""
 
     def number(slot: int, size: int, default: int = 0) -> int:
         return default if header is None else header.integer(slot, size, default)
@@ -446,4 +450,4 @@ def _simple(kind: str, header: Table | None) -> dict[str, Any] | str:
         return {"kind": "fixed", "dtype": np.dtype("<i8" if number(0, 2, 1) else "<i4")}
     if kind == "time":
         return {"kind": "fixed", "dtype": np.dtype("<i8" if number(1, 4, 32) == 64 else "<i4")}
-    return f"is of type {kind}, which has no place of its own for a sample: cast it"
+    return f"is of type {kind}, in which a sample has no place of its own: cast it"

@@ -1,4 +1,4 @@
-"""CRC-32C of a few bytes: headers and indexes, where they are parsed. Bulk data is the core's."""
+"""CRC-32C of a few bytes, for headers and indexes while parsing. The core does bulk data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 
 
-def crc32c(data: bytes) -> int:
-    """CRC-32C (reflected, all ones at first and at last)."""
-    table = _table()
+def compute_crc32c(data: bytes) -> int:
+    """Compute CRC-32C (reflected; the state begins as all ones and is inverted at the end)."""
+    table = _make_table()
     state = 0xFFFFFFFF
     for byte in data:
         state = state >> 8 ^ table[(state ^ byte) & 255]
@@ -17,11 +17,11 @@ def crc32c(data: bytes) -> int:
 
 
 @functools.cache
-def _table() -> tuple[int, ...]:
-    return tuple(map(_of_byte, range(256)))
+def _make_table() -> tuple[int, ...]:
+    return tuple(map(_compute_entry, range(256)))
 
 
-def _of_byte(value: int) -> int:
+def _compute_entry(value: int) -> int:
     for _ in range(8):
         value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
     return value

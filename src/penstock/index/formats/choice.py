@@ -1,8 +1,8 @@
-"""Containers of named columns or arrays: which become fields, and which one is the label.
+"""Choice of the columns or arrays that become fields, and of the one that is the label.
 
 fields:  names of the columns to read, in this order; by default all.
-label:   the column of integers that is the label; by default "label" or "labels", where there
-         is such a column; "" for none. The label is `batch["label"]`, int64, and no field.
+label:   the column of integers that is the label; by default "label" or "labels", if there is
+         such a column; "" for none. The label is `batch["label"]`, int64, and no field.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ OPTIONS = ("fields", "label")
 DEFAULTS = ("label", "labels")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = {name: value for name, value in options.items() if value is not None}
-    if "fields" in found:
-        given = found["fields"]
-        names = [given] if isinstance(given, str) else given
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = {name: value for name, value in options.items() if value is not None}
+    if "fields" in normalized:
+        fields = normalized["fields"]
+        names = [fields] if isinstance(fields, str) else fields
         if not isinstance(names, Sequence) or not names or not all(map(_is_name, names)):
-            raise UsageError(f"fields is {given!r}: give names, such as ['image', 'mask']")
+            raise UsageError(f"fields is {fields!r}: give names, such as ['image', 'mask']")
         if len(set(names)) < len(names):
-            raise UsageError(f"fields is {given!r}: name each once")
-        found["fields"] = list(names)
-    _check_label(found)
-    return found
+            raise UsageError(f"fields is {fields!r}: name each once")
+        normalized["fields"] = list(names)
+    _check_label(normalized)
+    return normalized
 
 
-def canonical_arrays(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for arrays that have paths: `dataset` is the path of one, `fields` names some.
+def normalize_array_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of arrays that have paths, in canonical form.
 
-    `fill`, which is False by default, is for chunks that are not there.
+    `dataset` is the path of one array, `fields` names several. `fill`, False by default, fills
+    chunks that do not exist.
     """
-    found = {name: value for name, value in options.items() if value is not None}
-    if "dataset" in found and not _is_name(found["dataset"]):
-        raise UsageError(f"dataset is {found['dataset']!r}: give the path of an array")
-    if "fields" in found:
-        fields = found["fields"]
-        if "dataset" in found:
+    normalized = {name: value for name, value in options.items() if value is not None}
+    if "dataset" in normalized and not _is_name(normalized["dataset"]):
+        raise UsageError(f"dataset is {normalized['dataset']!r}: give the path of an array")
+    if "fields" in normalized:
+        fields = normalized["fields"]
+        if "dataset" in normalized:
             raise UsageError("dataset= and fields= exclude each other: choose one")
         if not isinstance(fields, Mapping) or not fields:
             raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
         if not all(_is_name(key) and _is_name(value) for key, value in fields.items()):
             raise UsageError(f"fields is {fields!r}: give {{field: path of an array}}")
-        found["fields"] = dict(fields)
-    _check_label(found)
-    switch(found, "fill", False)
-    return found
+        normalized["fields"] = dict(fields)
+    _check_label(normalized)
+    check_switch(normalized, "fill", False)
+    return normalized
 
 
-def switch(options: dict[str, Any], name: str, default: bool) -> None:
-    """An option that is True or False: checked, and left out where it is the default."""
+def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
+    """Check an option that is True or False, and leave it out if it has its default."""
     value = options.get(name, default)
     if not isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}: use True or False")
@@ -67,12 +68,14 @@ def switch(options: dict[str, Any], name: str, default: bool) -> None:
         options.pop(name, None)
 
 
-def nulls(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with `nulls` in its one spelling."""
+def normalize_nulls(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with `normalize_nulls` checked, and left out if it has its default."""
     value = options.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
-    return {name: given for name, given in options.items() if (name, given) != ("nulls", "error")}
+    return {
+        name: setting for name, setting in options.items() if (name, setting) != ("nulls", "error")
+    }
 
 
 def _check_label(options: Mapping[str, Any]) -> None:
@@ -85,14 +88,14 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value != "" and "\0" not in value
 
 
-def chosen(
+def choose_columns(
     path: str,
     columns: Sequence[str],
     integers: Collection[str],
     fields: Sequence[str] | None,
     label: str | None,
 ) -> tuple[list[str], str | None]:
-    """The names of the fields, and of the label; UsageError where a column is not there.
+    """Choose the fields and the label; UsageError if a named column does not exist.
 
     integers:  the columns that hold one integer a sample.
     """
@@ -117,18 +120,18 @@ def chosen(
     return names, label or None
 
 
-def by_name(path: str, names: Sequence[str]) -> dict[str, int]:
-    """The number of each column; FormatError where two share a name."""
-    found: dict[str, int] = {}
+def number_columns(path: str, names: Sequence[str]) -> dict[str, int]:
+    """Number the columns by name; FormatError if two share a name."""
+    numbers: dict[str, int] = {}
     for number, name in enumerate(names):
-        if name in found:
+        if name in numbers:
             raise FormatError(f"{path} has two columns {name!r}: rename one")
-        found[name] = number
-    return found
+        numbers[name] = number
+    return numbers
 
 
-def labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
-    """A column of integers as labels; FormatError where one does not fit 63 bits."""
+def convert_labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
+    """Convert a column of integers to labels; FormatError if one does not fit 63 bits."""
     if values.dtype.kind == "u" and values.itemsize == 8 and len(values):
         most = int(values.max())
         if most >= 1 << 63:

@@ -1,8 +1,8 @@
-"""Flatbuffers, read with every position checked: the metadata of Arrow files.
+"""Reader of flatbuffers, the metadata of Arrow files, which checks every position.
 
-A table begins with the signed distance back to its vtable, which says how long itself and the
-table are and where in the table each slot is (0: the default). Everything else is reached by
-unsigned distances forward, so that nothing can contain itself. ValueError where bytes are missing.
+A table begins with the signed distance back to its vtable. The vtable holds its own length, that of
+the table, and the place of each slot in the table (0: the default). Everything else is reached by
+unsigned distances forward, so that nothing can contain itself. ValueError if bytes are missing.
 """
 
 from __future__ import annotations
@@ -13,70 +13,72 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Table:
+class FlatTable:
     """One table of a buffer."""
 
     __slots__ = ("_at", "_data", "_slots")
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at = data, at
-        vtable = at - _integer(data, at, 4, True)
-        size = _integer(data, vtable, 2)
+        vtable = at - _read_integer(data, at, 4, True)
+        size = _read_integer(data, vtable, 2)
         if size < 4 or size % 2 or vtable + size > len(data):
             raise ValueError(f"a vtable of {size} bytes at {vtable}")
         self._slots = np.frombuffer(data, "<u2", size // 2, vtable).tolist()
 
     @classmethod
-    def root(cls, data: bytes) -> Table:
-        """The table that a buffer is of."""
-        return cls(data, _integer(data, 0, 4))
+    def root(cls, data: bytes) -> FlatTable:
+        """Return the root table of a buffer."""
+        return cls(data, _read_integer(data, 0, 4))
 
     def _place(self, slot: int) -> int:
-        """Where a slot's value lies; 0 where it has the default."""
+        """Return the place of a slot's value; 0 if it has the default."""
         slots = self._slots
         if slot + 2 >= len(slots) or not slots[slot + 2]:
             return 0
         return int(self._at + slots[slot + 2])
 
     def integer(self, slot: int, size: int, default: int = 0) -> int:
-        """A signed integer of so many bytes."""
+        """Return a signed integer of `size` bytes."""
         place = self._place(slot)
-        return _integer(self._data, place, size, True) if place else default
+        return _read_integer(self._data, place, size, True) if place else default
 
-    def table(self, slot: int) -> Table | None:
-        """A table, or None."""
+    def table(self, slot: int) -> FlatTable | None:
+        """Return a table, or None."""
         place = self._place(slot)
-        return Table(self._data, place + _integer(self._data, place, 4)) if place else None
+        return FlatTable(self._data, place + _read_integer(self._data, place, 4)) if place else None
 
     def _vector(self, slot: int, itemsize: int) -> tuple[int, int]:
-        """Where a vector's elements begin, and how many there are."""
+        """Return the start of a vector's elements, and their number."""
         place = self._place(slot)
         if not place:
             return 0, 0
-        start = place + _integer(self._data, place, 4)
-        count = _integer(self._data, start, 4)
+        start = place + _read_integer(self._data, place, 4)
+        count = _read_integer(self._data, start, 4)
         if start + 4 + count * itemsize > len(self._data):
             raise ValueError(f"a vector of {count:,} elements at {start}")
         return start + 4, count
 
-    def tables(self, slot: int) -> list[Table]:
-        """A vector of tables."""
+    def tables(self, slot: int) -> list[FlatTable]:
+        """Return a vector of tables."""
         start, count = self._vector(slot, 4)
         places = range(start, start + 4 * count, 4)
-        return [Table(self._data, place + _integer(self._data, place, 4)) for place in places]
+        return [
+            FlatTable(self._data, place + _read_integer(self._data, place, 4)) for place in places
+        ]
 
     def text(self, slot: int) -> str:
-        """A string; bytes that are no UTF-8 are replaced."""
+        """Return a string; bytes that are not UTF-8 are replaced."""
         start, count = self._vector(slot, 1)
         return self._data[start : start + count].decode("utf-8", "replace")
 
     def structs(self, slot: int, dtype: Any) -> npt.NDArray[Any]:
-        """A vector of structs or numbers."""
+        """Return a vector of structs or numbers."""
         start, count = self._vector(slot, np.dtype(dtype).itemsize)
         return np.frombuffer(self._data, dtype, count, start)
 
 
-def _integer(data: bytes, at: int, size: int, signed: bool = False) -> int:
+def _read_integer(data: bytes, at: int, size: int, signed: bool = False) -> int:
     if at < 0 or at + size > len(data):
         raise ValueError(f"{size} bytes at {at}, outside of {len(data):,}")
     return int.from_bytes(data[at : at + size], "little", signed=signed)

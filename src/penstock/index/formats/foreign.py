@@ -1,7 +1,7 @@
-"""What people have that penstock does not read: how it shows, and the way out of it.
+"""Kinds of files that penstock does not read: how to recognise them, and what to do instead.
 
-Nothing is refused here: a file that no format takes is looked up for the error's message. Content
-decides before the name does.
+This module refuses no file, except compressed ones. It looks up a file that no format takes, for
+the message of the error. The content decides before the name does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ...engine import StoreFile
 
 
-class Foreign(NamedTuple):
-    """One kind of file: what it is, what to do instead, and how it shows.
+class ForeignKind(NamedTuple):
+    """One kind of file: its name, what to do instead, and how to recognise it.
 
-    shows:       whether its first bytes are of it.
-    extensions:  names that say it where the bytes do not.
+    shows:       True if a file's first bytes are of this kind.
+    extensions:  endings of names that tell the kind if the bytes do not.
     """
 
     what: str
@@ -28,31 +28,31 @@ class Foreign(NamedTuple):
     extensions: tuple[str, ...] = ()
 
 
-def _starts(*magics: bytes) -> Callable[[bytes], bool]:
+def _make_prefix_test(*magics: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(magics)
 
 
-def _ffcv(head: bytes) -> bool:
-    """A version, a number of fields, and pages of a power of two from 2 MiB on."""
+def _is_ffcv(head: bytes) -> bool:
+    """True if a head has a version, a number of fields, and pages of a power of two >= 2 MiB."""
     if len(head) < 24:
         return False
     version, fields, page_bytes = struct.unpack_from("<HHI", head)
     return version in (1, 2) and fields > 0 and page_bytes.bit_count() == 1 and page_bytes >> 21 > 0
 
 
-def _torch(head: bytes) -> bool:
-    """A zip archive with a pickle in it; or, before torch 1.6, a pickle of a certain number."""
+def _is_torch(head: bytes) -> bool:
+    """True for a zip archive with a pickle in it; or, before torch 1.6, a pickle of its number."""
     old = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
     return head.startswith(old) or (head.startswith(b"PK\3\4") and b"/data.pkl" in head)
 
 
-def _safetensors(head: bytes) -> bool:
-    """The length of a header of JSON, and the header."""
+def _is_safetensors(head: bytes) -> bool:
+    """True if a head has the length of a header of JSON, and the header."""
     return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= 100_000_000
 
 
-def _idx(head: bytes) -> bool:
-    """Two zeros, a type, and up to four dimensions."""
+def _is_idx(head: bytes) -> bool:
+    """True if a head has two zeros, a type, and up to four dimensions."""
     zeros, kind, dimensions = head[:2], head[2:3], head[3:4]
     return zeros == b"\0\0" and b"\x08" <= kind <= b"\x0e" and b"\1" <= dimensions <= b"\4"
 
@@ -67,103 +67,106 @@ _COMPRESSIONS = {
 
 _FOREIGN = (
     *(
-        Foreign(f"a file compressed by {name}", f"`{program}` it", _starts(magic))
+        ForeignKind(f"a file compressed by {name}", f"`{program}` it", _make_prefix_test(magic))
         for magic, (name, program) in _COMPRESSIONS.items()
     ),
-    Foreign(
+    ForeignKind(
         "an FFCV file",
         "open what it was made from, since folders of images, WebDataset tar and others are read "
         "as they are (`penstock formats`)",
-        _ffcv,
+        _is_ffcv,
         (".beton",),
     ),
-    Foreign(
+    ForeignKind(
         "a file of torch.save",
         "load it by torch.load, and write its arrays by numpy.save",
-        _torch,
+        _is_torch,
     ),
-    Foreign(
+    ForeignKind(
         "a safetensors file",
         "load it by safetensors.numpy.load_file, and write its arrays by numpy.save",
-        _safetensors,
+        _is_safetensors,
     ),
-    Foreign(
+    ForeignKind(
         "a pickle",
         "it may run any program when it is loaded; where you trust it, load it by pickle.load, and "
         "write its arrays by numpy.save",
-        _starts(*(bytes([0x80, version]) for version in range(2, 6))),
+        _make_prefix_test(*(bytes([0x80, version]) for version in range(2, 6))),
         (".pkl", ".pickle"),
     ),
-    Foreign(
+    ForeignKind(
         "a zip, 7-Zip or RAR archive",
         "unpack it, and open the folder",
-        _starts(b"PK\3\4", b"PK\5\6", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
+        _make_prefix_test(b"PK\3\4", b"PK\5\6", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
     ),
-    Foreign(
+    ForeignKind(
         "an SQLite database",
         "write its rows as Parquet, by pandas.read_sql and DataFrame.to_parquet",
-        _starts(b"SQLite format 3\0"),
+        _make_prefix_test(b"SQLite format 3\0"),
     ),
-    Foreign(
+    ForeignKind(
         "an ORC file",
         "write it as Parquet, by pyarrow.orc.read_table and pyarrow.parquet.write_table",
-        _starts(b"ORC"),
+        _make_prefix_test(b"ORC"),
     ),
-    Foreign("an Avro file", "write its rows as Parquet", _starts(b"Obj\1")),
-    Foreign(
+    ForeignKind("an Avro file", "write its rows as Parquet", _make_prefix_test(b"Obj\1")),
+    ForeignKind(
         "a MATLAB file from before version 7.3",
         "save it as -v7.3, which is HDF5; or load it by scipy.io.loadmat, and write its arrays by "
         "numpy.save",
-        _starts(b"MATLAB 5.0 MAT-file"),
+        _make_prefix_test(b"MATLAB 5.0 MAT-file"),
     ),
-    Foreign(
+    ForeignKind(
         "an IDX file (as of MNIST)",
         "give what its header says, such as dtype='uint8', shape=(28, 28), header_bytes=16 for "
         "images and dtype='uint8', shape=(), header_bytes=8 for labels",
-        _idx,
+        _is_idx,
     ),
-    Foreign(
+    ForeignKind(
         "a single image",
         "open the folder that it is in",
-        _starts(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
+        _make_prefix_test(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
     ),
-    Foreign(
+    ForeignKind(
         "a table in text (CSV)",
         "write it as Parquet, by pyarrow.csv.read_csv and pyarrow.parquet.write_table",
         lambda _: False,
         (".csv", ".tsv"),
     ),
-    Foreign(
+    ForeignKind(
         "JSON",
         "write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
         "pyarrow.parquet.write_table",
-        _starts(b'{"', b'[{"'),
+        _make_prefix_test(b'{"', b'[{"'),
         (".json", ".jsonl", ".ndjson"),
     ),
 )
 
 
-def said_of(head: bytes, name: str) -> str:
-    """What a file is that is not read, and what to do, for a message; "" where that is unknown."""
+def describe_foreign(head: bytes, name: str) -> str:
+    """Describe a file that is not read, and what to do, for a message; "" if it is unknown."""
     extension = os.path.splitext(name)[1].lower()
-    shown = [each for each in _FOREIGN if each.shows(head)]
+    shown = [kind for kind in _FOREIGN if kind.shows(head)]
     named = [each for each in _FOREIGN if extension in each.extensions]
     for found in (shown + named)[:1]:
         return f"{found.what}, which penstock does not read: {found.remedy}"
     return ""
 
 
-def compression(head: bytes) -> tuple[str, str] | None:
-    """What a file is compressed by, and the program that undoes it."""
-    found = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
-    return next(found, None)
+def find_compression(head: bytes) -> tuple[str, str] | None:
+    """Find the compression of a whole file, and the program that undoes it.
+
+    None if there is none.
+    """
+    matches = (tools for magic, tools in _COMPRESSIONS.items() if head.startswith(magic))
+    return next(matches, None)
 
 
 def refuse_compressed(source: StoreFile, what: str) -> None:
-    """FormatError for a file that is compressed as a whole: it has no extents."""
-    found = compression(source.read(0, 6))
-    if found is not None:
-        name, program = found
+    """Refuse a file that is compressed as a whole (FormatError): it has no extents."""
+    compression = find_compression(source.read(0, 6))
+    if compression is not None:
+        name, program = compression
         raise source.flaw(
             0, f"a {what} compressed by {name}, in which no sample has a place: `{program}` it"
         )

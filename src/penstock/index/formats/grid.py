@@ -1,8 +1,9 @@
-"""Arrays in chunks: where each sample, a row along the first axis, lies among them.
+"""Layouts of arrays in chunks: a sample is a row along the first axis.
 
-Chunks form a grid over the array and are stored full size, at the edges too. Where they are
-verbatim a row is one extent if the chunks span all other axes, and a few pieces if they span all
-but one; else all chunks of the rows that they share, a band, are read and put together.
+Chunks form a grid over the array and are stored full size, at the edges too. If they are verbatim,
+a row is one extent if the chunks span all other axes, and a few pieces if they span all but one.
+Else all chunks that share the same rows are read and put together: they are the pieces of one
+compressed chunk.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import numpy.typing as npt
 from ...errors import FormatError
 from ...extent import FileIds, Int
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
-from .shards import counted
+from .shards import number_first
 
-cells_max = 1 << 24
-"""Most chunks of an array."""
+CELLS_MAX = 1 << 24
+"""Maximum number of chunks of an array."""
 _PIECES_MAX = 64
 _PIECE_BYTES_MIN = 256
-"""Rows of more pieces, or of smaller ones, are cheaper read as whole chunks."""
+"""Minimum size of a piece. Rows of more or smaller pieces are cheaper to read as whole chunks."""
 
 
-class Grid(NamedTuple):
+class ChunkGrid(NamedTuple):
     """The chunks of an array, in C order of the grid.
 
     shape, chunk:  of the array and of a chunk.
@@ -43,7 +44,7 @@ class Grid(NamedTuple):
     @property
     def cells(self) -> tuple[int, ...]:
         """Chunks along each axis."""
-        return cells(self.shape, self.chunk)
+        return count_cells(self.shape, self.chunk)
 
     @property
     def chunk_bytes(self) -> int:
@@ -51,13 +52,13 @@ class Grid(NamedTuple):
         return math.prod(self.chunk) * self.itemsize
 
 
-def cells(shape: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
+def count_cells(shape: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
     """Chunks along each axis."""
     return tuple(-(-size // step) for size, step in zip(shape, chunk, strict=True))
 
 
 def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, size: int) -> None:
-    """FormatError unless these are the axes of an array of samples. `size`: of an element."""
+    """Check the axes of an array of samples (FormatError). `size`: bytes of an element."""
     if not shape:
         raise FormatError(f"{where} is a single value: an array of samples has at least one axis")
     if min(shape) < 0 or math.prod(shape) * size >= 1 << 62:
@@ -68,15 +69,15 @@ def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, s
         return
     if len(chunk) != len(shape) or min(chunk) < 1 or math.prod(chunk) * size >= 1 << 40:
         raise FormatError(f"{where} has chunks {tuple(chunk)} for the shape {tuple(shape)}")
-    if math.prod(cells(shape, chunk)) > cells_max:
+    if math.prod(count_cells(shape, chunk)) > CELLS_MAX:
         raise FormatError(
-            f"{where} has {math.prod(cells(shape, chunk)):,} chunks, more than "
-            f"{cells_max:,}: write it with larger chunks"
+            f"{where} has {math.prod(count_cells(shape, chunk)):,} chunks, more than "
+            f"{CELLS_MAX:,}: write it with larger chunks"
         )
 
 
-def bands(grid: Grid) -> Chunked:
-    """All chunks of the same rows together; an absent chunk has no bytes."""
+def group_chunks(grid: ChunkGrid) -> Chunked:
+    """Group the grid's chunks that share rows, to be decoded; an absent chunk has no bytes."""
     here = np.maximum(grid.length, 0)
     count = grid.cells[0]
     each = math.prod(grid.cells[1:])
@@ -86,17 +87,17 @@ def bands(grid: Grid) -> Chunked:
     return Chunked(first, Pieces(starts, grid.file, offset, here))
 
 
-def verbatim(grid: Grid, files: int) -> Layout | None:
-    """Rows of verbatim chunks, none of them absent; None where bands are cheaper to read.
+def lay_out_verbatim(grid: ChunkGrid, files: int) -> Layout | None:
+    """Lay out rows of verbatim chunks, none absent; None if whole chunks are cheaper to read.
 
-    files:  how many there are in all.
+    files:  number of files in all.
     """
     shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
     uneven = [axis for axis in range(1, len(shape)) if chunk[axis] != shape[axis]]
     row = math.prod(shape[1:]) * itemsize
     stride = math.prod(chunk[1:]) * itemsize
     if math.prod(grid.cells[1:]) > 1 or (uneven and uneven[-1] > 1):
-        return _pieces(grid, uneven[-1])
+        return _lay_out_pieces(grid, uneven[-1])
     rows = np.arange(shape[0], dtype=np.int64)
     even = grid.offset[0] + np.arange(len(grid.offset)) * np.int64(grid.chunk_bytes)
     if files == 1 and (grid.offset == even).all():
@@ -105,14 +106,14 @@ def verbatim(grid: Grid, files: int) -> Layout | None:
     if (np.diff(grid.file.astype(np.int64)) > 0).all():  # each chunk is a file
         counts, base = np.zeros(files, np.int64), np.zeros(files, np.int64)
         counts[grid.file], base[grid.file] = held, grid.offset
-        return Fixed(counted(counts.tolist()), base, row, stride)
-    band, inside = rows // chunk[0], rows % chunk[0]
-    offset = grid.offset[band] + inside * stride
-    return RowTable(grid.file[band], offset, np.full(len(rows), row, np.int64))
+        return Fixed(number_first(counts.tolist()), base, row, stride)
+    chunk_of, inside = rows // chunk[0], rows % chunk[0]
+    offset = grid.offset[chunk_of] + inside * stride
+    return RowTable(grid.file[chunk_of], offset, np.full(len(rows), row, np.int64))
 
 
-def _pieces(grid: Grid, last: int) -> Layout | None:
-    """Rows of several pieces: runs along the axis `last` and those behind it."""
+def _lay_out_pieces(grid: ChunkGrid, last: int) -> Layout | None:
+    """Lay out rows of several pieces: runs along the axis `last` and those behind it."""
     shape, chunk, itemsize = grid.shape, grid.chunk, grid.itemsize
     runs = math.prod(shape[1:last]) * grid.cells[last]
     behind = math.prod(shape[last + 1 :]) * itemsize
@@ -120,7 +121,7 @@ def _pieces(grid: Grid, last: int) -> Layout | None:
         return None
     strides = [math.prod(chunk[axis + 1 :]) for axis in range(len(chunk))]
     steps = [math.prod(grid.cells[axis + 1 :]) for axis in range(len(chunk))]
-    # The runs of one row: which cell of its band, where in the chunk, and how long.
+    # The runs of one row: the cell among those of its rows, the place in the chunk, the length.
     cell, place = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for axis in range(1, last):
         index = np.arange(shape[axis], dtype=np.int64)
@@ -142,15 +143,15 @@ def _pieces(grid: Grid, last: int) -> Layout | None:
     )
 
 
-def chained(layouts: Sequence[Layout]) -> Layout | None:
-    """One layout of those of several files, in order, each of which knows only file 0.
+def chain_layouts(layouts: Sequence[Layout]) -> Layout | None:
+    """Chain the layouts of several files, in order, each of which knows only file 0.
 
-    None where some are bands and some are not.
+    None if some have compressed chunks and some do not.
     """
     if len(layouts) == 1:
         return layouts[0]
     if all(isinstance(each, Chunked) for each in layouts):
-        return _chained_bands([each for each in layouts if isinstance(each, Chunked)])
+        return _chain_chunked([each for each in layouts if isinstance(each, Chunked)])
     if any(isinstance(each, Chunked) for each in layouts):
         return None
     fixed = [each for each in layouts if isinstance(each, Fixed)]
@@ -158,26 +159,28 @@ def chained(layouts: Sequence[Layout]) -> Layout | None:
     if len(fixed) == len(layouts) and len(sizes) == 1:
         ((record, stride),) = sizes
         base = np.concatenate([each.base for each in fixed])
-        return Fixed(counted([each.count for each in fixed]), base, record, stride)
-    return _chained_extents(layouts)
+        return Fixed(number_first([each.count for each in fixed]), base, record, stride)
+    return _chain_extents(layouts)
 
 
-def _chained_bands(layouts: Sequence[Chunked]) -> Chunked:
-    inner = _chained_extents([each.bands for each in layouts])
+def _chain_chunked(layouts: Sequence[Chunked]) -> Chunked:
+    inner = _chain_extents([each.chunks for each in layouts])
     assert isinstance(inner, RowTable | Pieces)
-    return Chunked(counted([n for each in layouts for n in np.diff(each.first).tolist()]), inner)
+    return Chunked(
+        number_first([n for each in layouts for n in np.diff(each.first).tolist()]), inner
+    )
 
 
-def _chained_extents(layouts: Sequence[Layout]) -> Layout:
-    """As a table, or as pieces where any sample has several."""
-    found = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
-    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(found)]
+def _chain_extents(layouts: Sequence[Layout]) -> Layout:
+    """Chain layouts to a table, or to pieces if any sample has several."""
+    units = [each.pieces(np.arange(each.count, dtype=np.int64)) for each in layouts]
+    file = [np.full(len(e.offset), n, np.uint32) for n, (e, _) in enumerate(units)]
     columns: list[npt.NDArray[Any]] = [
         np.concatenate(file),
-        np.concatenate([extents.offset for extents, _ in found]),
-        np.concatenate([extents.length for extents, _ in found]),
+        np.concatenate([extents.offset for extents, _ in units]),
+        np.concatenate([extents.length for extents, _ in units]),
     ]
-    if all(counts is None for _, counts in found):
+    if all(counts is None for _, counts in units):
         return RowTable(*columns)
-    counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in found]
-    return Pieces(counted(np.concatenate(counts).tolist()), *columns)
+    counts = [np.ones(len(e.offset), np.int64) if n is None else n for e, n in units]
+    return Pieces(number_first(np.concatenate(counts).tolist()), *columns)

@@ -11,13 +11,12 @@ Options:
     label     path of a dataset of integers with the labels; by default "label", "labels" or "y"
               in the root group, where it has one axis of integers; "" for none.
     fill      True: chunks that were never written hold the fill value; else they are an error.
-    isolate   False: h5py is called in this process. By default another one is started for it,
-              half a second once, since h5py's C library can be crashed by damaged files: that is
-              an error then. The saved index is the same.
+    isolate   False: h5py is called in this process. By default another process is started for it,
+              which takes half a second once, because damaged files can crash h5py's C library. A
+              crash is an error then. The saved index is the same.
 
-Chunks are decoded without HDF5 where their filters are gzip and shuffle. For others
-they are handed to h5py in this process, inside of a file made for them: what HDF5 sees of the
-data is the content of chunks.
+Chunks are decoded without HDF5 if their filters are gzip and shuffle. Chunks with other filters are
+handed to h5py in this process, inside a file made for them: HDF5 sees only the content of chunks.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from ..codecs import missing_library
 from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
 from . import choice
-from .grid import Grid, bands, chained, check_shape, verbatim
-from .sandbox import Apart
-from .shards import files_of
+from .grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from .sandbox import Sandbox
+from .shards import list_files
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -52,23 +51,23 @@ _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
 _LABELS = ("label", "labels", "y")
 _LINKS_MAX = 16
 _INFLATED_MAX = 1100
-"""No filter that is in use packs better than this; labels are decoded while indexing."""
+"""Maximum ratio of compression: no filter in use packs better. It bounds the labels' size."""
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = choice.canonical_arrays(options)
-    choice.switch(found, "isolate", True)
-    return found
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = choice.normalize_array_options(options)
+    choice.check_switch(normalized, "isolate", True)
+    return normalized
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one; a user block, of 512 bytes or twice, four times that, may precede."""
+    """True if a file is HDF5; a user block of 512, 1024 or 2048 bytes may come first."""
     return any(head[at : at + 8] == MAGIC for at in (0, 512, 1024, 2048))
 
 
 @dataclass
-class Part:
+class Hdf5Part:
     """One dataset of one file. `variant` is for the codec, see `penstock.index.codecs.hdf5`."""
 
     field: Field
@@ -78,10 +77,10 @@ class Part:
 
 
 @dataclass
-class Held:
-    """What one file holds."""
+class Hdf5Content:
+    """Datasets and labels of one file."""
 
-    parts: dict[str, Part]
+    parts: dict[str, Hdf5Part]
     labels: Int | None
 
 
@@ -99,44 +98,46 @@ def build(
     """The index of all rows, file after file."""
     if importlib.util.find_spec("h5py") is None:
         raise missing_library("h5py", "hdf5", f"indexing {place.path}")
-    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    files, sources = list_files(
+        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
+    )
     asked = {"data": dataset} if dataset is not None else fields
 
-    with Apart("the HDF5 library") as apart:
+    with Sandbox("the HDF5 library") as apart:
 
-        def parse(_: int, source: StoreFile) -> Held:
+        def parse(_: int, source: StoreFile) -> Hdf5Content:
             if isolate:
-                return apart.call(source, _held, asked, label, fill)
-            return _held(source, asked, label, fill)
+                return apart.call(source, _parse_file, asked, label, fill)
+            return _parse_file(source, asked, label, fill)
 
         held = store.parse(files, parse, progress)
-    made: list[Field] = []
+    joined_fields: list[Field] = []
     layouts: list[Layout] = []
-    for number, each in enumerate(held):
-        if each.parts.keys() != held[0].parts.keys() or (
-            (each.labels is None) != (held[0].labels is None)
+    for number, content in enumerate(held):
+        if content.parts.keys() != held[0].parts.keys() or (
+            (content.labels is None) != (held[0].labels is None)
         ):
             raise FormatError(
                 f"{files.path(number)} holds other datasets than {files.path(0)} does "
-                f"({', '.join(each.parts)}): name those of all with fields="
+                f"({', '.join(content.parts)}): name those that all files have with fields="
             )
     for name in held[0].parts:
-        field, layout = _joined(name, [each.parts[name] for each in held], files.path)
-        made.append(field)
+        field, layout = _join_parts(name, [each.parts[name] for each in held], files.path)
+        joined_fields.append(field)
         layouts.append(layout)
     labels = [each.labels for each in held if each.labels is not None]
     return Index(
         format="hdf5",
         files=files,
-        fields=tuple(made),
+        fields=tuple(joined_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,
     )
 
 
-def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
-    """A field of several files."""
+def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Layout]:
+    """Join a field's parts of several files."""
     first = parts[0].field
     for number, part in enumerate(parts):
         if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
@@ -144,7 +145,7 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
                 f"{path(number)}: {name!r} is {part.field.dtype} of {part.field.shape}, and in "
                 f"{path(0)} {first.dtype} of {first.shape}: open files of one kind"
             )
-    layout = chained([part.layout for part in parts])
+    layout = chain_layouts([part.layout for part in parts])
     if layout is None:
         raise FormatError(
             f"{path(0)}: {name!r} is decoded in some files and not in others: write them alike"
@@ -154,15 +155,15 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
     variants: list[dict[str, Any]] = []
     since: list[int] = []
     masks: list[list[int]] = []
-    band = 0
+    total = 0
     for part in parts:
         assert part.variant is not None
         assert isinstance(part.layout, Chunked)
         if not variants or variants[-1] != part.variant:
             variants.append(part.variant)
-            since.append(band)
-        masks += [[band + number, piece, mask] for number, piece, mask in part.masks]
-        band += part.layout.bands.count
+            since.append(total)
+        masks += [[total + number, piece, mask] for number, piece, mask in part.masks]
+        total += part.layout.chunks.count
     codec = Codec("hdf5", {"variants": variants, "since": since, "masks": masks})
     return Field(name, first.dtype, first.shape, codec), layout
 
@@ -170,8 +171,8 @@ def _joined(name: str, parts: list[Part], path: Any) -> tuple[Field, Layout]:
 # -- one file --------------------------------------------------------------------------------------
 
 
-class _Blocks:
-    """A file for h5py, over a source: read in blocks, of which the latest are kept."""
+class _BlockFile:
+    """File object for h5py, over a source: read in blocks, of which the latest are kept."""
 
     size_bytes = 1 << 18
     held_max = 64
@@ -186,14 +187,14 @@ class _Blocks:
             self.held.move_to_end(number)
             return self.held[number]
         start = number * self.size_bytes
-        found = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
-        self.held[number] = found
+        data = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
+        self.held[number] = data
         if len(self.held) > self.held_max:
             self.held.popitem(last=False)
-        return found
+        return data
 
     def readinto(self, target: memoryview) -> int:
-        """Fill `target` from the place that was sought."""
+        """Fill `target` from the current place."""
         try:
             view, done = memoryview(target).cast("B"), 0
             while done < len(view):
@@ -210,7 +211,7 @@ class _Blocks:
             raise
 
     def read(self, length: int = -1) -> bytes:
-        """Bytes from the place that was sought."""
+        """Read bytes from the current place."""
         data = bytearray(max(0, min(length, self.source.size - self.at)))
         return bytes(data[: self.readinto(memoryview(data))])
 
@@ -220,27 +221,27 @@ class _Blocks:
         return self.at
 
     def tell(self) -> int:
-        """The place."""
+        """Return the current place."""
         return self.at
 
     def write(self, data: Any) -> int:
-        """Never: the file is open for reading."""
+        """Refuse: the file is open for reading."""
         raise OSError("the file is open for reading")
 
     def truncate(self, size: int | None = None) -> int:
-        """Never."""
+        """Refuse: the file is open for reading."""
         raise OSError("the file is open for reading")
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the file is open for reading."""
 
 
 @contextlib.contextmanager
-def _opened(source: StoreFile) -> Iterator[Any]:
-    """The file in h5py; what that raises becomes a FormatError."""
+def _open_file(source: StoreFile) -> Iterator[Any]:
+    """Open the file in h5py, and turn its errors into FormatError."""
     import h5py
 
-    blocks = _Blocks(source)
+    blocks = _BlockFile(source)
     try:
         with h5py.File(blocks, "r") as file:
             yield file
@@ -250,35 +251,35 @@ def _opened(source: StoreFile) -> Iterator[Any]:
         if blocks.error is not None:
             raise blocks.error from None
         raise FormatError(
-            f"{source.path} cannot be read as HDF5: {error}: it is cut off or damaged, or in use "
+            f"{source.path} cannot be read as HDF5: {error}: it is truncated or damaged, or in use "
             f"by a writer"
         ) from None
     except (MemoryError, RecursionError, OverflowError, UnicodeError) as error:
         raise FormatError(f"{source.path} is damaged: {error!r}") from None
 
 
-def _held(
+def _parse_file(
     source: StoreFile, asked: Mapping[str, str] | None, label: str | None, fill: bool
-) -> Held:
-    with _opened(source) as file:
-        named = asked if asked is not None else _of_root(source, file)
+) -> Hdf5Content:
+    with _open_file(source) as file:
+        named = asked if asked is not None else _list_root(source, file)
         if label is None and asked is None:
             label = next(
                 (name for name in _LABELS if name in named and _is_label(file, name)), None
             )
         label = label or None
-        bias = _bias(file.userblock_size) if file.userblock_size else 0
+        bias = _measure_bias(file.userblock_size) if file.userblock_size else 0
         parts = {}
         for name, where in named.items():
             if where != label:
-                found = _dataset(source, file, where)
-                parts[name] = _part(source, found, name, where, bias, fill)
+                dataset = _find_dataset(source, file, where)
+                parts[name] = _lay_out_dataset(source, dataset, name, where, bias, fill)
         if not parts:
             raise FormatError(f"{source.path} holds no dataset beside the labels")
         counts = {name: part.layout.count for name, part in parts.items()}
         labels = None
         if label is not None:
-            labels = _labels(source, _dataset(source, file, label), label, bias, fill)
+            labels = _read_labels(source, _find_dataset(source, file, label), label, bias, fill)
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
             raise FormatError(
@@ -286,36 +287,36 @@ def _held(
                 + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
                 + ": name the datasets that belong together with fields={field: dataset}"
             )
-        return Held(parts, labels)
+        return Hdf5Content(parts, labels)
 
 
-def _of_root(source: StoreFile, file: Any) -> dict[str, str]:
-    """The datasets of the root group."""
+def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
+    """List the datasets of the root group."""
     import h5py
 
-    found: dict[str, str] = {}
+    datasets: dict[str, str] = {}
     for name in file:
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
             continue
         if isinstance(file.get(name), h5py.Dataset) and file[name].ndim:
-            found[str(name)] = str(name)
-    if not found:
+            datasets[str(name)] = str(name)
+    if not datasets:
         inside: list[str] = []
         file.visit(lambda name: inside.append(name) if len(inside) < 20 else True)
         raise FormatError(
             f"{source.path} has no datasets in its root group; name some with "
             f"fields={{field: path}}, among {', '.join(map(str, inside)) or 'none'}"
         )
-    return found
+    return datasets
 
 
 def _is_label(file: Any, name: str) -> bool:
-    found = file[name]
-    return found.ndim == 1 and found.dtype.kind in "iu"
+    dataset = file[name]
+    return dataset.ndim == 1 and dataset.dtype.kind in "iu"
 
 
-def _dataset(source: StoreFile, file: Any, where: str) -> Any:
-    """The dataset at a path within the file; links that leave the file are refused."""
+def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
+    """Find the dataset at a path within the file; links that leave the file are refused."""
     import h5py
 
     todo = [part for part in where.split("/") if part]
@@ -347,27 +348,29 @@ def _dataset(source: StoreFile, file: Any, where: str) -> Any:
 # -- one dataset -----------------------------------------------------------------------------------
 
 
-def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill: bool) -> Part:
-    """Where the rows of a dataset lie."""
+def _lay_out_dataset(
+    source: StoreFile, dataset: Any, name: str, where: str, bias: int, fill: bool
+) -> Hdf5Part:
+    """Lay out the rows of a dataset."""
     from h5py import h5d
 
     at = f"{source.path}, dataset {where!r}"
-    dtype = _dtype(at, found)
-    layout = found.id.get_create_plist()
+    dtype = _check_dtype(at, dataset)
+    layout = dataset.id.get_create_plist()
     if layout.get_external_count():
         raise FormatError(f"{at} lies in other files: write it into this one (h5repack)")
     how = layout.get_layout()
     if how not in (h5d.CONTIGUOUS, h5d.CHUNKED):
         kind = "virtual, made of other datasets" if how == h5d.VIRTUAL else "inside a header"
         raise FormatError(f"{at} is {kind}: write it contiguous (h5repack -l CONTI)")
-    chunk = found.chunks if how == h5d.CHUNKED else None
-    shape = tuple(int(size) for size in found.shape or ())
+    chunk = dataset.chunks if how == h5d.CHUNKED else None
+    shape = tuple(int(size) for size in dataset.shape or ())
     check_shape(at, shape, chunk, dtype.itemsize)
     field = Field(name, dtype, shape[1:])
     row = field.nbytes
     assert row is not None
     if chunk is None:
-        size, offset = found.id.get_storage_size(), found.id.get_offset()
+        size, offset = dataset.id.get_storage_size(), dataset.id.get_offset()
         if offset is None or size != row * shape[0]:
             raise FormatError(
                 f"{at} has {size:,} bytes, and its shape {shape} needs {row * shape[0]:,}: it was "
@@ -375,8 +378,8 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
             )
         _check_inside(at, source, int(offset), size)
         first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
-        return Part(field, Fixed(first, base, row), None, [])
-    grid, masks = _grid(at, source, found, shape, tuple(chunk), dtype.itemsize, bias)
+        return Hdf5Part(field, Fixed(first, base, row), None, [])
+    grid, masks = _find_chunks(at, source, dataset, shape, tuple(chunk), dtype.itemsize, bias)
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
         cell = np.unravel_index(int(absent[0]), grid.cells)
@@ -385,7 +388,7 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
             f"{at}: {len(absent):,} of its {len(grid.length):,} chunks were never written, the "
             f"first at {start}: write them, or take them as the fill value with fill=True"
         )
-    filters = _filters(layout)
+    filters = _list_filters(layout)
     if not filters and not len(absent):
         wrong = np.flatnonzero(grid.length != grid.chunk_bytes)
         if len(wrong):
@@ -393,26 +396,26 @@ def _part(source: StoreFile, found: Any, name: str, where: str, bias: int, fill:
                 f"{at}: a chunk of {int(grid.length[wrong[0]]):,} bytes at byte "
                 f"{int(grid.offset[wrong[0]]):,}, {grid.chunk_bytes:,} are expected: damaged"
             )
-        found_layout = verbatim(grid, 1)
+        found_layout = lay_out_verbatim(grid, 1)
         if found_layout is not None:
-            return Part(field, found_layout, None, [])
+            return Hdf5Part(field, found_layout, None, [])
     variant = {
         "dtype": dtype.str,
         "shape": list(shape[1:]),
         "chunk": list(chunk),
         "filters": filters,
-        "fill": np.asarray(found.fillvalue, dtype).tobytes().hex(),
+        "fill": np.asarray(dataset.fillvalue, dtype).tobytes().hex(),
     }
     each = math.prod(grid.cells[1:])
     strange = [(cell // each, cell % each, mask) for cell, mask in masks.items()]
-    return Part(field, bands(grid), variant, strange)
+    return Hdf5Part(field, group_chunks(grid), variant, strange)
 
 
-def _dtype(at: str, found: Any) -> np.dtype[Any]:
-    """The type of a dataset, if numpy has exactly that one."""
+def _check_dtype(at: str, dataset: Any) -> np.dtype[Any]:
+    """Return the type of a dataset, if numpy has exactly that one; else FormatError."""
     from h5py import h5t
 
-    dtype: np.dtype[Any] = found.dtype
+    dtype: np.dtype[Any] = dataset.dtype
     if dtype.hasobject:
         raise FormatError(
             f"{at} holds values of varying length or references, which lie elsewhere in the file: "
@@ -420,45 +423,45 @@ def _dtype(at: str, found: Any) -> np.dtype[Any]:
         )
     if dtype.names is not None or dtype.subdtype is not None or dtype.kind not in "iufcbS":
         raise FormatError(f"{at} is of type {dtype}: write one dataset of numbers for each member")
-    stored = found.id.get_type()
+    stored = dataset.id.get_type()
     if dtype.kind != "S" and not stored.equal(h5t.py_create(dtype, logical=True)):
         raise FormatError(f"{at} is stored as a type that numpy does not have: convert it")
     return np.dtype(dtype.str)
 
 
-def _filters(layout: Any) -> list[Any]:
-    """The filters of a dataset: number, flags, values, name."""
-    found = []
+def _list_filters(layout: Any) -> list[Any]:
+    """List the filters of a dataset: number, flags, values, name."""
+    filters = []
     for number in range(layout.get_nfilters()):
         code, flags, values, name = layout.get_filter(number)
         text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-        found.append([int(code), int(flags), [int(value) for value in values], text])
-    return found
+        filters.append([int(code), int(flags), [int(value) for value in values], text])
+    return filters
 
 
-def _grid(
+def _find_chunks(
     at: str,
     source: StoreFile,
-    found: Any,
+    dataset: Any,
     shape: tuple[int, ...],
     chunk: tuple[int, ...],
     itemsize: int,
     bias: int,
-) -> tuple[Grid, dict[int, int]]:
-    """Where the chunks lie, and the filter masks of those that have one."""
+) -> tuple[ChunkGrid, dict[int, int]]:
+    """Find the chunks, and the filter masks of those that have one."""
     stored: list[tuple[tuple[int, ...], int, int, int]] = []
 
     def seen(info: Any) -> None:
         stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
 
-    found.id.chunk_iter(seen)
-    grid = Grid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
+    dataset.id.chunk_iter(seen)
+    grid = ChunkGrid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
     cells = grid.cells
     total = math.prod(cells)
     file = np.zeros(total, np.uint32)
     offset, length = np.zeros(total, np.int64), np.full(total, -1, np.int64)
     if not stored:
-        return Grid(shape, chunk, itemsize, file, offset, length), {}
+        return ChunkGrid(shape, chunk, itemsize, file, offset, length), {}
     starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
     places = np.array([each[2:] for each in stored], np.int64)
     step = np.array(chunk, np.int64)
@@ -476,38 +479,43 @@ def _grid(
         raise FormatError(f"{at}: chunks overlap each other: the file is damaged")
     offset[number], length[number] = places[:, 0], places[:, 1]
     masks = {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
-    return Grid(shape, chunk, itemsize, file, offset, length), masks
+    return ChunkGrid(shape, chunk, itemsize, file, offset, length), masks
 
 
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
     if offset < 0 or size <= 0 or offset > source.size - size:
         raise FormatError(
-            f"{at} says {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it was cut"
+            f"{at} claims {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it is "
+            f"truncated"
         )
 
 
-def _labels(source: StoreFile, found: Any, where: str, bias: int, fill: bool) -> Int:
-    """The labels; chunks that are absent are an error here too."""
+def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: bool) -> Int:
+    """Read the labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise UsageError(f"{at} is {found.dtype} of {found.shape}: labels are one axis of integers")
-    if found.id.get_create_plist().get_layout() != _compact():
-        _part(source, found, "label", where, bias, fill)
-    if found.shape[0] * found.dtype.itemsize > _INFLATED_MAX * source.size:
-        raise FormatError(f"{at} says {found.shape[0]:,} labels: the file is damaged")
-    return choice.labels(source.path, where, found[()])
+    if dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+        raise UsageError(
+            f"{at} is {dataset.dtype} of {dataset.shape}: labels are one axis of integers"
+        )
+    if dataset.id.get_create_plist().get_layout() != _compact_layout():
+        _lay_out_dataset(source, dataset, "label", where, bias, fill)
+    if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
+        raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
+    return choice.convert_labels(source.path, where, dataset[()])
 
 
-def _compact() -> int:
+def _compact_layout() -> int:
     from h5py import h5d
 
     return int(h5d.COMPACT)
 
 
 @functools.cache
-def _bias(userblock_bytes: int) -> int:
-    """What is to be added to the addresses of chunks: libraries before 2024 left the user block
-    out. A small file in memory shows it."""
+def _measure_bias(userblock_bytes: int) -> int:
+    """Measure the number of bytes to add to the addresses of chunks.
+
+    Libraries before 2024 left out the user block. A small file in memory shows it.
+    """
     import io
 
     import h5py
@@ -515,9 +523,9 @@ def _bias(userblock_bytes: int) -> int:
     memory = io.BytesIO()
     mark = np.frombuffer(b"where this lies!", np.uint8)
     with h5py.File(memory, "w", userblock_size=userblock_bytes) as file:
-        made = file.create_dataset("x", (16,), "u1", chunks=(16,))
-        made[:] = mark
+        dataset = file.create_dataset("x", (16,), "u1", chunks=(16,))
+        dataset[:] = mark
         file.flush()
         places: list[int] = []
-        made.id.chunk_iter(lambda info: places.append(info.byte_offset))
+        dataset.id.chunk_iter(lambda info: places.append(info.byte_offset))
     return memory.getvalue().index(mark.tobytes()) - places[0]

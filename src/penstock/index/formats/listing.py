@@ -1,7 +1,7 @@
-"""A text file with a path on each line, relative to the file's folder, and a label where known.
+"""Text files with a path on each line, relative to the file's folder, and a label if known.
 
-The label stands after a tab, a comma or white space; which one, the first line decides: the
-reading under which its file exists. Integer labels are taken as they are, names become classes in
+The label stands after a tab, a comma or white space. The first line decides which one: the
+separator with which its path exists. Integer labels are taken as they are, names become classes in
 sorted order. Blank lines, and lines that start with "#", are skipped.
 """
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
 Split = Callable[[str], tuple[str, str | None]]
-"""A line as path and label."""
+"""Function that splits a line into path and label."""
 
 
-class Line(NamedTuple):
+class ListingLine(NamedTuple):
     number: int
     text: str
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file may be a listing: text, by its name or by all its first bytes."""
+    """True if a file may be a listing: text, by its name or by all its first bytes."""
     extension = os.path.splitext(name)[1]
     if not head or b"\0" in head:
         return False
@@ -48,15 +48,15 @@ def sniff(head: bytes, name: str) -> bool:
 
 
 def build(store: Store, name: str, progress: Progress | None = None) -> Index:
-    """The index of the files that a listing names, in its order."""
+    """Make the index of the files that a listing names, in its order."""
     source = store.stat([name])
     path = source.path(0)
-    lines = _lines(path, store.read(name, 0, int(source.size[0])))
+    lines = _split_lines(path, store.read(name, 0, int(source.size[0])))
     base = os.path.dirname(name)
-    split = _splitting(store, base, path, lines[0])
-    names, labels = _columns(path, base, lines, split)
+    split = _choose_split(store, base, path, lines[0])
+    names, labels = _split_columns(path, base, lines, split)
     files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
-    classes, label_column = _labels(path, lines, labels)
+    classes, label_column = _number_labels(path, lines, labels)
     return Index(
         format="listing",
         files=files,
@@ -68,10 +68,10 @@ def build(store: Store, name: str, progress: Progress | None = None) -> Index:
     )
 
 
-def _lines(path: str, text: bytes) -> list[Line]:
+def _split_lines(path: str, text: bytes) -> list[ListingLine]:
     text = text.removeprefix(b"\xef\xbb\xbf")
     lines = [
-        Line(number, os.fsdecode(line.strip(b"\r ")))
+        ListingLine(number, os.fsdecode(line.strip(b"\r ")))
         for number, line in enumerate(text.split(b"\n"), 1)
         if line.strip() and not line.lstrip().startswith(b"#")
     ]
@@ -83,61 +83,61 @@ def _lines(path: str, text: bytes) -> list[Line]:
     return lines
 
 
-def _splitting(store: Store, base: str, path: str, first: Line) -> Split:
-    """The reading under which the file of the first line exists."""
-    tries: list[Split] = [_whole, _at_tab, _at_comma, _at_space]
-    tries = [split for split in tries if split is _whole or split(first.text)[1] is not None]
+def _choose_split(store: Store, base: str, path: str, first: ListingLine) -> Split:
+    """Choose the separator with which the file of the first line exists."""
+    tries: list[Split] = [_keep_whole, _split_at_tab, _split_at_comma, _split_at_space]
+    tries = [split for split in tries if split is _keep_whole or split(first.text)[1] is not None]
     names = [os.path.join(base, split(first.text)[0]) for split in tries]
     files, errors = store.probe(unseen(store.root, names))
     for split, error in zip(tries, errors, strict=True):
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
-    said = foreign.said_of(os.fsencode(first.text), path)
+    description = foreign.describe_foreign(os.fsencode(first.text), path)
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"
-        + (f"; or it is {said}" if said else "")
+        + (f"; or it is {description}" if description else "")
     )
 
 
-def _whole(text: str) -> tuple[str, str | None]:
+def _keep_whole(text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def _at_tab(text: str) -> tuple[str, str | None]:
+def _split_at_tab(text: str) -> tuple[str, str | None]:
     name, tab, label = text.rpartition("\t")
     return (name.strip(), label.strip()) if tab else (text, None)
 
 
-def _at_comma(text: str) -> tuple[str, str | None]:
+def _split_at_comma(text: str) -> tuple[str, str | None]:
     name, comma, label = text.rpartition(",")
     return (name.strip(), label.strip()) if comma else (text, None)
 
 
-def _at_space(text: str) -> tuple[str, str | None]:
+def _split_at_space(text: str) -> tuple[str, str | None]:
     parts = text.rsplit(None, 1)
     return (parts[0], parts[1]) if len(parts) == 2 else (text, None)
 
 
-def _columns(
-    path: str, base: str, lines: list[Line], split: Split
+def _split_columns(
+    path: str, base: str, lines: list[ListingLine], split: Split
 ) -> tuple[list[str], list[str] | None]:
-    """Paths relative to the store's root, and labels as they stand."""
+    """Split the lines into paths relative to the store's root, and labels as written."""
     names, labels = [], []
     for line in lines:
         name, label = split(line.text)
-        if label == "" or (label is None and split is not _whole):
+        if label == "" or (label is None and split is not _keep_whole):
             raise FormatError(
-                f"{path}, line {line.number}: no label, and the first line has one: {line.text!r}"
+                f"{path}, line {line.number}: no label, but the first line has one: {line.text!r}"
             )
         names.append(os.path.join(base, name))
         labels.append(label or "")
-    return names, None if split is _whole else labels
+    return names, None if split is _keep_whole else labels
 
 
-def _labels(
-    path: str, lines: list[Line], labels: list[str] | None
+def _number_labels(
+    path: str, lines: list[ListingLine], labels: list[str] | None
 ) -> tuple[tuple[str, ...] | None, Int | None]:
     if labels is None:
         return None, None

@@ -1,16 +1,16 @@
 """Chunks of LitData: a folder with index.json, and files of samples, whose leaves are fields.
 
-Leaves are named by their keys, with dots between nested ones, or numbered; a sample that is one
-leaf is "data". Integers, floats and arrays of one axis have their dtype; all other leaves (JPEG,
-text, arrays with a header, pickles) are the bytes that they are stored as. Nothing is decoded.
+Leaves are named by their keys, with dots between nested ones, or numbered. A sample that is one
+leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
+text, arrays with a header, pickles) are the bytes as stored, which are not decoded.
 
 fields, label:  see `penstock.index.formats.choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
-What a chunk is its content shows, not the configuration: samples one after the other, an Arrow
-table (of plain dicts), or either of them compressed, as a whole, by frames of samples or by sample.
-All chunks have to be of one kind. Labels of compressed samples are a field.
+The content of a chunk shows its kind; the configuration does not count. Kinds are samples one after
+the other, an Arrow table (of plain dicts), and either of them compressed: as a whole, by frames of
+samples, or by sample. All chunks have to be of one kind. Labels of compressed samples are a field.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
 from . import arrow, choice, rows, tokens
 from .manifests import Manifest, has_shards, is_manifest
-from .shards import counted
+from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -56,19 +56,19 @@ _TORCH = {
 }
 
 
-class _Chunk(NamedTuple):
+class _LitChunk(NamedTuple):
     name: str
     samples: int
     tokens: int | None
 
 
 class _Body(NamedTuple):
-    """What a chunk holds, and where.
+    """Kind and places of a chunk's content.
 
     kind:    plain, arrow, frames, sample or whole.
-    edges:   of plain ones and samples, where each begins and the last ends; of a whole chunk
-             its own; of a table where it begins and ends.
-    frames:  of frames int64 (n, 3): where each begins, its bytes, its samples.
+    edges:   plain and sample: where each sample begins and the last ends; whole: where the chunk
+             begins and ends; arrow: where the table begins and ends.
+    frames:  frames: int64 (n, 3), the start, bytes and samples of each.
     """
 
     kind: str
@@ -77,23 +77,23 @@ class _Body(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A leaf: its name, the dtype of its elements, and whether it is one of them."""
+    """A leaf: its name, the dtype of its elements, and True if it is a single element."""
 
     name: str
     dtype: np.dtype[Any]
     scalar: bool
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = choice.canonical(options)
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = choice.normalize_options(options)
     if "block_size" in options:
-        found["block_size"] = tokens.count_of("block_size", options["block_size"])
-    return found
+        normalized["block_size"] = tokens.check_count("block_size", options["block_size"])
+    return normalized
 
 
-def folder(store: Store) -> bool:
-    """Whether the root has the index of such chunks, or lies above some."""
+def is_dataset(store: Store) -> bool:
+    """True if the root has the index of such chunks, or lies above some."""
     return is_manifest(store, b'"chunks"', b'"chunk_bytes"') or has_shards(store, _CHUNK)
 
 
@@ -108,33 +108,35 @@ def build(
 ) -> Index:
     """The index of all samples, chunk after chunk in the order of index.json."""
     manifest = Manifest.read(store, "LitData chunks", _CHUNK)
-    chunks = _chunks(manifest)
+    chunks = _list_chunks(manifest)
     config = manifest.value.get("config")
     if not isinstance(config, dict):
         raise manifest.flaw("it has no 'config'")
     if config.get("encryption"):
         raise manifest.flaw("the chunks are encrypted: write them without, or `penstock convert`")
-    leaves = _leaves(manifest, config)
+    leaves = _list_leaves(manifest, config)
     manifest.check_inside([chunk.name for chunk in chunks])
     files = store.stat([chunk.name for chunk in chunks], lambda _: f"{manifest.path}: ", progress)
     sources = manifest.sources(files)
     if config.get("item_loader") == "TokensLoader":
         if len(leaves) != 1:
             raise manifest.flaw(f"tokens are one leaf, and it has {len(leaves)}")
-        part, layout = _tokens(store, manifest, files, chunks, leaves[0].dtype, block_size)
+        part, layout = _lay_out_tokens(store, manifest, files, chunks, leaves[0].dtype, block_size)
         return Index("litdata", files, (part,), (layout,), sources)
     if block_size is not None:
         raise UsageError(f"{manifest.path}: block_size= is for chunks of tokens, and these are not")
-    bodies = store.parse(files, lambda number, source: _body(source, chunks[number]), progress)
+    bodies = store.parse(
+        files, lambda number, source: _parse_body(source, chunks[number]), progress
+    )
     kind = bodies[0].kind
     for number, body in enumerate(bodies):
         if body.kind != kind:
             raise manifest.flaw(
-                f"{chunks[number].name} is of kind {body.kind!r}, and {chunks[0].name} {kind!r}: "
+                f"{chunks[number].name} is of kind {body.kind!r}, but {chunks[0].name} {kind!r}: "
                 f"write all chunks in one way"
             )
     if kind == "arrow":
-        return _tables(store, manifest, files, chunks, bodies, fields, label)
+        return _index_tables(store, manifest, files, chunks, bodies, fields, label)
     if not sum(chunk.samples for chunk in chunks):
         raise manifest.flaw("it lists no samples")
     names = [leaf.name for leaf in leaves]
@@ -145,30 +147,30 @@ def build(
             f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
             f"take it as a field"
         )
-    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
     numbers = [names.index(name) for name in chosen]
     if kind != "plain":
-        layout = _bands(chunks, bodies)
-        parts = [_packed(leaves, number, kind) for number in numbers]
+        layout = _lay_out_chunks(chunks, bodies)
+        parts = [_make_decoded_field(leaves, number, kind) for number in numbers]
         return Index("litdata", files, tuple(parts), (layout,) * len(parts), sources)
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else leaves[wanted].dtype.itemsize
 
-    def parse(number: int, source: StoreFile) -> rows.Rows:
+    def parse(number: int, source: StoreFile) -> rows.ShardRows:
         edges = bodies[number].edges
         return rows.parse_rows(source, edges, [None] * len(leaves), wanted, width)
 
-    found = store.parse(files, parse, progress)
-    placed = rows.layouts(files, found, [None] * len(leaves), numbers)
+    shard_rows = store.parse(files, parse, progress)
+    placed = rows.make_layouts(files, shard_rows, [None] * len(leaves), numbers)
     labels: Int | None = None
     if label is not None:
-        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in found]
+        values = [np.ascontiguousarray(each.values).view("<i8").reshape(-1) for each in shard_rows]
         labels = np.concatenate(values)
     return Index(
         format="litdata",
         files=files,
         fields=tuple(
-            _field(manifest, leaves[number], layout)
+            _make_field(manifest, leaves[number], layout)
             for number, layout in zip(numbers, placed, strict=True)
         ),
         layouts=tuple(placed),
@@ -177,18 +179,18 @@ def build(
     )
 
 
-def _tokens(
+def _lay_out_tokens(
     store: Store,
     manifest: Manifest,
     files: Files,
-    chunks: Sequence[_Chunk],
+    chunks: Sequence[_LitChunk],
     dtype: np.dtype[Any],
     block_size: int | None,
 ) -> tuple[Field, Layout]:
-    """Documents, or blocks of `block_size` tokens from the start of each chunk."""
+    """Lay out documents, or blocks of `block_size` tokens from the start of each chunk."""
     if block_size is None:
-        edges = store.parse(files, lambda number, source: _edges(source, chunks[number]))
-        count = counted([len(each) - 1 for each in edges])
+        edges = store.parse(files, lambda number, source: _read_edges(source, chunks[number]))
+        count = number_first([len(edge) - 1 for edge in edges])
         length = np.concatenate([np.diff(each) for each in edges])
         _check_elements(manifest, "tokens", dtype, length)
         file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
@@ -196,52 +198,52 @@ def _tokens(
         if not count[-1]:
             raise manifest.flaw("it lists no documents")
         return Field("tokens", dtype, None), RowTable(file, offset, length)
-    found = store.parse(
-        files, lambda number, source: _blocks(source, chunks[number], dtype, block_size)
+    blocks_of = store.parse(
+        files, lambda number, source: _count_blocks(source, chunks[number], dtype, block_size)
     )
-    first = counted([blocks for _, blocks in found])
+    first = number_first([blocks for _, blocks in blocks_of])
     if not first[-1]:
         raise manifest.flaw(f"no chunk holds {block_size:,} tokens: give a smaller block_size")
-    base = np.array([base for base, _ in found], np.int64)
+    base = np.array([base for base, _ in blocks_of], np.int64)
     return Field("tokens", dtype, (block_size,)), Fixed(first, base, block_size * dtype.itemsize)
 
 
-def _chunks(manifest: Manifest) -> list[_Chunk]:
+def _list_chunks(manifest: Manifest) -> list[_LitChunk]:
     entries = manifest.list_of(manifest.value, "chunks")
     if not entries:
         raise manifest.flaw("it lists no chunks: the writer did not finish")
-    found = []
+    chunks = []
     for number, entry in enumerate(entries):
         where = f"chunk {number}"
         dim = entry.get("dim")
-        found.append(
-            _Chunk(
+        chunks.append(
+            _LitChunk(
                 manifest.name_of(entry, "filename", where),
                 manifest.count_of(entry, "chunk_size", where),
                 None if dim is None else manifest.count_of(entry, "dim", where),
             )
         )
-    return found
+    return chunks
 
 
 # -- leaves ----------------------------------------------------------------------------------------
 
 
-def _leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
+def _list_leaves(manifest: Manifest, config: Mapping[str, Any]) -> list[_Leaf]:
     kinds = config.get("data_format")
     if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
-        raise manifest.flaw(f"the configuration has no 'data_format', but {kinds!r}")
+        raise manifest.flaw(f"the configuration needs a list 'data_format', but has {kinds!r}")
     try:
-        names = list(_names(json.loads(str(config.get("data_spec")))[1], ""))
+        names = list(_list_names(json.loads(str(config.get("data_spec")))[1], ""))
     except (ValueError, LookupError, TypeError, RecursionError):
         names = []
     if len(names) != len(kinds) or len(set(names)) < len(names):
         names = [str(number) for number in range(len(kinds))] if len(kinds) > 1 else ["data"]
-    return [_leaf(name, kind) for name, kind in zip(names, kinds, strict=True)]
+    return [_parse_leaf(name, kind) for name, kind in zip(names, kinds, strict=True)]
 
 
-def _names(spec: Mapping[str, Any], path: str) -> list[str]:
-    """The names of the leaves below a node of the tree, in order."""
+def _list_names(spec: Mapping[str, Any], path: str) -> list[str]:
+    """List the names of the leaves below a node of the tree, in order."""
     children = spec["children_spec"]
     if not children:
         return [path or "data"]
@@ -252,11 +254,11 @@ def _names(spec: Mapping[str, Any], path: str) -> list[str]:
     return [
         name
         for key, child in zip(keys, children, strict=True)
-        for name in _names(child, f"{path}.{key}" if path else str(key))
+        for name in _list_names(child, f"{path}.{key}" if path else str(key))
     ]
 
 
-def _leaf(name: str, kind: str) -> _Leaf:
+def _parse_leaf(name: str, kind: str) -> _Leaf:
     if kind in _SCALARS:
         return _Leaf(name, np.dtype(_SCALARS[kind]), True)
     prefix, _, code = kind.partition(":")
@@ -269,8 +271,8 @@ def _leaf(name: str, kind: str) -> _Leaf:
     return _Leaf(name, np.dtype(dtype or "u1"), False)
 
 
-def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
-    """A leaf as a field: of one element where every sample has one."""
+def _make_field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
+    """Make the field of a leaf: of one element if every sample has one."""
     assert isinstance(layout, RowTable)
     if leaf.scalar:
         # Releases before 0.2 wrote numbers as text.
@@ -283,22 +285,22 @@ def _field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Field:
 def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length: Int) -> None:
     for sample in np.flatnonzero(length % dtype.itemsize)[:1]:
         raise manifest.flaw(
-            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, which "
-            f"{dtype} does not divide: the chunks or their configuration are damaged"
+            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, no multiple "
+            f"of the size of {dtype}: the chunks or their configuration are damaged"
         )
 
 
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _body(source: StoreFile, chunk: _Chunk) -> _Body:
-    """What a chunk holds, as its content shows."""
+def _parse_body(source: StoreFile, chunk: _LitChunk) -> _Body:
+    """Find the kind of a chunk by its content, and parse its tables."""
     head = source.read(0, len(_FRAMED))
     if head == _FRAMED:
-        return _framed(source, chunk)
+        return _parse_framed(source, chunk)
     if head.startswith(_ZSTD):
         return _Body("whole", np.array([0, source.size], np.int64))
-    edges = rows.table(source, chunk.samples)
+    edges = rows.read_table(source, chunk.samples)
     head_bytes = 4 * (len(edges) + 1)
     if source.size > head_bytes and bool((edges == head_bytes).all()):
         tail = source.read(max(head_bytes, source.size - _TAIL_BYTES), _TAIL_BYTES)
@@ -315,9 +317,9 @@ def _body(source: StoreFile, chunk: _Chunk) -> _Body:
     return _Body("plain", edges)
 
 
-def _edges(source: StoreFile, chunk: _Chunk) -> Int:
-    """Where each document of a chunk of tokens begins, and where the last ends."""
-    body = _body(source, chunk)
+def _read_edges(source: StoreFile, chunk: _LitChunk) -> Int:
+    """Read where each document of a chunk of tokens begins, and where the last ends."""
+    body = _parse_body(source, chunk)
     if body.kind != "plain":
         raise FormatError(
             f"{source.path} is compressed, or holds no tokens ({body.kind}): write tokens as they "
@@ -326,21 +328,25 @@ def _edges(source: StoreFile, chunk: _Chunk) -> Int:
     return body.edges
 
 
-def _framed(source: StoreFile, chunk: _Chunk) -> _Body:
-    """A chunk of frames, each of which decodes to several samples."""
+def _parse_framed(source: StoreFile, chunk: _LitChunk) -> _Body:
+    """Parse a chunk of frames, each of which decodes to several samples."""
     head = source.read(0, _FRAME_HEAD)
     if len(head) < _FRAME_HEAD:
         raise source.flaw(0, "the file ends within its header")
     version = int.from_bytes(head[8:10], "little")
     samples, _, count = np.frombuffer(head, "<u4", 3, 12).tolist()
     if version != 1:
-        raise source.flaw(8, f"frames of version {version}, and version 1 is read")
+        raise source.flaw(8, f"frames of version {version}: only version 1 can be read")
     if samples != chunk.samples:
-        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
+        raise source.flaw(
+            12, f"the chunk has {samples:,} samples, but index.json says {chunk.samples:,}"
+        )
     at = _FRAME_HEAD + 4 * (samples + 1)
     end = at + _FRAME.itemsize * count
     if end > source.size:
-        raise source.flaw(20, f"{count:,} frames need {end:,} bytes of tables, more than the file")
+        raise source.flaw(
+            20, f"{count:,} frames need {end:,} bytes of tables, more than the file has"
+        )
     data = source.read(at, end - at)
     if len(data) != end - at:
         raise source.flaw(at, "the file ends within its tables")
@@ -359,8 +365,8 @@ def _framed(source: StoreFile, chunk: _Chunk) -> _Body:
     return _Body("frames", np.array([end, source.size]), np.stack([offset, length, items], 1))
 
 
-def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
-    """What has to be decoded: frames, samples or whole chunks."""
+def _lay_out_chunks(chunks: Sequence[_LitChunk], bodies: Sequence[_Body]) -> Chunked:
+    """Lay out the compressed chunks to decode: frames, samples or whole files."""
     parts = []
     for chunk, body in zip(chunks, bodies, strict=True):
         if body.frames is not None:
@@ -372,12 +378,12 @@ def _bands(chunks: Sequence[_Chunk], bodies: Sequence[_Body]) -> Chunked:
     table = np.concatenate(parts)
     file = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
     held = table[:, 2] > 0
-    bands = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
-    return Chunked(counted(table[held, 2].tolist()), bands)
+    extents = RowTable(file[held], table[held, 0].copy(), table[held, 1].copy())
+    return Chunked(number_first(table[held, 2].tolist()), extents)
 
 
-def _packed(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
-    """A leaf that has to be decoded, as a field."""
+def _make_decoded_field(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
+    """Make the field of a leaf that has to be decoded."""
     leaf = leaves[number]
     options = {
         "leaves": len(leaves),
@@ -388,21 +394,21 @@ def _packed(leaves: Sequence[_Leaf], number: int, kind: str) -> Field:
     return Field(leaf.name, leaf.dtype, () if leaf.scalar else None, Codec("litdata", options))
 
 
-def _tables(
+def _index_tables(
     store: Store,
     manifest: Manifest,
     files: Files,
-    chunks: Sequence[_Chunk],
+    chunks: Sequence[_LitChunk],
     bodies: Sequence[_Body],
     fields: Sequence[str] | None,
     label: str | None,
 ) -> Index:
-    """The rows of Arrow tables, one in each chunk."""
+    """Make the index of the rows of Arrow tables, one in each chunk."""
     if label == "":
         raise UsageError(f"{manifest.path}: chunks of Arrow tables take no label='': name fields")
     columns = None if fields is None else list(fields)
 
-    def parse(number: int, source: StoreFile) -> arrow.Held:
+    def parse(number: int, source: StoreFile) -> arrow.ArrowContent:
         start, end = bodies[number].edges.tolist()
 
         def fetch(offset: int, length: int) -> bytes:
@@ -410,25 +416,27 @@ def _tables(
 
         # Of the same class, since formats do not know stores.
         table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
-        found = arrow.held_in(table, columns, label, "error")
-        held, said = sum(found.rows), chunks[number].samples
-        if held != said:
-            raise source.flaw(start, f"a table of {held:,} rows, and index.json says {said:,}")
-        return arrow.moved(found, start)
+        content = arrow.parse_file(table, columns, label, "error")
+        held, announced = sum(content.rows), chunks[number].samples
+        if held != announced:
+            raise source.flaw(
+                start, f"a table has {held:,} rows, but index.json says {announced:,}"
+            )
+        return arrow.shift_places(content, start)
 
-    found = store.parse(files, parse)
-    return arrow.index_of("litdata", files, manifest.sources(files), found, columns, label)
+    contents = store.parse(files, parse)
+    return arrow.make_index("litdata", files, manifest.sources(files), contents, columns, label)
 
 
-def _blocks(
-    source: StoreFile, chunk: _Chunk, dtype: np.dtype[Any], block_size: int
+def _count_blocks(
+    source: StoreFile, chunk: _LitChunk, dtype: np.dtype[Any], block_size: int
 ) -> tuple[int, int]:
-    """Where the blocks of tokens of a chunk begin, and how many there are."""
-    edges = _edges(source, chunk)
+    """Find where the blocks of tokens of a chunk begin, and how many there are."""
+    edges = _read_edges(source, chunk)
     base = int(edges[0])
     held = (source.size - base) // dtype.itemsize
     if chunk.tokens is not None and chunk.tokens != held:
         raise source.flaw(
-            base, f"index.json says {chunk.tokens:,} tokens, and {held:,} are here: fetch it again"
+            base, f"index.json says {chunk.tokens:,} tokens, but {held:,} are here: fetch it again"
         )
     return base, held // block_size

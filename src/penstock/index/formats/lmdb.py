@@ -1,24 +1,23 @@
 """LMDB environments, read as extents: their B+tree is walked once, and liblmdb is not needed.
 
 An environment is one file: `data.mdb` of its folder, or a file of any name (MDB_NOSUBDIR). Data
-versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample,
-an opaque one: nothing is unpickled. Its key is the sample's name; bytes that are no UTF-8 come out
-as `os.fsdecode` gives them, integer keys (MDB_INTEGERKEY) as decimal numbers.
+versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample
+of opaque bytes: nothing is unpickled. Its key is the sample's name. Bytes that are not UTF-8 become
+text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers.
 
-Left out are the keys `__len__` and `__keys__`, which common writers put among the samples
-(`exclude=`). Refused are databases with several values for a key, and encrypted environments.
+The keys `__len__` and `__keys__`, which common writers put among the samples, are left out
+(`exclude=`). Databases with several values for a key, and encrypted environments, are refused.
 
-A value too large for its leaf has pages of its own, with a header. `verify=` says whether all of
-these headers are read and compared, a small read for each value: by default on file systems of
-this machine, and not where each read is a message (NFS, Lustre, FUSE, object stores). All else is
-checked in any case: every page of the tree, and that each value lies inside the file, on pages that
-nothing else has. Unnoticed without the headers is that such a page was overwritten or never
-written: a sample then has other bytes. In data version 1 the number of these pages is not compared
-either.
+A value too large for its leaf has pages of its own, with a header. With `verify=True` all of these
+headers are read and compared, a small read for each value. This is the default on local file
+systems, but not where each read is a message (NFS, Lustre, FUSE, object stores). Everything else is
+always checked: every page of the tree, and that each value lies inside the file, on pages of its
+own. Without the headers, such a page that was overwritten or never written goes unnoticed: a sample
+then has other bytes. In data version 1 the number of these pages is not compared either.
 
-An index is of one commit, whose number (txnid) it keeps: a later commit makes it stale, and reads
-from a file that was written to raise ChangedError. That is stricter than LMDB's own rules need, as
-training data does not change.
+An index is of one commit and keeps its number (txnid). A later commit makes it stale, and reads
+from a file that was written to raise ChangedError. This is stricter than LMDB's own rules need,
+because training data does not change.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from .shards import counted
+from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
     from .place import Location
 
 DATA = "data.mdb"
-"""The file of an environment that is a folder."""
+"""Name of the file of an environment that is a folder."""
 
 OPTIONS = ("database", "datum", "order", "exclude", "verify")
 
@@ -54,19 +53,19 @@ _META_HEADERS = {1: 16, 2: 24, 3: 24}
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file is an environment, also of a kind that can only be refused by name."""
+    """True if a file is an environment, also of a kind that can only be refused by name."""
     return any(head[at : at + 4] in _MAGIC for at in (12, 16, 24))
 
 
-def folder(store: Store) -> bool:
-    """Whether the root is an environment, which the name of its file says, damaged or not."""
+def is_dataset(store: Store) -> bool:
+    """True if the root is an environment, by the name of its file, damaged or not."""
     _, errors = store.probe(unseen(store.root, [DATA]))
     return not errors[0]
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling, those that are as by default left out."""
-    found: dict[str, Any] = {}
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form, without those that have their default."""
+    normalized: dict[str, Any] = {}
     database = options.get("database")
     if isinstance(database, bytes):
         database = os.fsdecode(database)
@@ -75,37 +74,37 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(
                 f"database is {database!r}: give the name of a database in the environment"
             )
-        found["database"] = database
+        normalized["database"] = database
     for name in ("datum", "verify"):
         value = options.get(name)
         if value not in (None, True, False):
             raise UsageError(f"{name} is {value!r}: use True or False")
         if value is not None and (value or name == "verify"):
-            found[name] = bool(value)
+            normalized[name] = bool(value)
     order = options.get("order", "key")
     if order not in _ORDERS:
         raise UsageError(f"order is {order!r}: use 'key', or 'file' for ascending offsets")
     if order != "key":
-        found["order"] = order
+        normalized["order"] = order
     if options.get("exclude") is not None:
-        exclude = _keys(options["exclude"])
+        exclude = _normalize_keys(options["exclude"])
         if exclude != list(_EXCLUDED):
-            found["exclude"] = exclude
-    return found
+            normalized["exclude"] = exclude
+    return normalized
 
 
-def _keys(given: Any) -> list[str]:
-    keys = [given] if isinstance(given, str | bytes) else given
+def _normalize_keys(exclude: Any) -> list[str]:
+    keys = [exclude] if isinstance(exclude, str | bytes) else exclude
     if not isinstance(keys, Iterable):
-        raise UsageError(f"exclude is {given!r}: give the keys that are no samples")
+        raise UsageError(f"exclude is {exclude!r}: give the keys that are not samples")
     keys = list(keys)
     if not all(isinstance(key, str | bytes) for key in keys):
-        raise UsageError(f"exclude is {given!r}: give the keys as text or bytes")
+        raise UsageError(f"exclude is {exclude!r}: give the keys as text or bytes")
     return sorted({os.fsdecode(key) for key in keys})
 
 
-class _Walked(NamedTuple):
-    """What one environment holds."""
+class _LmdbRecords(NamedTuple):
+    """Records of one environment."""
 
     names: Names
     offset: Int
@@ -127,10 +126,10 @@ def build(
     verify: bool | None = None,
 ) -> Index:
     """The index of all records, environment after environment."""
-    files, sources = _files(store, place)
+    files, sources = _list_files(store, place)
 
-    def parse(_: int, source: StoreFile) -> _Walked:
-        found = source.walk(
+    def parse(_: int, source: StoreFile) -> _LmdbRecords:
+        records = source.walk(
             "lmdb",
             database=None if database is None else os.fsencode(database),
             exclude=[os.fsencode(key) for key in exclude],
@@ -138,25 +137,25 @@ def build(
             datum=datum,
             verify=source.local if verify is None else verify,
         )
-        now = _stamp(source)
-        stamp = [found["txnid"], found["psize"], found["version"]]
+        now = _read_stamp(source)
+        stamp = [records["txnid"], records["psize"], records["version"]]
         if now != stamp:
             raise ChangedError(
                 f"{source.path}: transaction {now[0]:,} was committed while {stamp[0]:,} was "
                 f"indexed: open it again when nothing writes to it"
             )
-        keys = Names(found["keys"], found["ends"])
-        return _Walked(
-            _decimal(keys) if found["integer_keys"] else keys,
-            found["offset"],
-            found["length"],
-            found["label"] if datum and found["labelled"] else None,
-            found["shape"] if datum and any(found["shape"]) else None,
+        keys = Names(records["keys"], records["ends"])
+        return _LmdbRecords(
+            _write_decimal(keys) if records["integer_keys"] else keys,
+            records["offset"],
+            records["length"],
+            records["label"] if datum and records["labelled"] else None,
+            records["shape"] if datum and any(records["shape"]) else None,
             stamp,
         )
 
     walked = store.parse(files, parse, progress)
-    counts = [len(each.length) for each in walked]
+    counts = [len(records.length) for records in walked]
     if not sum(counts):
         raise FormatError(
             f"{files.path(0)} holds no samples"
@@ -173,23 +172,23 @@ def build(
         layouts=(
             RowTable(
                 np.repeat(np.arange(len(files), dtype=np.uint32), counts),
-                _one([each.offset for each in walked]),
-                _one([each.length for each in walked]),
+                _concatenate([each.offset for each in walked]),
+                _concatenate([each.length for each in walked]),
             ),
         ),
         sources=sources,
-        label_column=_one([_labels(each) for each in walked]) if labelled else None,
-        names=_chained([each.names for each in walked]),
+        label_column=_concatenate([_take_labels(each) for each in walked]) if labelled else None,
+        names=_concatenate_names([each.names for each in walked]),
         stamp=[each.stamp for each in walked],
     )
 
 
-def stamp(store: Store, files: Files) -> list[list[int]]:
-    """The commit that each environment is at: transaction, page size, data version."""
-    return store.parse(files, lambda _, source: _stamp(source))
+def read_stamps(store: Store, files: Files) -> list[list[int]]:
+    """Read the current commit of each environment: transaction, page size, data version."""
+    return store.parse(files, lambda _, source: _read_stamp(source))
 
 
-def _stamp(source: StoreFile) -> list[int]:
+def _read_stamp(source: StoreFile) -> list[int]:
     head = source.read(0, _HEAD_BYTES)
     for version, header in _META_HEADERS.items():
         if head[header : header + 4] == _MAGIC[0] and head[header + 4] == version:
@@ -197,13 +196,13 @@ def _stamp(source: StoreFile) -> list[int]:
             metas = [head, source.read(page_bytes, _HEAD_BYTES)]
             txnids = [int.from_bytes(m[header + 128 : header + 136], "little") for m in metas]
             return [max(txnids), page_bytes, version]
-    raise source.flaw(0, "the first meta page is not what it was")
+    raise source.flaw(0, "the first meta page has changed")
 
 
-def _files(store: Store, place: Location) -> tuple[Files, Files]:
-    """The environments, and what must stay unchanged.
+def _list_files(store: Store, place: Location) -> tuple[Files, Files]:
+    """List the environments' files, and the sources that must stay unchanged.
 
-    Of an environment that is a folder this is `data.mdb` alone: readers make a lock file beside it.
+    For an environment that is a folder only `data.mdb` counts: readers make a lock file beside it.
     """
     if place.kind == "folder":
         files = store.stat([DATA])
@@ -211,7 +210,7 @@ def _files(store: Store, place: Location) -> tuple[Files, Files]:
     if place.kind == "file":
         files = store.stat([place.name])
         return files, files
-    names = names_of(store, place)
+    names = list_environments(store, place)
     files = store.stat(names)
     inside = {name.removesuffix(DATA).rstrip("/") for name in names if _is_inside(name)}
     outside = {os.path.dirname(name) for name in names if not _is_inside(name)}
@@ -223,50 +222,50 @@ def _is_inside(name: str) -> bool:
     return os.path.basename(name) == DATA
 
 
-def names_of(store: Store, place: Location) -> list[str]:
-    """The files of the environments that a place's patterns stand for, files or folders."""
+def list_environments(store: Store, place: Location) -> list[str]:
+    """List the environments' files that a place's patterns match, as files or folders."""
     names: list[str] = []
     for pattern in place.names:
         matched = store.match(pattern)
         if matched:
             _, errors = store.probe(unseen(store.root, matched))
             folders = (errors == errno.EISDIR).tolist()
-            found = [
+            paths = [
                 os.path.join(name, DATA) if is_folder else name
                 for name, is_folder in zip(matched, folders, strict=True)
             ]
         else:  # shell patterns give files alone
-            found = store.match(os.path.join(pattern, DATA))
-        if not found:
+            paths = store.match(os.path.join(pattern, DATA))
+        if not paths:
             raise MissingError(
                 f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
             )
-        names += found
+        names += paths
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
     return names
 
 
-def _one(columns: Sequence[Int]) -> Int:
+def _concatenate(columns: Sequence[Int]) -> Int:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _labels(walked: _Walked) -> Int:
+def _take_labels(walked: _LmdbRecords) -> Int:
     return np.zeros(len(walked.length), np.int64) if walked.label is None else walked.label
 
 
-def _chained(names: Sequence[Names]) -> Names:
-    """All names in one."""
+def _concatenate_names(names: Sequence[Names]) -> Names:
+    """Concatenate names."""
     if len(names) == 1:
         return names[0]
-    starts = counted([len(each.text) for each in names])
+    starts = number_first([len(name.text) for name in names])
     ends = [each.ends + start for each, start in zip(names, starts.tolist(), strict=False)]
     return Names(np.concatenate([each.text for each in names]), np.concatenate(ends))
 
 
-def _decimal(keys: Names) -> Names:
-    """Integer keys, all of one width, as decimal numbers."""
+def _write_decimal(keys: Names) -> Names:
+    """Write integer keys, all of one width, as decimal numbers."""
     if not len(keys):
         return keys
     width = int(keys.ends[0])

@@ -1,4 +1,4 @@
-"""Folders with an index.json, which lists the files of a data set and what is in them."""
+"""Folders with an index.json, which lists the files of a data set and their content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ... import limits
 from ...errors import FormatError
 from ...extent import Files, joined, unseen
-from .shards import below, inside
+from .shards import check_below, check_inside
 
 if TYPE_CHECKING:
     from ...engine import Store
@@ -25,7 +25,7 @@ _LOOKED_AT = 8
 
 
 def is_manifest(store: Store, *words: bytes) -> bool:
-    """Whether the root has an index.json that holds these words near its beginning."""
+    """True if the root has an index.json that holds these words near its beginning."""
     _, errors = store.probe(unseen(store.root, [NAME]))
     if errors[0]:
         return False
@@ -34,13 +34,13 @@ def is_manifest(store: Store, *words: bytes) -> bool:
 
 
 def has_shards(store: Store, shard: re.Pattern[str]) -> bool:
-    """Whether some files below the root are called like shards."""
+    """True if some files below the root have names of shards."""
     return any(shard.fullmatch(os.path.basename(name)) for name in store.some(_LOOKED_AT))
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """An index.json; what it says is checked when it is asked for."""
+    """Content of an index.json; each entry is checked when it is asked for."""
 
     store: Store
     path: str
@@ -49,7 +49,10 @@ class Manifest:
 
     @classmethod
     def read(cls, store: Store, what: str, shard: re.Pattern[str]) -> Manifest:
-        """The index.json of the store's root; FormatError where there is none that can be read."""
+        """Read the index.json of the store's root.
+
+        FormatError if there is none that can be read.
+        """
         files, errors = store.probe(unseen(store.root, [NAME]))
         path = files.path(0)
         if errors[0]:
@@ -68,45 +71,45 @@ class Manifest:
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{path} is no JSON ({error}): fetch it again") from None
         if not isinstance(value, dict):
-            raise FormatError(f"{path} is a JSON {type(value).__name__}, and not an object")
+            raise FormatError(f"{path} is a JSON {type(value).__name__}, not an object")
         return cls(store, path, files, value)
 
     def flaw(self, message: str) -> FormatError:
-        """The error for what is wrong in it."""
+        """Make the error for a flaw in the file."""
         return FormatError(f"{self.path}: {message}")
 
     def list_of(self, entry: Mapping[str, Any], key: str, where: str = "it") -> list[Any]:
-        """A list; one of lists of objects has only objects in it."""
-        found = entry.get(key)
-        if not isinstance(found, list):
+        """Return a list; the lists `shards` and `chunks` must have only objects in them."""
+        entries = entry.get(key)
+        if not isinstance(entries, list):
             raise self.flaw(f"{where} has no list {key!r}")
         if key in ("shards", "chunks"):
-            for number, each in enumerate(found):
+            for number, each in enumerate(entries):
                 if not isinstance(each, dict):
                     raise self.flaw(f"{key}[{number}] is no object")
-        return found
+        return entries
 
     def count_of(self, entry: Mapping[str, Any], key: str, where: str) -> int:
-        """A number from 0 on."""
-        found = entry.get(key)
-        if type(found) is not int or not 0 <= found < limits.order_count_max:
-            raise self.flaw(f"{where}: {key!r} is {found!r}, and not a number from 0 on")
-        return found
+        """Return a number that is not negative."""
+        count = entry.get(key)
+        if type(count) is not int or not 0 <= count < limits.order_count_max:
+            raise self.flaw(f"{where}: {key!r} is {count!r}, and not a number from 0 on")
+        return count
 
     def name_of(self, entry: Mapping[str, Any], key: str, where: str) -> str:
-        """The name of a file below the root."""
-        found = entry.get(key)
-        if not isinstance(found, str):
-            raise self.flaw(f"{where}: {key!r} is {found!r}, and not the name of a file")
-        return below(f"{self.path}, {where}: ", found)
+        """Return the name of a file below the root."""
+        name = entry.get(key)
+        if not isinstance(name, str):
+            raise self.flaw(f"{where}: {key!r} is {name!r}, and not the name of a file")
+        return check_below(f"{self.path}, {where}: ", name)
 
     def check_inside(self, names: Sequence[str]) -> None:
-        """FormatError where two of the files are one, or a link leads out of the root."""
+        """Check that no file is named twice, and no link leads out of the root (FormatError)."""
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise self.flaw(f"it names {twice!r} twice")
-        inside(self.store, f"{self.path}: ", names)
+        check_inside(self.store, f"{self.path}: ", names)
 
     def sources(self, files: Files) -> Files:
-        """What must stay unchanged: the list itself, and the files."""
+        """Sources that must stay unchanged: the list itself, and the files."""
         return joined(self.files, files)

@@ -1,12 +1,12 @@
 """Shards of MosaicML Streaming: a folder with index.json, and files of samples in columns.
 
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
-JSON, pickles, arrays of varying shape) as the bytes that they are stored as. Nothing is decoded.
+JSON, pickles, arrays of varying shape) as the bytes as stored, which are not decoded.
 
 fields, label:  see `penstock.index.formats.choice`.
 
-A split is a sub-folder with an index of its own: open it. Shards that were compressed are read
-once they are unpacked beside the compressed files. Hashes are not checked.
+A split is a sub-folder with an index of its own: open it. Compressed shards can be read after they
+are unpacked beside the compressed files. Hashes are not checked.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _VARIES = {"bytes", "str", "json", "pkl", "pil", "jpeg", "png", "str_int", "str_
 _UNPACK = {"zstd": "zstd -d", "gz": "gunzip -k", "br": "brotli -d", "bz2": "bunzip2 -k"}
 
 
-class _Shard(NamedTuple):
-    """What index.json says of one shard."""
+class _MdsShard(NamedTuple):
+    """Entry of one shard in index.json."""
 
     name: str
     packed: str | None
@@ -50,15 +50,15 @@ class _Shard(NamedTuple):
     size: int
 
 
-class _Column(NamedTuple):
-    """A column; `size` None: it varies."""
+class _MdsColumn(NamedTuple):
+    """A column and the bytes of its values; `size` None: they vary."""
 
     part: Field
     size: int | None
 
 
-def folder(store: Store) -> bool:
-    """Whether the root has the index of such shards, or lies above some."""
+def is_dataset(store: Store) -> bool:
+    """True if the root has the index of such shards, or lies above some."""
     return is_manifest(store, b'"shards"', b'"column_encodings"') or has_shards(store, _SHARD)
 
 
@@ -75,80 +75,85 @@ def build(
     entries = manifest.list_of(manifest.value, "shards")
     if not entries:
         raise manifest.flaw("it lists no shards: the writer did not finish")
-    table = _columns(manifest, entries[0], 0)
+    table = _parse_columns(manifest, entries[0], 0)
     shards = []
     for number, entry in enumerate(entries):
-        if number and _columns(manifest, entry, number) != table:
+        if number and _parse_columns(manifest, entry, number) != table:
             raise manifest.flaw(f"shard {number} has other columns than shard 0")
-        shards.append(_shard(manifest, entry, number))
-    files = _files(store, manifest, shards, progress)
+        shards.append(_parse_shard(manifest, entry, number))
+    files = _list_files(store, manifest, shards, progress)
     names = [column.part.name for column in table]
     integers = {c.part.name for c in table if c.part.shape == () and c.part.dtype.kind in "iu"}
-    chosen, label = choice.chosen(manifest.path, names, integers, fields, label)
+    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
     sizes = [column.size for column in table]
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else table[wanted].part.dtype.itemsize
 
-    def parse(number: int, source: StoreFile) -> rows.Rows:
-        return rows.parse_rows(source, _edges(source, shards[number].samples), sizes, wanted, width)
+    def parse(number: int, source: StoreFile) -> rows.ShardRows:
+        return rows.parse_rows(
+            source, _read_edges(source, shards[number].samples), sizes, wanted, width
+        )
 
-    found = store.parse(files, parse, progress)
-    if not sum(rows.offset.shape[1] for rows in found):
+    shard_rows = store.parse(files, parse, progress)
+    if not sum(rows.offset.shape[1] for rows in shard_rows):
         raise manifest.flaw("it lists no samples")
     numbers = [names.index(name) for name in chosen]
     labels: Int | None = None
     if wanted is not None and label is not None:
         dtype = table[wanted].part.dtype
-        values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in found]
-        labels = choice.labels(manifest.path, label, np.concatenate(values))
+        values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in shard_rows]
+        labels = choice.convert_labels(manifest.path, label, np.concatenate(values))
     return Index(
         format="mds",
         files=files,
         fields=tuple(table[number].part for number in numbers),
-        layouts=tuple(rows.layouts(files, found, sizes, numbers)),
+        layouts=tuple(rows.make_layouts(files, shard_rows, sizes, numbers)),
         sources=manifest.sources(files),
         label_column=labels,
     )
 
 
-def _columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_Column]:
-    """The columns of a shard; None of them is decoded to more than numbers."""
+def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) -> list[_MdsColumn]:
+    """Parse the columns of a shard; none is decoded to more than numbers."""
     where = f"shard {number}"
     version, kind = entry.get("version"), entry.get("format")
     if version != 2 or kind != "mds":
         raise manifest.flaw(
-            f"{where} is of format {kind!r}, version {version!r}, and penstock reads 'mds', 2: "
+            f"{where} is of format {kind!r}, version {version!r}, but penstock reads 'mds', 2: "
             f"write it anew with MDSWriter, or with `penstock convert`"
         )
     names = manifest.list_of(entry, "column_names", where)
     encodings = manifest.list_of(entry, "column_encodings", where)
     sizes = manifest.list_of(entry, "column_sizes", where)
     if not names or not len(names) == len(encodings) == len(sizes):
-        raise manifest.flaw(f"{where} has {len(names)} columns, {len(encodings)} encodings")
+        raise manifest.flaw(
+            f"{where} has {len(names)} columns, but {len(encodings)} encodings and {len(sizes)} "
+            f"sizes"
+        )
     if not all(isinstance(text, str) for text in (*names, *encodings)):
-        raise manifest.flaw(f"{where} has columns whose names are no text")
+        raise manifest.flaw(f"{where} has columns whose names or encodings are not text")
     if len(set(names)) < len(names):
         raise manifest.flaw(f"{where} has two columns of one name")
-    found = []
+    columns = []
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
-        part = _field(name, encoding)
+        part = _make_field(name, encoding)
         own = part.nbytes
         if size is not None and (type(size) is not int or size < 0 or size > limits.MIB << 20):
             raise manifest.flaw(f"{where}: column {name!r} has a size of {size!r}")
         if own is not None and (size or None) != (own or None):
             raise manifest.flaw(
-                f"{where}: column {name!r} of {encoding} has {size} bytes, and not {own}"
+                f"{where}: column {name!r} of {encoding} has {size} bytes, not {own}"
             )
         if own is None and size and (encoding in _VARIES or encoding.startswith("ndarray")):
             raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
         if own is None and size:
             part = Field(name, np.dtype(np.uint8), (size,))
-        found.append(_Column(part, size or None))
-    return found
+        columns.append(_MdsColumn(part, size or None))
+    return columns
 
 
-def _field(name: str, encoding: str) -> Field:
-    """A column as a field: typed where every value has one dtype and shape."""
+def _make_field(name: str, encoding: str) -> Field:
+    """Make the field of a column: typed if every value has one dtype and shape."""
     if encoding in _NUMBERS:
         return Field(name, np.dtype(_NUMBERS[encoding]), ())
     kind, _, rest = encoding.partition(":")
@@ -163,12 +168,12 @@ def _field(name: str, encoding: str) -> Field:
     return Field(name, np.dtype(np.uint8), None)
 
 
-def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
+def _parse_shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _MdsShard:
     where = f"shard {number}"
     raw, packed = entry.get("raw_data"), entry.get("zip_data")
     if not isinstance(raw, dict) or not (packed is None or isinstance(packed, dict)):
-        raise manifest.flaw(f"{where} does not say in which file it is (raw_data)")
-    return _Shard(
+        raise manifest.flaw(f"{where} does not name its file (raw_data)")
+    return _MdsShard(
         manifest.name_of(raw, "basename", where),
         manifest.name_of(packed, "basename", where) if packed else None,
         str(entry.get("compression") or ""),
@@ -177,10 +182,10 @@ def _shard(manifest: Manifest, entry: Mapping[str, Any], number: int) -> _Shard:
     )
 
 
-def _files(
-    store: Store, manifest: Manifest, shards: Sequence[_Shard], progress: Progress | None
+def _list_files(
+    store: Store, manifest: Manifest, shards: Sequence[_MdsShard], progress: Progress | None
 ) -> Files:
-    """The shards' files, unpacked ones all."""
+    """List the shards' files, which must all be unpacked."""
     names = [shard.name for shard in shards]
     manifest.check_inside(names)
     files, errors = store.probe(unseen(store.root, names), progress)
@@ -191,21 +196,22 @@ def _files(
         packed = unseen(store.root, [shard.packed or shard.name]).path(0)
         command = _UNPACK.get(shard.compression.partition(":")[0], "unpack")
         raise MissingError(
-            f"{files.path(int(number))} is not there, only its compressed form may be: samples "
-            f"have no place in compressed shards: unpack them beside it (`{command} {packed}`, "
+            f"{files.path(int(number))} does not exist; its compressed form may, but samples "
+            f"have no "
+            f"place in compressed shards: unpack them beside it (`{command} {packed}`, "
             f"and so on), or write them anew with `penstock convert`"
         )
     for number, shard in enumerate(shards):
         if int(files.size[number]) != shard.size:
             raise FormatError(
-                f"{files.path(number)} has {files.size[number]:,} bytes, and {manifest.path} says "
+                f"{files.path(number)} has {files.size[number]:,} bytes, but {manifest.path} says "
                 f"{shard.size:,}: it is truncated or of another data set: fetch it again"
             )
     return files
 
 
-def _edges(source: StoreFile, samples: int) -> Int:
-    """Where each sample of a shard begins, and where the last ends."""
-    edges = rows.table(source, samples)
+def _read_edges(source: StoreFile, samples: int) -> Int:
+    """Read where each sample of a shard begins, and where the last ends."""
+    edges = rows.read_table(source, samples)
     rows.check_table(source, edges)
     return edges

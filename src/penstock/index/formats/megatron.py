@@ -1,7 +1,7 @@
-"""Tokenized documents as Megatron writes them: tokens in .bin, where each document is in .idx.
+"""Tokenized documents as Megatron writes them: tokens in .bin, places of documents in .idx.
 
-Either file is opened, their common prefix, or several of them (a pattern, a list); sequences are
-in the order of .idx. A document, of all its sequences, is a sample, of the dtype of the tokens.
+Open either file, their common prefix, or several of them (a pattern, a list). Sequences are in the
+order of .idx. A document, of all its sequences, is a sample, of the dtype of the tokens.
 
 window:  makes windows of tokens samples, over documents in their order, see
          `penstock.index.formats.tokens`: as Megatron's sequences of this length, before shuffling.
@@ -21,7 +21,7 @@ from ...extent import Files, Int, joined, unseen
 from ..layout import Layout, Pieces, RowTable
 from ..table import Field, Index
 from . import tokens
-from .shards import counted, names_of
+from .shards import list_names, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -43,9 +43,12 @@ _DTYPES = {
 }
 
 
-class _Tokens(NamedTuple):
-    """What one .idx says: of each sequence where it begins and its tokens; of each document its
-    first sequence, and at the end how many there are."""
+class _MegatronTokens(NamedTuple):
+    """Content of one .idx.
+
+    offset, tokens:  of each sequence, where it begins and the number of its tokens.
+    documents:       first sequence of each document, and the number of sequences at the end.
+    """
 
     dtype: np.dtype[Any]
     offset: Int
@@ -54,15 +57,15 @@ class _Tokens(NamedTuple):
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is an .idx."""
+    """True if a file is an .idx."""
     return head.startswith((_MAGIC, _OLD))
 
 
-def beside(store: Store, name: str) -> bool:
-    """Whether a file is a .bin whose .idx lies beside it."""
+def has_idx_beside(store: Store, name: str) -> bool:
+    """True if a file is a .bin whose .idx lies beside it."""
     if not name.endswith(".bin"):
         return False
-    other = f"{_prefix(name)}.idx"
+    other = f"{_strip_suffix(name)}.idx"
     _, errors = store.probe(unseen(store.root, [other]))
     return not errors[0] and sniff(store.read(other, 0, len(_MAGIC)), other)
 
@@ -71,27 +74,27 @@ def build(
     store: Store, place: Location, progress: Progress | None = None, *, window: int | None = None
 ) -> Index:
     """The index of all documents or windows, file after file."""
-    names = [place.name] if place.kind == "file" else names_of(store, place)
-    prefixes = list(dict.fromkeys(_prefix(name) for name in names))
+    names = [place.name] if place.kind == "file" else list_names(store, place)
+    prefixes = list(dict.fromkeys(_strip_suffix(name) for name in names))
     lists = store.stat([f"{prefix}.idx" for prefix in prefixes])
     files = store.stat([f"{prefix}.bin" for prefix in prefixes])
 
-    def parse(number: int, source: StoreFile) -> _Tokens:
-        return _read(source, files.path(number), int(files.size[number]))
+    def parse(number: int, source: StoreFile) -> _MegatronTokens:
+        return _parse_idx(source, files.path(number), int(files.size[number]))
 
-    found = store.parse(lists, parse, progress)
-    dtype = found[0].dtype
-    for file, each in enumerate(found):
+    contents = store.parse(lists, parse, progress)
+    dtype = contents[0].dtype
+    for file, each in enumerate(contents):
         if each.dtype != dtype:
             raise FormatError(
-                f"{files.path(file)} holds {each.dtype}, and {files.path(0)} {dtype}: open them "
-                f"apart"
+                f"{files.path(file)} holds {each.dtype}, but {files.path(0)} {dtype}: open them "
+                f"separately"
             )
     if window is None:
-        part, layout = _documents(files, found, dtype)
+        part, layout = _lay_out_documents(files, contents, dtype)
     else:
-        stretches = [tokens.Stretch(each.offset, each.tokens) for each in found]
-        part, layout = tokens.windows(files, stretches, dtype, window)
+        stretches = [tokens.TokenRun(each.offset, each.tokens) for each in contents]
+        part, layout = tokens.lay_out_windows(files, stretches, dtype, window)
     sources = joined(lists, files)
     if place.kind != "file":  # files could be added
         folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
@@ -99,12 +102,12 @@ def build(
     return Index("megatron", files, (part,), (layout,), sources)
 
 
-def _prefix(name: str) -> str:
+def _strip_suffix(name: str) -> str:
     return name.removesuffix(".bin").removesuffix(".idx")
 
 
-def _read(source: StoreFile, path: str, size: int) -> _Tokens:
-    """What an .idx says, compared with the size of its .bin."""
+def _parse_idx(source: StoreFile, path: str, size: int) -> _MegatronTokens:
+    """Parse an .idx, and compare it with the size of its .bin."""
     head = source.read(0, _HEAD_BYTES)
     if head.startswith(_OLD):
         raise FormatError(
@@ -112,10 +115,12 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
             f"of Megatron-Core"
         )
     if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
-        raise FormatError(f"{source.path} is no .idx of Megatron: it starts with {head[:9]!r}")
+        raise FormatError(f"{source.path} is not an .idx of Megatron: it starts with {head[:9]!r}")
     version, code = int.from_bytes(head[9:17], "little"), head[17]
     if version != 1 or code not in _DTYPES:
-        raise source.flaw(9, f"version {version} and type {code}: version 1, types 1 to 9 are read")
+        raise source.flaw(
+            9, f"version {version} and type {code}: only version 1 with types 1 to 9 can be read"
+        )
     sequences = int.from_bytes(head[18:26], "little")
     entries = int.from_bytes(head[26:34], "little")
     expected = _HEAD_BYTES + 12 * sequences + 8 * entries
@@ -123,7 +128,7 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
         raise source.flaw(
             18,
             f"{sequences:,} sequences and {entries:,} document entries make {expected:,} bytes, "
-            f"and the file has {source.size:,}: it is truncated or damaged",
+            f"but the file has {source.size:,}: it is truncated or damaged",
         )
     data = source.read(_HEAD_BYTES, expected - _HEAD_BYTES)
     if len(data) != expected - _HEAD_BYTES:
@@ -131,12 +136,14 @@ def _read(source: StoreFile, path: str, size: int) -> _Tokens:
     counts = np.frombuffer(data, "<i4", sequences).astype(np.int64)
     offset = np.frombuffer(data, "<i8", sequences, 4 * sequences).astype(np.int64)
     documents = np.frombuffer(data, "<i8", entries, 12 * sequences).astype(np.int64)
-    _check(source, sequences, counts, offset, documents)
-    dtype = _dtype(source, path, size, code, counts, offset)
-    return _Tokens(dtype, offset, counts, documents)
+    _check_tables(source, sequences, counts, offset, documents)
+    dtype = _find_dtype(source, path, size, code, counts, offset)
+    return _MegatronTokens(dtype, offset, counts, documents)
 
 
-def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, documents: Int) -> None:
+def _check_tables(
+    source: StoreFile, sequences: int, counts: Int, offset: Int, documents: Int
+) -> None:
     for name, column, start, width in (
         ("tokens", counts, _HEAD_BYTES, 4),
         ("pointer", offset, _HEAD_BYTES + 4 * sequences, 8),
@@ -154,10 +161,10 @@ def _check(source: StoreFile, sequences: int, counts: Int, offset: Int, document
         raise source.flaw(start + 8 * int(row + 1), f"document {row:,} ends before it begins")
 
 
-def _dtype(
+def _find_dtype(
     source: StoreFile, path: str, size: int, code: int, counts: Int, offset: Int
 ) -> np.dtype[Any]:
-    """The type of tokens with which the sequences fill the .bin."""
+    """Find the type of tokens with which the sequences fill the .bin."""
     ends = []
     for name in _DTYPES[code]:
         dtype = np.dtype(name)
@@ -187,34 +194,36 @@ def _dtype(
     )
 
 
-def _documents(files: Files, found: list[_Tokens], dtype: np.dtype[Any]) -> tuple[Field, Layout]:
-    """Each document with all its sequences; one extent each where they are adjacent."""
+def _lay_out_documents(
+    files: Files, contents: list[_MegatronTokens], dtype: np.dtype[Any]
+) -> tuple[Field, Layout]:
+    """Lay out each document with all its sequences: one extent each if they are adjacent."""
     part = Field("tokens", dtype, None)
-    count = counted([len(each.documents) - 1 for each in found])
+    count = number_first([len(each.documents) - 1 for each in contents])
     if not count[-1]:
         raise FormatError(f"{files.path(0)} holds no documents")
-    whole = all(_adjacent(each, dtype.itemsize) for each in found)
+    whole = all(_is_adjacent(each, dtype.itemsize) for each in contents)
     if whole:
         file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(count))
         offset, length = [], []
-        for each in found:
+        for each in contents:
             ends = np.concatenate([[0], np.cumsum(each.tokens)])
             first, last = each.documents[:-1], each.documents[1:]
             length.append((ends[last] - ends[first]) * dtype.itemsize)
             starts = np.append(each.offset, 0)
             offset.append(np.where(first < last, starts[first], 0))
         return part, RowTable(file, np.concatenate(offset), np.concatenate(length))
-    held = counted([len(each.offset) for each in found])
+    held = number_first([len(each.offset) for each in contents])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(held))
-    edges = [each.documents[:-1] + held[number] for number, each in enumerate(found)]
+    edges = [each.documents[:-1] + held[number] for number, each in enumerate(contents)]
     first = np.append(np.concatenate(edges), held[-1])
-    offset_of = np.concatenate([each.offset for each in found])
-    length_of = np.concatenate([each.tokens for each in found]) * dtype.itemsize
+    offset_of = np.concatenate([each.offset for each in contents])
+    length_of = np.concatenate([each.tokens for each in contents]) * dtype.itemsize
     return part, Pieces(first, file, offset_of, length_of)
 
 
-def _adjacent(each: _Tokens, itemsize: int) -> bool:
-    """Whether the sequences of every document follow each other in the file."""
+def _is_adjacent(each: _MegatronTokens, itemsize: int) -> bool:
+    """True if the sequences of every document follow each other in the file."""
     apart = each.offset[1:] != each.offset[:-1] + each.tokens[:-1] * itemsize
     inner = np.ones(len(each.offset) + 1, np.bool_)
     inner[each.documents] = False  # between two documents it does not matter

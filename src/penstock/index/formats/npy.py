@@ -3,7 +3,7 @@
 One file, or several (a pattern, a list) of one dtype and row shape. A folder of such files is a
 tree, where each file is a sample.
 
-The header is parsed here rather than by numpy, whose reader wants an open file. The format is
+The header is parsed here rather than by numpy, whose reader needs an open file. The format is
 described in `numpy.lib.format`: magic, version, length of the header, a Python literal, the data.
 """
 
@@ -19,7 +19,7 @@ from ... import limits
 from ...errors import FormatError
 from ..layout import Fixed
 from ..table import Field, Index
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x93NUMPY"
 
-# What evaluating a hostile literal, and taking it for a header, may raise.
+# Errors that evaluating a hostile literal as a header may raise.
 _MALFORMED = (
     AttributeError,
     LookupError,
@@ -39,8 +39,8 @@ _MALFORMED = (
 )
 
 
-class Header(NamedTuple):
-    """What a header says. `data_offset` is where the first sample starts."""
+class NpyHeader(NamedTuple):
+    """Header of an array. `data_offset` is the byte at which the first sample starts."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -48,25 +48,25 @@ class Header(NamedTuple):
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is an .npy file."""
     return head.startswith(MAGIC)
 
 
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """The index of the rows of one array, or of several of one row shape, file after file."""
-    files, sources = files_of(store, place, progress)
+    files, sources = list_files(store, place, progress)
     headers = store.parse(files, lambda _, source: read_header(source, source.path), progress)
-    part = field_of(files.path(0), headers[0])
+    part = make_field(files.path(0), headers[0])
     assert part.nbytes is not None
     for file, header in enumerate(headers):
-        other = field_of(files.path(file), header)
+        other = make_field(files.path(file), header)
         if other != part:
             raise FormatError(
-                f"{files.path(file)} holds rows of {other.dtype} and shape {other.shape}, and "
+                f"{files.path(file)} holds rows of {other.dtype} and shape {other.shape}, but "
                 f"{files.path(0)} of {part.dtype} and {part.shape}: open them separately"
             )
         check_room(files.path(file), header, part.nbytes, int(files.size[file]))
-    first = counted([header.shape[0] for header in headers])
+    first = number_first([header.shape[0] for header in headers])
     if not first[-1]:
         raise FormatError(
             f"{files.path(0)} holds no samples: its shape is {headers[0].shape} of {part.dtype}"
@@ -81,49 +81,50 @@ def build(store: Store, place: Location, progress: Progress | None = None) -> In
     )
 
 
-def read_header(source: StoreFile, what: str, offset: int = 0) -> Header:
-    """The header of an array that starts at `offset`; `what` names it in messages."""
+def read_header(source: StoreFile, what: str, offset: int = 0) -> NpyHeader:
+    """Read the header of an array that starts at `offset`; `what` names it in messages."""
     head = source.read(offset, _GUESS_BYTES)
     more = 12 + limits.header_bytes_max
-    if len(head) == _GUESS_BYTES and _header_bytes(head) > _GUESS_BYTES:
-        head = source.read(offset, min(_header_bytes(head), more))
-    return parse(what, head)
+    if len(head) == _GUESS_BYTES and _find_data(head) > _GUESS_BYTES:
+        head = source.read(offset, min(_find_data(head), more))
+    return parse_header(what, head)
 
 
-def check_room(what: str, header: Header, row_bytes: int, held_bytes: int) -> None:
-    """FormatError where the rows that the header announces are not all there."""
+def check_room(what: str, header: NpyHeader, row_bytes: int, held_bytes: int) -> None:
+    """Check that all rows that the header announces exist (FormatError)."""
     announced, left = header.shape[0] * row_bytes, held_bytes - header.data_offset
     if announced > left:
         raise FormatError(
-            f"{what}: the header says {header.shape[0]:,} samples of {row_bytes:,} bytes, and "
+            f"{what}: the header says {header.shape[0]:,} samples of {row_bytes:,} bytes, but "
             f"{max(0, left):,} bytes follow it: the file is truncated, save it again"
         )
 
 
 _GUESS_BYTES = 4096
-"""Headers are shorter than this, but for structured types."""
+"""Bytes read first: headers are shorter than this, except those of structured types."""
 
 
-def _header_bytes(head: bytes) -> int:
-    """Where the data starts, as the first bytes say."""
+def _find_data(head: bytes) -> int:
+    """Compute where the data starts from the first bytes."""
     start = 10 if head[6] == 1 else 12
     return start + int.from_bytes(head[8:start], "little")
 
 
-def parse(path: str, head: bytes) -> Header:
-    """The header, or FormatError. `head` holds the first bytes of the file, the whole header."""
+def parse_header(path: str, head: bytes) -> NpyHeader:
+    """Parse the header, or FormatError. `head` begins at the magic and holds the whole header."""
     if not head.startswith(MAGIC) or len(head) < 10:
         raise FormatError(f"{path} is not an .npy file: it starts with {head[:8]!r}")
     major, minor = head[6:8]
     if major not in (1, 2, 3) or minor != 0:
         raise FormatError(
-            f"{path}: .npy version {major}.{minor}, and penstock reads 1.0, 2.0, 3.0: save it again"
+            f"{path}: .npy version {major}.{minor}, but penstock reads 1.0, 2.0, 3.0: save it again"
         )
     start = 10 if major == 1 else 12
     length = int.from_bytes(head[8:start], "little")
     if length > limits.header_bytes_max or len(head) < start + length:
         raise FormatError(
-            f"{path}: the header of {length:,} bytes is cut off or longer than any: save it again"
+            f"{path}: the header of {length:,} bytes is truncated, or longer than any: save it "
+            f"again"
         )
     text = head[start : start + length]
     try:
@@ -133,26 +134,26 @@ def parse(path: str, head: bytes) -> Header:
         if len(literal) != 3:
             raise KeyError(literal.keys())
     except _MALFORMED:
-        raise _malformed(path, text) from None
+        raise _malformed_error(path, text) from None
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise _malformed(path, text)
+        raise _malformed_error(path, text)
     if fortran is not False:
         if fortran is not True:
-            raise _malformed(path, text)
+            raise _malformed_error(path, text)
         if len(shape) > 1:
             raise FormatError(
                 f"{path}: Fortran order, in which a sample's bytes are scattered over the file: "
                 f"save numpy.ascontiguousarray(array)"
             )
-    return Header(dtype, shape, start + length)
+    return NpyHeader(dtype, shape, start + length)
 
 
-def _malformed(path: str, text: bytes) -> FormatError:
+def _malformed_error(path: str, text: bytes) -> FormatError:
     return FormatError(f"{path}: the .npy header is damaged ({text[:60]!r}): save the array again")
 
 
-def field_of(path: str, header: Header, name: str = "data") -> Field:
-    """The rows of an array as a field, or FormatError; the array may be of no rows."""
+def make_field(path: str, header: NpyHeader, name: str = "data") -> Field:
+    """Make the field of an array's rows, or FormatError; the array may have no rows."""
     dtype, shape = header.dtype, header.shape
     if dtype.hasobject:
         raise FormatError(

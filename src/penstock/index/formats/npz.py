@@ -1,4 +1,5 @@
-"""Arrays in a zip archive, as numpy.savez writes them: each a field, its first axis the samples.
+"""Arrays in a zip archive, as numpy.savez writes them. Each is a field; its first axis counts
+samples.
 
 One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
 archive are fields, and have to have the same number of rows.
@@ -20,7 +21,7 @@ from ...extent import Int
 from ..layout import Fixed
 from ..table import Field, Index
 from . import choice, npy, zip
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 _SUFFIX = ".npy"
 
 
-class _Arrays(NamedTuple):
-    """What one file holds: the fields, where the rows of each start, how many rows."""
+class _NpzArrays(NamedTuple):
+    """Arrays of one file: the fields, the bytes where their rows start, the number of rows."""
 
     fields: list[Field]
     base: list[int]
@@ -39,7 +40,7 @@ class _Arrays(NamedTuple):
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file is an archive whose first member is an array, or that is called .npz."""
+    """True if a file is an archive whose first member is an array, or whose name ends in .npz."""
     if not head.startswith((b"PK\3\4", b"PK\5\6")):
         return False
     length = int.from_bytes(head[26:28], "little")
@@ -55,38 +56,41 @@ def build(
     label: str | None = None,
 ) -> Index:
     """The index of the rows of all arrays, file after file."""
-    files, sources = files_of(store, place, progress)
-    found = store.parse(files, lambda _, source: _arrays(source, fields, label), progress)
-    for file, arrays in enumerate(found):
-        if arrays.fields != found[0].fields or (arrays.labels is None) != (found[0].labels is None):
+    files, sources = list_files(store, place, progress)
+    contents = store.parse(files, lambda _, source: _parse_arrays(source, fields, label), progress)
+    for file, arrays in enumerate(contents):
+        if arrays.fields != contents[0].fields or (arrays.labels is None) != (
+            contents[0].labels is None
+        ):
             raise FormatError(
-                f"{files.path(file)} holds {_shown(arrays.fields)}, and {files.path(0)} "
-                f"{_shown(found[0].fields)}: open them separately, or choose with fields="
+                f"{files.path(file)} holds {_describe_fields(arrays.fields)}, but {files.path(0)} "
+                f"{_describe_fields(contents[0].fields)}: open them separately, or choose with "
+                f"fields="
             )
-    first = counted([arrays.rows for arrays in found])
+    first = number_first([arrays.rows for arrays in contents])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
     layouts = []
-    for number, part in enumerate(found[0].fields):
+    for number, part in enumerate(contents[0].fields):
         assert part.nbytes is not None
-        base = np.array([arrays.base[number] for arrays in found], np.int64)
+        base = np.array([arrays.base[number] for arrays in contents], np.int64)
         layouts.append(Fixed(first, base, part.nbytes))
-    labels = [arrays.labels for arrays in found if arrays.labels is not None]
+    labels = [arrays.labels for arrays in contents if arrays.labels is not None]
     return Index(
         format="npz",
         files=files,
-        fields=tuple(found[0].fields),
+        fields=tuple(contents[0].fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,
     )
 
 
-def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _Arrays:
-    """The chosen arrays of one archive."""
+def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) -> _NpzArrays:
+    """Parse the chosen arrays of one archive."""
     members = {
         member.name.removesuffix(_SUFFIX): member
-        for member in zip.members(source)
+        for member in zip.list_members(source)
         if fields is None or member.name.endswith(_SUFFIX)
     }
     if not members:
@@ -94,17 +98,19 @@ def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) 
     wanted = (
         set(members) if fields is None else {*fields, *((label,) if label else choice.DEFAULTS)}
     )
-    headers = {name: _header(source, member) for name, member in members.items() if name in wanted}
+    headers = {
+        name: _read_header(source, member) for name, member in members.items() if name in wanted
+    }
     integers = {
         name
         for name, header in headers.items()
         if header.dtype.kind in "ui" and len(header.shape) == 1
     }
-    names, label = choice.chosen(source.path, list(members), integers, fields, label)
+    names, label = choice.choose_columns(source.path, list(members), integers, fields, label)
     parts, base, rows = [], [], {}
     for name in (*names, *((label,) if label else ())):
         what, header = f"{source.path}, array {name!r}", headers[name]
-        part = npy.field_of(what, header, name)
+        part = npy.make_field(what, header, name)
         assert part.nbytes is not None
         npy.check_room(what, header, part.nbytes, members[name].size)
         rows[name] = header.shape[0]
@@ -122,15 +128,15 @@ def _arrays(source: StoreFile, fields: Sequence[str] | None, label: str | None) 
         header, member = headers[label], members[label]
         length = header.shape[0] * header.dtype.itemsize
         data = source.read(member.offset + header.data_offset, length)
-        labels = choice.labels(source.path, label, np.frombuffer(data, header.dtype))
-    return _Arrays(parts, base, rows[names[0]], labels)
+        labels = choice.convert_labels(source.path, label, np.frombuffer(data, header.dtype))
+    return _NpzArrays(parts, base, rows[names[0]], labels)
 
 
-def _header(source: StoreFile, member: zip.Member) -> npy.Header:
-    """The header of an array that can be read where it lies."""
+def _read_header(source: StoreFile, member: zip.ZipMember) -> npy.NpyHeader:
+    """Read the header of an array; FormatError unless its rows can be read in place."""
     what = f"{source.path}, member {member.name!r}"
     if not member.name.endswith(_SUFFIX):
-        raise FormatError(f"{what} is no array: choose arrays with fields=")
+        raise FormatError(f"{what} is not an array: choose arrays with fields=")
     if member.encrypted:
         raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
     if member.method != zip.STORED:
@@ -142,5 +148,5 @@ def _header(source: StoreFile, member: zip.Member) -> npy.Header:
     return npy.read_header(source, what, member.offset)
 
 
-def _shown(fields: Sequence[Field]) -> str:
+def _describe_fields(fields: Sequence[Field]) -> str:
     return ", ".join(f"{part.name} ({part.dtype} {list(part.shape or ())})" for part in fields)

@@ -1,7 +1,7 @@
-"""Parquet files: a column is a field. pyarrow decodes them; finding them needs nothing.
+"""Parquet files: a column is a field. pyarrow decodes them; indexing needs no library.
 
 The parts of a struct are fields of their own, such as "image.bytes". A column of a row group is
-read and decoded as a whole, so that small row groups, and shuffle="blocked", save work. Dates and
+read and decoded as a whole. Small row groups, and shuffle="blocked", therefore save work. Dates and
 times are their integers.
 
 Options:
@@ -11,8 +11,8 @@ Options:
               holds integers (and is among `fields`); "" for none. They are decoded while indexing.
     nulls     "error" (default) refuses nulls; "empty" makes them empty strings.
 
-The footer is parsed here, since pyarrow ends the process at some damaged ones, where its C++ code
-throws and nothing catches; pyarrow is given the pages of one column, and a footer made for them.
+The footer is parsed here, because some damaged ones make pyarrow end the process: its C++ code
+throws and nothing catches. pyarrow gets the pages of one column, and a footer made for them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import numpy as np
 from ... import limits
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import BOOL, BYTES, INT, CompressedChunk, Reader
+from ..codecs import BOOL, BYTES, INT, CompressedChunk, ThriftReader
 from ..codecs import parquet as codec
 from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
 from . import choice
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -42,21 +42,21 @@ _EXTENSIONS = (".parquet", ".pq")
 _FOOTER_BYTES_MAX = 256 * limits.MIB
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    return choice.nulls(choice.canonical(options))
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one."""
+    """True if a file is a Parquet file."""
     return head.startswith(MAGIC)
 
 
 @dataclass(frozen=True)
-class Column:
-    """A leaf of the schema. `refused`: why it cannot be a field, or "".
+class ParquetColumn:
+    """A leaf of the schema. `refused`: the reason why it cannot be a field, or "".
 
-    number, path:  which of the columns it is, and its names, as each row group repeats them.
+    number, path:  its number among the columns, and its names, as each row group repeats them.
     physical, length, optional:  how it is stored, see `penstock.index.codecs.parquet`.
     """
 
@@ -71,8 +71,8 @@ class Column:
     optional: tuple[bool, ...] = field(default=(), compare=False)
 
 
-class Chunk(NamedTuple):
-    """A column chunk: where it lies, and how it is stored."""
+class ColumnChunk(NamedTuple):
+    """A column chunk: its place, and how it is stored."""
 
     offset: int
     length: int
@@ -80,16 +80,16 @@ class Chunk(NamedTuple):
 
 
 @dataclass
-class Held:
-    """What one file holds.
+class ParquetContent:
+    """Columns and row groups of one file.
 
-    rows:    of each row group that is not empty.
-    chunks:  of each column, one in each of these row groups.
+    rows:    number of rows of each row group that is not empty.
+    chunks:  by column, one in each of these row groups.
     """
 
-    columns: dict[str, Column]
+    columns: dict[str, ParquetColumn]
     rows: list[int] = field(default_factory=list)
-    chunks: dict[str, list[Chunk]] = field(default_factory=dict)
+    chunks: dict[str, list[ColumnChunk]] = field(default_factory=dict)
     labels: Int | None = None
     label: str | None = None
 
@@ -104,15 +104,17 @@ def build(
     nulls: str = "error",
 ) -> Index:
     """The index of all rows, file after file."""
-    files, sources = files_of(store, place, progress, _EXTENSIONS if place.kind == "folder" else ())
+    files, sources = list_files(
+        store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
+    )
 
-    def parse(_: int, source: StoreFile) -> Held:
-        return _held(source, fields, label, nulls)
+    def parse(_: int, source: StoreFile) -> ParquetContent:
+        return _parse_file(source, fields, label, nulls)
 
     held = store.parse(files, parse, progress)
     first = held[0]
-    for number, each in enumerate(held):
-        if each.columns != first.columns or each.label != first.label:
+    for number, content in enumerate(held):
+        if content.columns != first.columns or content.label != first.label:
             raise FormatError(
                 f"{files.path(number)} has other columns than {files.path(0)}: open files of one "
                 f"schema, or name columns that are the same (fields=)"
@@ -120,40 +122,42 @@ def build(
     counts = [rows for each in held for rows in each.rows]
     if not counts:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
-    made, layouts = [], []
+    codec_fields, layouts = [], []
     for column in first.columns.values():
         if column.name == first.label:
             continue
         chunks = [chunk for each in held for chunk in each.chunks[column.name]]
-        options = _options(column, chunks, nulls)
-        made.append(
+        options = _make_options(column, chunks, nulls)
+        codec_fields.append(
             Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
         )
-        layouts.append(Chunked(counted(counts), _bands(held, column.name)))
-    if not made:
+        layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
+    if not codec_fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     labels = [each.labels for each in held if each.labels is not None]
     return Index(
         format="parquet",
         files=files,
-        fields=tuple(made),
+        fields=tuple(codec_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=np.concatenate(labels) if labels else None,
     )
 
 
-def _bands(held: Sequence[Held], name: str) -> RowTable:
-    """The column chunk of each row group."""
-    chunks = [each.chunks[name] for each in held]
+def _lay_out_chunks(held: Sequence[ParquetContent], name: str) -> RowTable:
+    """Lay out the column chunk of each row group."""
+    chunks = [content.chunks[name] for content in held]
     file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
     places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
     table = np.array(places, np.int64).reshape(-1, 2)
     return RowTable(file, table[:, 0].copy(), table[:, 1].copy())
 
 
-def _options(column: Column, chunks: Sequence[Chunk], nulls: str) -> dict[str, Any]:
-    """For the codec: the forms of the chunks, each where it begins."""
+def _make_options(
+    column: ParquetColumn, chunks: Sequence[ColumnChunk], nulls: str
+) -> dict[str, Any]:
+    """Make the codec's options: the forms of the chunks, each with the chunk it begins at."""
     new = [n for n, chunk in enumerate(chunks) if not n or chunk.form != chunks[n - 1].form]
     return {
         "column": column.name,
@@ -172,25 +176,30 @@ _ELEMENT = {1: INT, 2: INT, 3: INT, 4: BYTES, 5: INT, 6: INT, 10: _LOGICAL}
 _META = {1: INT, 3: [BYTES], 4: INT, 5: INT, 6: INT, 7: INT, 9: INT, 11: INT, 12: {3: INT}}
 _CHUNK = {1: BYTES, 3: _META, 8: {}, 9: BYTES}
 _FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
-"""Of parquet.thrift: the schema's elements, the row groups and their column chunks, the writer."""
+"""Shape of the footer (parquet.thrift): schema elements, row groups, column chunks, writer."""
 
 
-def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str) -> Held:
+def _parse_file(
+    source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
+) -> ParquetContent:
     size = source.size
     tail = source.read(max(size - 8, 0), 8)
     if tail[4:] == b"PARE":
         raise FormatError(f"{source.path} is encrypted: write it without encryption")
     if size < 12 or tail[4:] != MAGIC:
-        raise source.flaw(max(size - 4, 0), "a Parquet file ends with PAR1: this one was cut")
+        raise source.flaw(
+            max(size - 4, 0),
+            "a Parquet file ends with PAR1, but this one does not: it is truncated",
+        )
     length = int.from_bytes(tail[:4], "little")
     if not 0 < length <= min(size - 12, _FOOTER_BYTES_MAX):
         raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
     start = size - 8 - length
     try:
-        found = Reader(source.read(start, length)).struct(_FILE)
-        leaves = _leaves(found[2])
-        old = found.get(6, b"").startswith(b"parquet-cpp version 1.")
-        return _of(source, leaves, found.get(4, []), start, old, columns, label, nulls)
+        footer = ThriftReader(source.read(start, length)).struct(_FILE)
+        leaves = _list_leaves(footer[2])
+        old = footer.get(6, b"").startswith(b"parquet-cpp version 1.")
+        return _take_groups(source, leaves, footer.get(4, []), start, old, columns, label, nulls)
     except (ValueError, KeyError, UnicodeError) as error:
         if isinstance(error, PenstockError):
             raise
@@ -198,17 +207,17 @@ def _held(source: StoreFile, columns: Sequence[str] | None, label: str | None, n
         raise source.flaw(start, f"the footer is damaged ({what}): write the file again") from None
 
 
-def _of(
+def _take_groups(
     source: StoreFile,
-    leaves: list[Column],
+    leaves: list[ParquetColumn],
     groups: list[dict[int, Any]],
     end: int,
     old: bool,
     columns: Sequence[str] | None,
     label: str | None,
     nulls: str,
-) -> Held:
-    known = choice.by_name(source.path, [each.name for each in leaves])
+) -> ParquetContent:
+    known = choice.number_columns(source.path, [leaf.name for leaf in leaves])
     for name in (*(columns or ()), *filter(None, [label])):
         if name not in known:
             raise UsageError(
@@ -227,7 +236,7 @@ def _of(
         label = next((n for n in ("label", "labels") if n in wanted and _is_label(wanted[n])), None)
     elif label and not _is_label(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
-    held = Held(wanted, label=label or None, chunks={name: [] for name in wanted})
+    held = ParquetContent(wanted, label=label or None, chunks={name: [] for name in wanted})
     total = 0
     for number, group in enumerate(groups):
         rows, chunks = group[3], group[1]
@@ -242,18 +251,18 @@ def _of(
             held.rows.append(rows)
             for each in wanted.values():
                 held.chunks[each.name].append(
-                    _chunk(source, chunks[each.number], rows, end, each, old)
+                    _locate_chunk(source, chunks[each.number], rows, end, each, old)
                 )
                 _check_nulls(source, chunks[each.number], each, nulls, total - rows)
     if label:
-        held.labels = _labels(source, held)
+        held.labels = _read_labels(source, held)
     return held
 
 
-def _chunk(
-    source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: Column, old: bool
-) -> Chunk:
-    """Where a column chunk lies, and how it is stored."""
+def _locate_chunk(
+    source: StoreFile, chunk: dict[int, Any], rows: int, end: int, column: ParquetColumn, old: bool
+) -> ColumnChunk:
+    """Locate a column chunk, and describe how it is stored."""
     what = f"column {column.name!r}"
     if chunk.get(1):
         raise FormatError(f"{source.path}: {what} lies in other files: merge them")
@@ -263,7 +272,7 @@ def _chunk(
     if meta[1] != column.physical or tuple(meta[3]) != column.path:
         raise source.flaw(
             end,
-            f"{what} is type {column.physical} in the schema, and in a row group it is type "
+            f"{what} is type {column.physical} in the schema, but in a row group it is type "
             f"{meta[1]}, named {b'.'.join(meta[3])!r}: the file is damaged",
         )
     start, size = meta[9], meta[7]
@@ -272,11 +281,11 @@ def _chunk(
     if start < 4 or size <= 0 or start > end - size or meta[5] != rows:
         raise source.flaw(
             end,
-            f"the footer says {size:,} bytes at {start:,} with {meta[5]:,} values of "
+            f"the footer claims {size:,} bytes at {start:,} with {meta[5]:,} values of "
             f"{column.name!r}, for {rows:,} rows: the file is damaged",
         )
     row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
-    if max(meta[6], rows * row_bytes) > limits.decoded_band_bytes_max:
+    if max(meta[6], rows * row_bytes) > limits.decoded_chunk_bytes_max:
         raise source.flaw(
             start,
             f"a row group of {rows:,} rows, {meta[6]:,} bytes of {column.name!r}: write smaller "
@@ -284,7 +293,7 @@ def _chunk(
         )
     if meta[4] not in _COMPRESSIONS:
         raise source.flaw(
-            end, f"{what} is compressed in way {meta[4]}, which pyarrow does not know: use zstd"
+            end, f"{what} is compressed by method {meta[4]}, which pyarrow does not know: use zstd"
         )
     form = {
         "physical": column.physical,
@@ -293,13 +302,16 @@ def _chunk(
         "compression": meta[4],
         "old": old,
     }
-    return Chunk(start, size, form)
+    return ColumnChunk(start, size, form)
 
 
 def _check_nulls(
-    source: StoreFile, chunk: dict[int, Any], column: Column, nulls: str, row: int
+    source: StoreFile, chunk: dict[int, Any], column: ParquetColumn, nulls: str, row: int
 ) -> None:
-    """FormatError where the statistics know of nulls; where they do not, decoding tells."""
+    """Check the statistics for nulls (FormatError).
+
+    If they do not count them, decoding finds them.
+    """
     count = chunk[3].get(12, {}).get(3, 0)
     if count and (nulls == "error" or column.shape is not None):
         remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
@@ -316,9 +328,9 @@ _COMPRESSIONS = {0, 1, 2, 4, 5, 6, 7}  # all but LZO
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 
 
-def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
-    """The columns of a schema, whose elements are a tree from the top down, parents first."""
-    found: list[Column] = []
+def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
+    """List the columns of a schema, whose elements are a tree from the top down, parents first."""
+    columns: list[ParquetColumn] = []
     path: list[dict[int, Any]] = []
     left = [1]  # children still to come, of each element of the path
     for element in elements:
@@ -330,33 +342,33 @@ def _leaves(elements: list[dict[int, Any]]) -> list[Column]:
         left[-1] -= 1
         children = element.get(5, 0)
         if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
-            raise ValueError("the schema is no tree, or one without columns")
+            raise ValueError("the schema is not a tree, or has no columns")
         if 1 in element:
-            found.append(_column([*path[1:], element], len(found)))
+            columns.append(_make_column([*path[1:], element], len(columns)))
         else:
             path.append(element)
             left.append(children)
     if any(left):
         raise ValueError("the schema has fewer elements than its tree")
-    return found
+    return columns
 
 
-def _column(path: list[dict[int, Any]], number: int) -> Column:
-    """A leaf of the schema, below its parents, as a field."""
+def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
+    """Make the column of a leaf of the schema, below its parents."""
     leaf = path[-1]
     name = b".".join(each[4] for each in path).decode()
     if any(each[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for each in path):
         raise ValueError(f"column {name!r} is neither required nor optional nor repeated")
     if any(each[3] == _REPEATED for each in path):
-        return Column(name, refused="is a list, which has no row of its own: flatten it")
+        return ParquetColumn(name, refused="is a list, which has no row of its own: flatten it")
     dtype, shape = "|u1", None
     refused = ""
     try:
-        dtype, shape = _kind(leaf)
+        dtype, shape = _find_type(leaf)
     except TypeError as error:
         refused = f"is {error}: cast it"
     physical = leaf[1]
-    return Column(
+    return ParquetColumn(
         name,
         dtype,
         shape,
@@ -381,8 +393,8 @@ _WIDTH_MAX = 1 << 20
 _CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8"), 11))
 
 
-def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
-    """The type of numpy and the shape of a leaf; TypeError for those that numpy does not have."""
+def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
+    """Find the numpy type and the shape of a leaf; TypeError for types that numpy lacks."""
     physical, converted, logical = leaf[1], leaf.get(6), leaf.get(10, {})
     if converted == 5 or 5 in logical:
         raise TypeError("of decimals")
@@ -415,26 +427,26 @@ def _kind(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     return dtype, ()
 
 
-def _is_label(column: Column) -> bool:
+def _is_label(column: ParquetColumn) -> bool:
     return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
-def _labels(source: StoreFile, held: Held) -> Int:
-    """The labels of a file, decoded now."""
+def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
+    """Read and decode the labels of a file."""
     assert held.label is not None
     chunks = held.chunks[held.label]
-    options = _options(held.columns[held.label], chunks, "error")
-    found = [np.zeros(0, np.int64)]
+    options = _make_options(held.columns[held.label], chunks, "error")
+    labels = [np.zeros(0, np.int64)]
     for number, (start, size, _) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
-            raise source.flaw(start, "the file ends in the labels: it was cut")
-        band = CompressedChunk(number, memoryview(data), [size], held.rows[number])
+            raise source.flaw(start, "the file ends in the labels: it is truncated")
+        compressed = CompressedChunk(number, memoryview(data), [size], held.rows[number])
         try:
-            values = np.asarray(codec.decode(options, band))
+            values = np.asarray(codec.decode(options, compressed))
         except ValueError as error:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        found.append(choice.labels(source.path, held.label, values))
-    return np.concatenate(found)
+        labels.append(choice.convert_labels(source.path, held.label, values))
+    return np.concatenate(labels)

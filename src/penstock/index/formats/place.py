@@ -10,10 +10,10 @@ Kind = Literal["folder", "file", "pattern"]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """What was opened: the store's root itself, one file in it, or patterns below it.
+    """Location that was opened: the store's root itself, one file in it, or patterns below it.
 
-    names:  the patterns, relative to the root as `name` is; a list of files is several of them.
-    path:   what was asked for, for people.
+    names:  the patterns, relative to the root as `name` is; a list of files is several patterns.
+    path:   the path as the caller gave it, for messages.
     """
 
     kind: Kind

@@ -1,9 +1,9 @@
-"""MXNet RecordIO: records of any length, some cut in parts where their data holds the magic.
+"""MXNet RecordIO: records of any length, cut in parts where their data hold the magic.
 
-A part before the last is followed by the magic that was cut out, so that a piece that is four bytes
-longer has it: records are read as they were written. `label="header"` reads the image header
-(IRHeader: flag, label, id, id2; 24 bytes) that im2rec puts before each image; the header then is
-left out of the field, unless `header="keep"`. A `.idx` file beside is not needed, nor read.
+The magic that was cut out follows each part but the last. A piece four bytes longer than its part
+contains it, so that records are read as they were written. `label="header"` reads the image header
+(IRHeader: flag, label, id, id2; 24 bytes) that im2rec puts before each image. The header is then
+left out of the field, unless `header="keep"`. A `.idx` file beside is not needed and not read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ OPTIONS = ("label", "header", "extensions")
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = dict(options)
-    if found.get("label") not in (None, "header"):
-        raise UsageError(f"label is {found['label']!r}: RecordIO has labels in 'header' only")
-    if found.get("header", "keep") not in ("keep", "strip"):
-        raise UsageError(f"header is {found['header']!r}: use 'keep' or 'strip'")
-    return shards.canonical_extensions(found)
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = dict(options)
+    if normalized.get("label") not in (None, "header"):
+        raise UsageError(f"label is {normalized['label']!r}: RecordIO has labels in 'header' only")
+    if normalized.get("header", "keep") not in ("keep", "strip"):
+        raise UsageError(f"header is {normalized['header']!r}: use 'keep' or 'strip'")
+    return shards.normalize_extensions(normalized)
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the magic of the first record."""
+    """True if a file begins with the magic of a record, or is an empty .rec file."""
     return head.startswith(MAGIC) or (not head and name.lower().endswith(".rec"))
 
 
@@ -52,43 +52,44 @@ def build(
 ) -> Index:
     """The index of all records of the files, in their order."""
     strip = header == "strip" if header is not None else label is not None
-    files, sources = shards.files_of(store, place, progress, extensions)
+    files, sources = shards.list_files(store, place, progress, extensions)
     walked = store.parse(
         files,
         lambda _, source: source.walk("recordio", header=label is not None, strip=strip),
         progress,
     )
-    offset = np.concatenate([found["offset"] for found in walked])
-    length = np.concatenate([found["length"] for found in walked])
-    counts = np.concatenate([np.diff(found["first"]) for found in walked])
+    offset = np.concatenate([records["offset"] for records in walked])
+    length = np.concatenate([records["length"] for records in walked])
+    counts = np.concatenate([np.diff(records["first"]) for records in walked])
     shards.check_any(files, len(counts), "records")
-    file = shards.file_column([len(found["offset"]) for found in walked])
+    file = shards.make_file_column([len(records["offset"]) for records in walked])
     layout: RowTable | Pieces
     if (counts == 1).all():
         layout = RowTable(file, offset, length)
     else:
-        layout = Pieces(shards.counted(counts.tolist()), file, offset, length)
+        layout = Pieces(shards.number_first(counts.tolist()), file, offset, length)
     return Index(
         format="recordio",
         files=files,
         fields=(Field("data", np.dtype(np.uint8), None),),
         layouts=(layout,),
         sources=sources,
-        label_column=_labels(files, walked) if label is not None else None,
+        label_column=_convert_labels(files, walked) if label is not None else None,
     )
 
 
-def _labels(files: Files, walked: list[dict[str, Any]]) -> Int:
+def _convert_labels(files: Files, walked: list[dict[str, Any]]) -> Int:
     columns = []
-    for file, found in enumerate(walked):
-        label, flag = found["label"], found["flag"]
+    for file, records in enumerate(walked):
+        label, flag = records["label"], records["flag"]
         with np.errstate(invalid="ignore"):
             whole = np.where(np.isfinite(label) & (np.abs(label) < 2**62), label, 0.5)
         wrong = (flag > 0) | (whole != np.floor(whole))
         for row in np.flatnonzero(wrong)[:1]:
             has = f"{flag[row]:,} labels" if flag[row] else f"the label {label[row]}"
             raise FormatError(
-                f"{files.path(file)}: at byte {found['at'][row]:,}: record {row:,} has {has}, and "
+                f"{files.path(file)}: at byte {records['at'][row]:,}: record {row:,} has {has}, "
+                f"but "
                 f"a label is one integer: leave label= out, and decode the header of 24 bytes"
             )
         columns.append(label.astype(np.int64))

@@ -1,7 +1,7 @@
 """Binary records of one size, back to back after an optional header, in one file or several.
 
-Nothing in such a file says what it is, so the geometry is given: `record_bytes`, or `dtype` and
-`shape` of one record. What can be checked is checked: the records fill each file exactly.
+Such a file does not describe itself, so the caller gives the geometry: `record_bytes`, or `dtype`
+and `shape` of one record. One check is possible: the records have to fill each file exactly.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed
 from ..table import Field, Index
-from .shards import files_of
+from .shards import list_files
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
     from .place import Location
 
 _REACH = 100_000
-"""How far from the size that was asked for one that divides is looked for."""
+"""Maximum distance from the given size at which a size that divides is searched."""
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling: a dtype's name, a shape's list, and the record size."""
-    part = _field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
-    header_bytes = _count("header_bytes", options.get("header_bytes", 0), 0)
-    found: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
+    part = _make_field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
+    header_bytes = _check_count("header_bytes", options.get("header_bytes", 0), 0)
+    normalized: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
     if "dtype" in options:
-        found |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
+        normalized |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
     if "extensions" in options:
-        found["extensions"] = list(options["extensions"])
-    return found
+        normalized["extensions"] = list(options["extensions"])
+    return normalized
 
 
 def build(
@@ -51,15 +51,15 @@ def build(
     extensions: Sequence[str] = (),
 ) -> Index:
     """The index of all records, file after file in ascending order of path bytes."""
-    part = _field(record_bytes, dtype, shape)
-    files, sources = files_of(store, place, progress, extensions)
+    part = _make_field(record_bytes, dtype, shape)
+    files, sources = list_files(store, place, progress, extensions)
     return Index(
         format="records",
         files=files,
         fields=(part,),
         layouts=(
             Fixed(
-                _first(files, record_bytes, header_bytes),
+                _number_records(files, record_bytes, header_bytes),
                 np.full(len(files), header_bytes, np.int64),
                 record_bytes,
             ),
@@ -68,14 +68,14 @@ def build(
     )
 
 
-def _field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
-    """The field that the options describe, or UsageError."""
+def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) -> Field:
+    """Make the field that the options describe, or UsageError."""
     if dtype is None:
         if shape is not None:
             raise UsageError(f"shape is {shape!r} without a dtype: give dtype= as well")
         if record_bytes is None:
             raise UsageError("records need a size: give record_bytes=, or dtype= and shape=")
-        return Field("data", np.dtype(np.uint8), (_count("record_bytes", record_bytes, 1),))
+        return Field("data", np.dtype(np.uint8), (_check_count("record_bytes", record_bytes, 1),))
     try:
         kind = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -87,17 +87,17 @@ def _field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | None) ->
             f"dtype is {kind}: use a plain number type, or record_bytes= for raw bytes"
         )
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape or ())
-    part = Field("data", kind, tuple(_count("shape", size, 1) for size in sizes))
-    if record_bytes is not None and _count("record_bytes", record_bytes, 1) != part.nbytes:
+    part = Field("data", kind, tuple(_check_count("shape", size, 1) for size in sizes))
+    if record_bytes is not None and _check_count("record_bytes", record_bytes, 1) != part.nbytes:
         raise UsageError(
-            f"record_bytes is {record_bytes}, and {kind} of shape {part.shape} has {part.nbytes} "
+            f"record_bytes is {record_bytes}, but {kind} of shape {part.shape} has {part.nbytes} "
             f"bytes: give one of the two"
         )
     return part
 
 
-def _count(name: str, value: Any, least: int) -> int:
-    """The value as an integer from `least` on; bool and float are refused, NaN among them."""
+def _check_count(name: str, value: Any, least: int) -> int:
+    """Return the value as an integer from `least` on; bool and float, even NaN, are refused."""
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -107,12 +107,14 @@ def _count(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
-    """The number of each file's first record and, at the end, the count of all."""
+def _number_records(files: Files, record_bytes: int, header_bytes: int) -> Int:
+    """Number each file's first record and, at the end, the count of all."""
     payload = files.size - header_bytes
     left = payload % record_bytes
     for file in np.flatnonzero((payload < 0) | (left != 0))[:1]:
-        raise _misfit(files.path(int(file)), int(files.size[file]), record_bytes, header_bytes)
+        raise _misfit_error(
+            files.path(int(file)), int(files.size[file]), record_bytes, header_bytes
+        )
     first = np.zeros(len(files) + 1, np.int64)
     np.cumsum(payload // record_bytes, out=first[1:])
     if not first[-1]:
@@ -120,15 +122,16 @@ def _first(files: Files, record_bytes: int, header_bytes: int) -> Int:
     return first
 
 
-def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
-    """The error for a file that records do not fill, with the sizes near that would."""
+def _misfit_error(path: str, size: int, record_bytes: int, header_bytes: int) -> FormatError:
+    """Make the error for a file that records do not fill, with near sizes that would."""
     if size < header_bytes:
         return FormatError(
-            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check that"
+            f"{path} has {size:,} bytes, less than header_bytes={header_bytes:,}: check "
+            f"header_bytes="
         )
     payload = size - header_bytes
     left = payload % record_bytes
-    near = _divisors_near(payload, record_bytes)
+    near = _find_divisors(payload, record_bytes)
     sizes = f"a record size that divides is {' or '.join(f'{n:,}' for n in near)}" if near else ""
     header = f"a header of {header_bytes + left:,} bytes would fit (header_bytes=)"
     return FormatError(
@@ -137,9 +140,9 @@ def _misfit(path: str, size: int, record_bytes: int, header_bytes: int) -> Forma
     )
 
 
-def _divisors_near(payload: int, size: int) -> list[int]:
-    """The nearest divisors below and above, within a factor of two."""
+def _find_divisors(payload: int, size: int) -> list[int]:
+    """Find the nearest divisors below and above, within a factor of two."""
     smaller = range(size - 1, max(size // 2, size - _REACH, 1), -1)
     larger = range(size + 1, min(size * 2, size + _REACH, payload + 1))
-    found = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
-    return [n for n in found if n]
+    divisors = (next((n for n in sizes if payload % n == 0), 0) for sizes in (smaller, larger))
+    return [n for n in divisors if n]

@@ -1,7 +1,8 @@
-"""The containers that penstock reads: one module each, which turns names and bytes into an Index.
+"""Table of the formats that penstock reads, and the choice of one for a place.
 
-A format asks the store for what it parses (see `penstock.engine.Store`) and opens nothing itself.
-What a file is follows from its content, and only where that says nothing from the options given.
+Each module turns names and bytes into an Index. A format asks the store for the data that it parses
+(see `penstock.engine.Store`) and opens nothing itself. The content of a file decides its format,
+and the options only if the content does not.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ Build = Callable[["Store", Location, Mapping[str, Any], "Progress | None"], Inde
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One container: what it is, where it can be, which options it takes, and how it is read.
+    """One container: its description, its kinds of place, its options, and its functions.
 
-    canonical:  the options in their one spelling, as JSON knows it; or UsageError.
-    build:      the index; options are canonical.
-    sniff:      whether a file is of this format, by its first bytes (4096 at most) and its name.
-    folder:     whether the store's root is a dataset of this format, by files of certain names.
-    names_of:   the files that a place's patterns stand for, where folders may be members.
-    stamp:      what of the files' content must be as in the index (`Index.stamp`), where their size
+    canonical:  brings the options into canonical form, of JSON types; or UsageError.
+    build:      makes the index; options are canonical.
+    sniff:      True if a file is of this format, by its first bytes (4096 at most) and its name.
+    folder:     True if the store's root is a dataset of this format, by files of certain names.
+    names_of:   lists the files that a place's patterns match, if folders may be members.
+    stamp:      reads the content that must be as in the index (`Index.stamp`), if the files' size
                 and time do not show every change.
-    beside:     whether a file is of this format by another one that lies beside it.
-    passing:    options of how the index is made; they make no other index, and are not saved in it.
+    beside:     True if a file is of this format because of another one that lies beside it.
+    passing:    options for making the index that do not change it, and are not saved in it.
     """
 
     name: str
@@ -76,8 +77,8 @@ class Format:
     passing: tuple[str, ...] = ()
 
 
-def _build(build: Callable[..., Index]) -> Build:
-    """The usual way: options are keyword arguments."""
+def _wrap_builder(build: Callable[..., Index]) -> Build:
+    """Wrap a builder that takes the options as keyword arguments, as most do."""
     return lambda store, place, options, progress: build(store, place, progress, **options)
 
 
@@ -89,7 +90,7 @@ FORMATS: dict[str, Format] = {
             "a folder of files; class sub-folders give labels",
             ("folder",),
             ("extensions",),
-            tree.canonical,
+            tree.normalize_options,
             lambda store, place, options, progress: tree.build(store, progress, **options),
         ),
         Format(
@@ -106,8 +107,8 @@ FORMATS: dict[str, Format] = {
             "binary records of one size in one file, a folder of files or a pattern",
             ("file", "folder", "pattern"),
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
-            records.canonical,
-            _build(records.build),
+            records.normalize_options,
+            _wrap_builder(records.build),
         ),
         Format(
             "npy",
@@ -123,20 +124,20 @@ FORMATS: dict[str, Format] = {
             "an LMDB environment, or several: each value is a sample, or an image in Caffe's Datum",
             ("file", "folder", "pattern"),
             lmdb.OPTIONS,
-            lmdb.canonical,
-            _build(lmdb.build),
+            lmdb.normalize_options,
+            _wrap_builder(lmdb.build),
             lmdb.sniff,
-            lmdb.folder,
-            lmdb.names_of,
-            lmdb.stamp,
+            lmdb.is_dataset,
+            lmdb.list_environments,
+            lmdb.read_stamps,
         ),
         Format(
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
             ("file", "pattern"),
             choice.OPTIONS,
-            choice.canonical,
-            _build(npz.build),
+            choice.normalize_options,
+            _wrap_builder(npz.build),
             npz.sniff,
         ),
         Format(
@@ -144,36 +145,36 @@ FORMATS: dict[str, Format] = {
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
             choice.OPTIONS,
-            choice.canonical,
-            _build(mds.build),
-            folder=mds.folder,
+            choice.normalize_options,
+            _wrap_builder(mds.build),
+            folder=mds.is_dataset,
         ),
         Format(
             "litdata",
             "a folder of LitData chunks (index.json); leaves are fields",
             ("folder",),
             (*choice.OPTIONS, "block_size"),
-            litdata.canonical,
-            _build(litdata.build),
-            folder=litdata.folder,
+            litdata.normalize_options,
+            _wrap_builder(litdata.build),
+            folder=litdata.is_dataset,
         ),
         Format(
             "megatron",
             "Megatron's .bin and .idx: documents of tokens, or windows over them",
             ("file", "pattern"),
             ("window",),
-            tokens.canonical,
-            _build(megatron.build),
+            tokens.normalize_options,
+            _wrap_builder(megatron.build),
             megatron.sniff,
-            beside=megatron.beside,
+            beside=megatron.has_idx_beside,
         ),
         Format(
             "tokens",
             "flat files of tokens (nanoGPT, llm.c), read in windows",
             ("file", "folder", "pattern"),
             ("window", "dtype", "header_bytes", "extensions"),
-            tokens.canonical_flat,
-            _build(tokens.build),
+            tokens.normalize_flat_options,
+            _wrap_builder(tokens.build),
             tokens.sniff,
         ),
         Format(
@@ -190,8 +191,8 @@ FORMATS: dict[str, Format] = {
             "WebDataset: tar archives whose files with one stem form a sample",
             ("file", "folder", "pattern"),
             tar.OPTIONS,
-            tar.canonical,
-            _build(tar.build),
+            tar.normalize_options,
+            _wrap_builder(tar.build),
             tar.sniff,
         ),
         Format(
@@ -199,8 +200,8 @@ FORMATS: dict[str, Format] = {
             "TFRecord files; example= names features of tf.Example",
             ("file", "folder", "pattern"),
             tfrecord.OPTIONS,
-            tfrecord.canonical,
-            _build(tfrecord.build),
+            tfrecord.normalize_options,
+            _wrap_builder(tfrecord.build),
             tfrecord.sniff,
         ),
         Format(
@@ -208,8 +209,8 @@ FORMATS: dict[str, Format] = {
             "MXNet RecordIO files, as im2rec writes them",
             ("file", "folder", "pattern"),
             recordio.OPTIONS,
-            recordio.canonical,
-            _build(recordio.build),
+            recordio.normalize_options,
+            _wrap_builder(recordio.build),
             recordio.sniff,
         ),
         Format(
@@ -217,18 +218,18 @@ FORMATS: dict[str, Format] = {
             "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            arrow.canonical,
-            _build(arrow.build),
+            arrow.normalize_options,
+            _wrap_builder(arrow.build),
             arrow.sniff,
-            arrow.holds,
+            arrow.is_saved_dataset,
         ),
         Format(
             "hdf5",
             "HDF5; a dataset is a field, its first axis counts the samples (needs h5py)",
             ("file", "folder", "pattern"),
             ("dataset", "fields", "label", "fill", "isolate"),
-            hdf5.canonical,
-            _build(hdf5.build),
+            hdf5.normalize_options,
+            _wrap_builder(hdf5.build),
             hdf5.sniff,
             passing=("isolate",),
         ),
@@ -237,17 +238,17 @@ FORMATS: dict[str, Format] = {
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
             ("dataset", "fields", "label", "fill"),
-            zarr.canonical,
-            _build(zarr.build),
-            folder=zarr.holds,
+            zarr.normalize_options,
+            _wrap_builder(zarr.build),
+            folder=zarr.is_array_or_group,
         ),
         Format(
             "parquet",
             "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            parquet.canonical,
-            _build(parquet.build),
+            parquet.normalize_options,
+            _wrap_builder(parquet.build),
             parquet.sniff,
         ),
     )
@@ -257,17 +258,17 @@ FORMATS: dict[str, Format] = {
 def choose_format(
     store: Store, place: Location, name: str | None, options: Mapping[str, Any]
 ) -> Format:
-    """The format asked for, or the one that the content shows; it takes all the options given."""
+    """Choose the format by name, or by content; it must take all the options given (UsageError)."""
     known = {option for entry in FORMATS.values() for option in entry.options}
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
             hint = f"did you mean {near[0]}=? " if near else ""
             raise UsageError(f"no format takes {option}=: {hint}`penstock formats` lists them")
-    chosen = FORMATS[_detect(store, place, options)] if name is None else _named(name)
+    chosen = FORMATS[_detect(store, place, options)] if name is None else _find_format(name)
     if place.kind not in chosen.kinds:
         raise UsageError(
-            f"{place.path} is a {place.kind}, and format {chosen.name!r} is "
+            f"{place.path} is a {place.kind}, but format {chosen.name!r} is "
             f"{chosen.summary}: leave format= out to have it detected"
         )
     unwanted = [option for option in options if option not in chosen.options]
@@ -280,7 +281,7 @@ def choose_format(
     return chosen
 
 
-def _named(name: str) -> Format:
+def _find_format(name: str) -> Format:
     if name in FORMATS:
         return FORMATS[name]
     near = difflib.get_close_matches(str(name), FORMATS, 1)
@@ -290,65 +291,74 @@ def _named(name: str) -> Format:
 
 _HEAD_BYTES = 4096
 _LOOKED_AT = 8
-"""Files of a folder that are looked at to tell shards from samples."""
+"""Number of files of a folder that are read to tell shards from samples."""
 
 
 def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     if place.kind == "folder":
         return "records" if geometry else _detect_folder(store)
-    name = place.name if place.kind == "file" else _first_name(store, place)
+    name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
-    found = _sniffed(head, name) if geometry else _beside(store, name) or _sniffed(head, name)
-    if geometry and found not in ("npy",):
+    format_name = (
+        _sniff_format(head, name)
+        if geometry
+        else _detect_beside(store, name) or _sniff_format(head, name)
+    )
+    if geometry and format_name not in ("npy",):
         return "records"
-    if found is not None and (place.kind == "file" or place.kind in FORMATS[found].kinds):
-        return found
+    if format_name is not None and (
+        place.kind == "file" or place.kind in FORMATS[format_name].kinds
+    ):
+        return format_name
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    said = "" if found else foreign.said_of(head, name)
-    if said:
-        raise FormatError(f"{path} is {said}")
+    description = "" if format_name else foreign.describe_foreign(head, name)
+    if description:
+        raise FormatError(f"{path} is {description}")
     raise FormatError(
         f"{path} is of no format that penstock knows"
-        + (" in several files" if found else "")
+        + (" in several files" if format_name else "")
         + f" (it starts with {head[:8]!r}): for "
         f"binary records give record_bytes=, or dtype= and shape=; else give format= "
         f"({', '.join(FORMATS)})"
     )
 
 
-def _first_name(store: Store, place: Location) -> str:
-    """A file that a pattern stands for, in a folder where folders are members of a dataset."""
+def _find_first_name(store: Store, place: Location) -> str:
+    """Find a file that a pattern matches, inside a folder if folders are members of a dataset."""
     for entry in FORMATS.values():
         if entry.names_of is not None:
             with contextlib.suppress(MissingError):  # then there are neither folders nor files
                 name = entry.names_of(store, place)[0]
                 if name not in store.match(place.names[0]):
                     return name
-    return shards.names_of(store, place)[0]
+    return shards.list_names(store, place)[0]
 
 
-def _beside(store: Store, name: str) -> str | None:
-    """The format that a file has by what lies beside it."""
+def _detect_beside(store: Store, name: str) -> str | None:
+    """Find the format that a file has because of a file beside it."""
     entries = (entry for entry in FORMATS.values() if entry.beside is not None)
     return next((e.name for e in entries if e.beside and e.beside(store, name)), None)
 
 
-def _sniffed(head: bytes, name: str) -> str | None:
-    """The format that a file shows; text, which many things are, comes last."""
+def _sniff_format(head: bytes, name: str) -> str | None:
+    """Find the format that a file's content shows.
+
+    Text, which is the least specific, comes last.
+    """
     names = (entry.name for entry in FORMATS.values() if entry.sniff and entry.sniff(head, name))
     return next((each for each in sorted(names, key=lambda each: each == "listing")), None)
 
 
 def _detect_folder(store: Store) -> str:
-    """A dataset of files with certain names, a folder of shards, or a folder of samples."""
+    """Detect a dataset of files with certain names, a folder of shards, or a folder of samples."""
     for entry in FORMATS.values():
         if entry.folder is not None and entry.folder(store):
             return entry.name
     looked_at = store.some(_LOOKED_AT)
-    found = {_sniffed(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
-    if len(found) == 1:
-        (only,) = found
+    format_names = {_sniff_format(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
+    if len(format_names) == 1:
+        (only,) = format_names
         if only is not None and "folder" in FORMATS[only].kinds:
             return only
     return "tree"

@@ -1,7 +1,7 @@
 """Samples that are rows of columns: the sizes of the variable columns first, then all values.
 
-Two containers write their samples so. Only what is not known otherwise is read: nothing at all
-where one column varies, the sizes where several do, the label where there is one.
+Two containers write their samples so. Only unknown values are read: nothing at all if one column
+varies, the sizes if several do, and the label if there is one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy.typing as npt
 
 from ...extent import Files, Int
 from ..layout import Fixed, RowTable
-from .shards import counted
+from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import StoreFile
 
 _SLAB_BYTES = 8 << 20
-"""Read at once, at most."""
+"""Maximum number of bytes of one read."""
 
 _SMALL_BYTES = 64 << 10
-"""Samples that are smaller on average are read whole: that is cheaper than to hop over them."""
+"""Samples smaller than this on average are read whole, which is cheaper than many small reads."""
 
 _SIZE_BYTES = 4
 
@@ -31,8 +31,8 @@ Bytes = npt.NDArray[np.uint8]
 Fetch = Callable[[Int, int], Bytes]
 
 
-class Rows(NamedTuple):
-    """Where the values of the samples of one file lie.
+class ShardRows(NamedTuple):
+    """Places of the values of the samples of one file.
 
     offset, length:  int64 (columns, samples).
     values:          uint8 (samples, width) of the column that was asked for, or None.
@@ -43,24 +43,24 @@ class Rows(NamedTuple):
     values: Bytes | None
 
 
-def table(source: StoreFile, samples: int) -> Int:
-    """The table that a shard begins with: a count, and samples + 1 offsets as u32."""
+def read_table(source: StoreFile, samples: int) -> Int:
+    """Read the table that a shard begins with: a count, and samples + 1 offsets as u32."""
     head_bytes = 4 * (samples + 2)
     if head_bytes > source.size:
         raise source.flaw(
-            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file"
+            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file has"
         )
     head = np.frombuffer(source.read(0, head_bytes), "<u4")
     if len(head) != samples + 2 or head[0] != samples:
-        said = int(head[0]) if len(head) else 0
+        announced = int(head[0]) if len(head) else 0
         raise source.flaw(
-            0, f"the shard says {said:,} samples, and index.json {samples:,}: fetch it again"
+            0, f"the shard says {announced:,} samples, but index.json {samples:,}: fetch it again"
         )
     return head[1:].astype(np.int64)
 
 
 def check_table(source: StoreFile, edges: Int) -> None:
-    """FormatError unless offsets ascend from behind the table to the end of the file."""
+    """Check that offsets ascend from behind the table to the end of the file (FormatError)."""
     head_bytes = 4 * (len(edges) + 1)
     back = np.flatnonzero(np.diff(edges) < 0)
     if len(back):
@@ -73,7 +73,7 @@ def check_table(source: StoreFile, edges: Int) -> None:
         raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
     if edges[-1] != source.size:
         raise source.flaw(
-            head_bytes - 4, f"samples end at {edges[-1]:,}, and the file at {source.size:,}"
+            head_bytes - 4, f"samples end at {edges[-1]:,}, but the file ends at {source.size:,}"
         )
 
 
@@ -83,11 +83,11 @@ def parse_rows(
     sizes: Sequence[int | None],
     wanted: int | None = None,
     width: int = 0,
-) -> Rows:
-    """The values' places in one file; FormatError where sizes do not add up to a sample.
+) -> ShardRows:
+    """Find the values' places in one file; FormatError if sizes do not add up to a sample.
 
     edges:   where each sample begins, ascending, and where the last ends; within the file.
-    sizes:   bytes of each column, None where they vary.
+    sizes:   bytes of each column, None if they vary.
     wanted:  a column of `width` bytes that is read.
     """
     count = len(edges) - 1
@@ -106,9 +106,9 @@ def parse_rows(
     offset = np.empty_like(length)
     values = np.empty((count, width), np.uint8) if wanted is not None else None
     hops = len(varies) > 1 or wanted is not None
-    for first, last in _slabs(edges) if hops else [(0, count)]:
+    for first, last in _divide_slabs(edges) if hops else [(0, count)]:
         part, start = slice(first, last), edges[first:last]
-        fetch = _fetch(source, edges[first : last + 1]) if hops else None
+        fetch = _make_fetch(source, edges[first : last + 1]) if hops else None
         if len(varies) > 1:
             assert fetch is not None
             heads = fetch(start, head_bytes).view("<u4").astype(np.int64)
@@ -131,30 +131,35 @@ def parse_rows(
                 f"its label does not have {width} bytes",
             )
             values[part] = fetch(offset[wanted, part], width)
-    return Rows(offset, length, values)
+    return ShardRows(offset, length, values)
 
 
-def layouts(
-    files: Files, found: Sequence[Rows], sizes: Sequence[int | None], chosen: Sequence[int]
+def make_layouts(
+    files: Files,
+    shard_rows: Sequence[ShardRows],
+    sizes: Sequence[int | None],
+    chosen: Sequence[int],
 ) -> list[Fixed | RowTable]:
-    """The layouts of the chosen columns: arithmetic where all columns are of fixed size."""
-    first = counted([rows.offset.shape[1] for rows in found])
+    """Make the layouts of the chosen columns: arithmetic if all columns are of fixed size."""
+    first = number_first([rows.offset.shape[1] for rows in shard_rows])
     file = np.repeat(np.arange(len(files), dtype=np.uint32), np.diff(first))
     stride = sum(size or 0 for size in sizes)
-    made: list[Fixed | RowTable] = []
+    layouts: list[Fixed | RowTable] = []
     for column in chosen:
         size = sizes[column]
-        if None not in sizes and size and _even(found, column, stride):
-            starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in found]
-            made.append(Fixed(first, np.array(starts, np.int64), size, stride))
+        if None not in sizes and size and _is_even(shard_rows, column, stride):
+            starts = [int(rows.offset[column, 0]) if rows.offset.size else 0 for rows in shard_rows]
+            layouts.append(Fixed(first, np.array(starts, np.int64), size, stride))
             continue
-        offset = np.concatenate([rows.offset[column] for rows in found])
-        made.append(RowTable(file, offset, np.concatenate([rows.length[column] for rows in found])))
-    return made
+        offset = np.concatenate([rows.offset[column] for rows in shard_rows])
+        layouts.append(
+            RowTable(file, offset, np.concatenate([rows.length[column] for rows in shard_rows]))
+        )
+    return layouts
 
 
-def _even(found: Sequence[Rows], column: int, stride: int) -> bool:
-    return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in found)
+def _is_even(shard_rows: Sequence[ShardRows], column: int, stride: int) -> bool:
+    return all(bool((np.diff(rows.offset[column]) == stride).all()) for rows in shard_rows)
 
 
 def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
@@ -166,41 +171,41 @@ def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: st
 
 
 def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
-    """Where one column varies its size is known; the first and last sample say so as well."""
+    """Compare the only varying column's size, which is known, in the first and last sample."""
     for sample in {0, len(left) - 1} if len(left) else ():
-        head = _exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
+        head = _read_exactly(source, int(edges[sample]), _SIZE_BYTES).view("<u4")
         wrong = np.arange(len(left)) == (sample if int(head[0]) != left[sample] else -1)
         _refuse(source, edges, wrong, "the size of its column does not add up to its own")
 
 
-def _slabs(edges: Int) -> list[tuple[int, int]]:
-    """Samples in groups of at most _SLAB_BYTES, or of one."""
+def _divide_slabs(edges: Int) -> list[tuple[int, int]]:
+    """Divide samples into groups of at most _SLAB_BYTES, or of one."""
     count = len(edges) - 1
-    found = []
+    slabs = []
     first = 0
     while first < count:
         last = int(np.searchsorted(edges, edges[first] + _SLAB_BYTES, side="right")) - 1
         last = min(max(last, first + 1), count)
-        found.append((first, last))
+        slabs.append((first, last))
         first = last
-    return found
+    return slabs
 
 
-def _fetch(source: StoreFile, edges: Int) -> Fetch:
-    """Reads a few bytes at many offsets within a slab of samples."""
+def _make_fetch(source: StoreFile, edges: Int) -> Fetch:
+    """Make a function that reads a few bytes at many offsets within a slab of samples."""
     start, end = int(edges[0]), int(edges[-1])
     if end - start > _SMALL_BYTES * (len(edges) - 1):
         return lambda offset, width: np.stack(
-            [_exactly(source, at, width) for at in offset.tolist()]
+            [_read_exactly(source, at, width) for at in offset.tolist()]
         )
-    slab = _exactly(source, start, end - start)
+    slab = _read_exactly(source, start, end - start)
     return lambda offset, width: slab[(offset - start)[:, None] + np.arange(width)]
 
 
-def _exactly(source: StoreFile, offset: int, length: int) -> Bytes:
+def _read_exactly(source: StoreFile, offset: int, length: int) -> Bytes:
     data = source.read(offset, length)
     if len(data) != length:
         raise source.flaw(
-            offset, f"{length:,} bytes are announced here, and {len(data):,} are there"
+            offset, f"{length:,} bytes are announced here, but only {len(data):,} exist"
         )
     return np.frombuffer(data, np.uint8)

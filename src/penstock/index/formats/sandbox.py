@@ -1,11 +1,11 @@
 """Calls in another process, for libraries in C that damaged files can crash.
 
-The process is a fresh interpreter. It has the library, and nothing of the file: what it wants to
-read it asks for, and the store of the caller's process answers, so that every kind of store works
-and errors of storage keep their names. Messages are pickles over its standard input and output.
+The process is a fresh interpreter. It has the library, but not the file: it asks for the bytes to
+read, and the store of the caller's process answers. So every kind of store works, and storage
+errors keep their types. Messages are pickles over its standard input and output.
 
-This is no jail. A crash ends the other process instead of the job; a file that takes the other
-process over can take over the job.
+This is no security boundary. A crash ends the other process instead of the job, but a file that
+takes over the other process can take over the job.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _START = (
 )
 
 
-class Apart:
-    """One other process, for one call at a time; a context, after which it is gone.
+class Sandbox:
+    """Process for one call at a time; a context manager, which ends the process.
 
     what:     the library, for messages.
-    silent_s: how long the other process may go without an end and without reading.
+    silent_s: seconds that the process may take without finishing and without reading.
     """
 
     def __init__(self, what: str, silent_s: int = limits.apart_silent_s) -> None:
@@ -49,7 +49,7 @@ class Apart:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(
@@ -67,7 +67,7 @@ class Apart:
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        """What the function makes of a source, and the errors that it raises.
+        """Call the function on a source in the process; its errors are raised here.
 
         Function, arguments and result have to be picklable. A crash is a FormatError; so is a
         process that is silent for too long.
@@ -79,7 +79,7 @@ class Apart:
                     kind, value = self._receive()
                     if kind != "read":
                         break
-                    self._send(_answer(source, *value))
+                    self._send(_answer_read(source, *value))
             except (EOFError, BrokenPipeError, pickle.UnpicklingError):
                 raise self._gone(source) from None
             except BaseException:  # the other process is in the middle of something
@@ -87,13 +87,13 @@ class Apart:
                 raise
         if kind == "failed":
             raise value
-        found: T = value
-        return found
+        result: T = value
+        return result
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not sys.executable:
             raise UsageError(
-                f"{self.what} runs in a Python interpreter of its own, and none is known here "
+                f"{self.what} runs in a Python interpreter of its own, but none is known here "
                 f"(sys.executable): give isolate=False"
             )
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ class Apart:
         return pickle.load(self._process.stdout)
 
     def _end(self) -> int:
-        """End the other process and wait for it; how it ended."""
+        """End the other process and wait for it; return its exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -123,20 +123,20 @@ class Apart:
         process.stdout.close()
         process.kill()
         code = process.wait()
-        with contextlib.suppress(BrokenPipeError):  # what was still to be sent
+        with contextlib.suppress(BrokenPipeError):  # data that were still to be sent
             process.stdin.close()
         return code
 
     def _gone(self, source: StoreFile) -> PenstockError:
-        """The error for a process that ended by itself."""
+        """Make the error for a process that ended by itself."""
         process = self._process
         assert process is not None
         code = process.wait()  # its output ended: so has it, or it is about to
         self._end()
         if code == -signal.SIGALRM:
             return FormatError(
-                f"{source.path}: {self.what} did not get any further for {self.silent_s} s: the "
-                f"file is damaged; isolate=False waits for longer"
+                f"{source.path}: {self.what} made no progress for {self.silent_s} s: the file "
+                f"is damaged; isolate=False waits for longer"
             )
         if code == -signal.SIGKILL:
             return WorkerError(
@@ -148,8 +148,8 @@ class Apart:
                 f"{source.path}: {self.what} crashed (signal {-code}) on this file: it is damaged"
             )
         return WorkerError(
-            f"{source.path}: the process of {self.what} ended by itself (status {code}); what it "
-            f"said is above; isolate=False goes without it"
+            f"{source.path}: the process of {self.what} ended by itself (status {code}); its "
+            f"output is above; isolate=False does without the process"
         )
 
 
@@ -158,7 +158,7 @@ def _write(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _answer(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
+def _answer_read(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
     try:
         return True, source.read(offset, length)
     except PenstockError as error:
@@ -166,9 +166,10 @@ def _answer(source: StoreFile, offset: int, length: int) -> tuple[bool, Any]:
 
 
 def limit_memory(fraction: float) -> None:
-    """Bound what this process may allocate, as a fraction of the machine's memory.
+    """Limit the memory of this process to a fraction of the machine's.
 
-    A damaged file of 4 KiB can make the HDF5 library take 24 GB; it is told that there is no more.
+    A damaged file of 4 KiB can make the HDF5 library take 24 GB. Beyond the limit its allocations
+    fail.
     """
     machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -184,14 +185,14 @@ def limit_memory(fraction: float) -> None:
 def serve() -> None:
     """Answer calls until the standard input ends.
 
-    The clock that ends a silent process is its own, so that one whose caller is gone ends too.
+    The timer that ends a silent process runs in it, so that it ends even if its caller is gone.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit_memory(limits.apart_memory_fraction)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears of it, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it too, and ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output that libraries print must not mix with answers
     while True:
         try:
             path, size, silent_s, function, args, options = pickle.load(asked)
@@ -201,11 +202,11 @@ def serve() -> None:
         def fetch(offset: int, length: int, silent_s: int = silent_s) -> bytes:
             signal.alarm(0)  # slow storage is not the library's fault
             _write(answers, ("read", (offset, length)))
-            there, found = pickle.load(asked)
+            there, answer = pickle.load(asked)
             signal.alarm(silent_s)
             if not there:
-                raise found
-            data: bytes = found
+                raise answer
+            data: bytes = answer
             return data
 
         signal.alarm(silent_s)

@@ -1,4 +1,4 @@
-"""The files of a place: one, all of a folder, or those that patterns stand for."""
+"""Files of a place: one file, all of a folder, or those that patterns match."""
 
 from __future__ import annotations
 
@@ -16,68 +16,69 @@ if TYPE_CHECKING:
     from .place import Location
 
 
-def files_of(
+def list_files(
     store: Store, place: Location, progress: Progress | None = None, extensions: Sequence[str] = ()
 ) -> tuple[Files, Files]:
-    """The files, and what must stay unchanged: also their folders, where files could be added.
+    """List the files, and the sources that must stay unchanged: also folders that may get new
+    files.
 
     Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
     """
     if place.kind == "folder":
-        found = store.scan(extensions, progress)
-        if not len(found.files):
+        listing = store.scan(extensions, progress)
+        if not len(listing.files):
             ending = f" with the extension {', '.join(extensions)}" if extensions else ""
             raise FormatError(
                 f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
                 + (" and extensions=" if extensions else "")
             )
-        return found.files, joined(found.folders, found.files)
+        return listing.files, joined(listing.folders, listing.files)
     if place.kind == "file":
         files = store.stat([place.name])
         return files, files
-    names = names_of(store, place)
+    names = list_names(store, place)
     files = store.stat(names)
     folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
     return files, joined(folders, files)
 
 
-def names_of(store: Store, place: Location) -> list[str]:
-    """The names of the files that a place's patterns stand for."""
+def list_names(store: Store, place: Location) -> list[str]:
+    """List the names of the files that a place's patterns match."""
     names: list[str] = []
     for pattern in place.names:
-        found = store.match(pattern)
-        if not found:
+        matches = store.match(pattern)
+        if not matches:
             raise MissingError(
                 f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
             )
-        names += found
+        names += matches
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
     return names
 
 
-def counted(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of each file's first sample and, at the end, the count of all."""
+def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Number each file's first sample and, at the end, the count of all."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
 
 
-def below(by: str, name: str) -> str:
-    """A path that a container or list names, which must lie below the data set's root.
+def check_below(by: str, name: str) -> str:
+    """Check that a path in a container or list lies below the data set's root, and normalise it.
 
-    by:  who names it: the start of an error's message.
+    by:  the container or list, as the start of an error's message.
     """
     parts = name.split("/")
     if not name or name.startswith("/") or "\0" in name or ".." in parts or "\\" in name:
         raise FormatError(
-            f"{by}{name!r} is not the path of a file below the data set: such a list may come "
-            f"from anywhere, and is not followed elsewhere"
+            f"{by}{name!r} is not the path of a file below the data set: lists may come from "
+            f"anywhere, and may not name files outside it"
         )
     return os.path.normpath(name)
 
 
-def inside(store: Store, by: str, names: Sequence[str]) -> None:
-    """FormatError where a link leads one of these files out of the root."""
+def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
+    """Check that no link leads one of these files out of the root (FormatError)."""
     if "://" in store.root:
         return
     root = os.path.join(os.path.realpath(store.root), "")
@@ -90,20 +91,20 @@ def inside(store: Store, by: str, names: Sequence[str]) -> None:
             )
 
 
-def file_column(counts: Sequence[int]) -> FileIds:
-    """The number of its file for each of so many extents of each file."""
+def make_file_column(counts: Sequence[int]) -> FileIds:
+    """Make a column of file numbers: `counts[i]` times the number i."""
     return np.repeat(np.arange(len(counts), dtype=np.uint32), np.asarray(counts, np.int64))
 
 
 def check_any(files: Files, count: int, what: str) -> None:
-    """FormatError where no file holds any sample."""
+    """Check that the files hold any sample (FormatError)."""
     if not count:
         more = f" and the {len(files) - 1:,} files beside it hold" if len(files) > 1 else " holds"
         raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
 
 
-def canonical_extensions(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the extensions as a list."""
+def normalize_extensions(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, with the extensions as a list."""
     if "extensions" in options:
         options["extensions"] = list(options["extensions"])
     return options

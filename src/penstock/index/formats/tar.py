@@ -1,14 +1,14 @@
 """WebDataset: tar archives in which consecutive files with one stem form a sample.
 
-The key is the path up to the first dot of its last part; the rest, in lower case, is the extension
+The key is the path up to the first dot of its last part. The rest, in lower case, is the extension
 and names a field. Fields are the extensions that every sample has, in order of first appearance,
-unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`, of alternatives the
-first that a sample has. The extension `cls`, where every sample has it, is the label; `label` names
-another, or is "" for none. Labels are integers in ASCII, else names of classes.
+unless `fields` picks them: `["jpg;png", "json"]` or `{"image": "jpg;png"}`. Of alternatives, the
+first that a sample has is taken. The extension `cls` is the label if every sample has it; `label`
+names another, or is "" for none. Labels are integers in ASCII, else names of classes.
 
-Files without a dot in their name, and those WebDataset takes for its own (`__x__/`), are left out,
-as WebDataset does; links and sparse files are refused. Key and extension come from the archive and
-are never used as paths.
+Files without a dot in their name, and those that WebDataset reserves (`__x__/`), are left out, as
+WebDataset does. Links and sparse files are refused. Key and extension come from the archive and are
+never used as paths.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHOICES = {
 }
 
 
-class Shard(NamedTuple):
+class TarShard(NamedTuple):
     """The members of one file; `sample` and `extension` are numbers within it."""
 
     keys: Names
@@ -49,10 +49,10 @@ class Shard(NamedTuple):
     length: Int
     extensions: list[str]
     dropped: int
-    labels: tuple[Int, Int, Names]  # value, whether it is an integer, text: of each label member
+    labels: tuple[Int, Int, Names]  # of each label member: value, is it an integer, text
 
     def find(self, names: Sequence[str]) -> tuple[Int, Int]:
-        """Where each sample has the first of these extensions that it has: offset -1 for none."""
+        """Find each sample's first member with one of these extensions: offset -1 for none."""
         offset = np.full(len(self.at), -1, np.int64)
         length = np.zeros(len(self.at), np.int64)
         for name in reversed(names):
@@ -66,24 +66,24 @@ class Shard(NamedTuple):
         return offset, length
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling; fields as a mapping from name to alternatives."""
-    found = dict(options)
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form: fields as a mapping from name to alternatives."""
+    normalized = dict(options)
     for option, choices in _CHOICES.items():
-        if found.get(option, choices[0]) not in choices:
+        if normalized.get(option, choices[0]) not in choices:
             shown = " or ".join(map(repr, choices))
-            raise UsageError(f"{option} is {found[option]!r}: use {shown}")
-    if found.get("fields") is not None:
-        found["fields"] = _canonical_fields(found["fields"])
-    label = found.get("label")
+            raise UsageError(f"{option} is {normalized[option]!r}: use {shown}")
+    if normalized.get("fields") is not None:
+        normalized["fields"] = _normalize_fields(normalized["fields"])
+    label = normalized.get("label")
     if label is not None and not isinstance(label, str):
         raise UsageError(f"label is {label!r}: name an extension, such as 'cls', or '' for none")
     if label is not None:
-        found["label"] = label.lower().lstrip(".")
-    return shards.canonical_extensions(found)
+        normalized["label"] = label.lower().lstrip(".")
+    return shards.normalize_extensions(normalized)
 
 
-def _canonical_fields(fields: Any) -> dict[str, list[str]]:
+def _normalize_fields(fields: Any) -> dict[str, list[str]]:
     if isinstance(fields, str):
         fields = [fields]
     if not isinstance(fields, Mapping | Sequence):
@@ -93,9 +93,13 @@ def _canonical_fields(fields: Any) -> dict[str, list[str]]:
         named = False
     else:
         named = True
-    found: dict[str, list[str]] = {}
-    for name, given in fields.items():
-        split = given.split(";") if isinstance(given, str) else list(given)
+    normalized: dict[str, list[str]] = {}
+    for name, alternatives_of in fields.items():
+        split = (
+            alternatives_of.split(";")
+            if isinstance(alternatives_of, str)
+            else list(alternatives_of)
+        )
         names = [one.strip().lower().lstrip(".") for one in split if isinstance(one, str)]
         if not names or not all(names) or not isinstance(name, str):
             raise UsageError(
@@ -103,23 +107,23 @@ def _canonical_fields(fields: Any) -> dict[str, list[str]]:
                 f"{{'image': 'jpg;png'}}"
             )
         key = name if named else names[0]
-        if key in found:
+        if key in normalized:
             raise UsageError(f"fields has {key!r} twice: name each field once")
-        found[key] = names
-    if not found:
+        normalized[key] = names
+    if not normalized:
         raise UsageError("fields is empty: name extensions, such as ['jpg;png', 'json']")
-    return found
+    return normalized
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the magic of ustar, GNU and pax; V7 archives, and compressed ones, by their names."""
+    """True if a file is an archive: ustar, GNU and pax by magic; V7 and compressed ones by name."""
     lower = name.lower()
     if head[257:262] == b"ustar":
         return True
     if lower.endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and foreign.compression(head) is not None
+    return lower.endswith(ending) and foreign.find_compression(head) is not None
 
 
 def build(
@@ -135,7 +139,7 @@ def build(
     extensions: Sequence[str] = (".tar",),
 ) -> Index:
     """The index of all samples of the files, in their order."""
-    files, sources = shards.files_of(store, place, progress, extensions)
+    files, sources = shards.list_files(store, place, progress, extensions)
     wanted = _LABEL if label is None else label or None
     walking = {
         "ignore_zeros": ignore_zeros,
@@ -143,33 +147,35 @@ def build(
         "duplicates": duplicates == "all",
         "label": wanted,
     }
-    found = store.parse(files, lambda _, source: _walk(source, walking), progress)
-    counts = [len(shard.at) for shard in found]
-    dropped = sum(shard.dropped for shard in found)
+    contents = store.parse(files, lambda _, source: _walk_archive(source, walking), progress)
+    counts = [len(shard.at) for shard in contents]
+    dropped = sum(shard.dropped for shard in contents)
     shards.check_any(files, sum(counts), f"samples ({dropped:,} files have no dot in their name)")
-    in_all = _in_every_sample(found)
+    in_all = _find_common(contents)
     if label is None and wanted not in in_all:
         wanted = None
     if fields is None:
         names = [name for name in in_all if name != wanted]
         fields = {name: [name] for name in names or in_all}
         if not fields:
-            raise _nothing_common(files, found)
+            raise _nothing_common_error(files, contents)
     if wanted is not None and "label" in fields:
         raise UsageError(
             f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
             f"without it (fields=), or give label=''"
         )
-    file = shards.file_column(counts)
+    file = shards.make_file_column(counts)
     layouts = []
     for alternatives in fields.values():
         columns = [
-            _column(files, number, shard, alternatives, missing)
-            for number, shard in enumerate(found)
+            _make_column(files, number, shard, alternatives, missing)
+            for number, shard in enumerate(contents)
         ]
         offset, length = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         layouts.append(RowTable(file, offset, length))
-    classes, label_column = (None, None) if wanted is None else _labels(files, found, wanted)
+    classes, label_column = (
+        (None, None) if wanted is None else _number_labels(files, contents, wanted)
+    )
     return Index(
         format="tar",
         files=files,
@@ -178,38 +184,38 @@ def build(
         sources=sources,
         classes=classes,
         label_column=label_column,
-        names=_all_keys(found),
+        names=_concatenate_keys(contents),
     )
 
 
-def _walk(source: StoreFile, options: Mapping[str, Any]) -> Shard:
+def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
     foreign.refuse_compressed(source, "tar archive")
-    found = source.walk("tar", **options)
-    extensions = Names(found["extension_text"], found["extension_ends"])
-    return Shard(
-        Names(found["key_text"], found["key_ends"]),
-        found["at"],
-        found["sample"],
-        found["extension"],
-        found["offset"],
-        found["length"],
+    columns = source.walk("tar", **options)
+    extensions = Names(columns["extension_text"], columns["extension_ends"])
+    return TarShard(
+        Names(columns["key_text"], columns["key_ends"]),
+        columns["at"],
+        columns["sample"],
+        columns["extension"],
+        columns["offset"],
+        columns["length"],
         [extensions[i] for i in range(len(extensions))],
-        found["dropped"],
+        columns["dropped"],
         (
-            found["label_value"],
-            found["label_is_integer"],
-            Names(found["label_text"], found["label_ends"]),
+            columns["label_value"],
+            columns["label_is_integer"],
+            Names(columns["label_text"], columns["label_ends"]),
         ),
     )
 
 
-def _in_every_sample(found: list[Shard]) -> list[str]:
-    """The extensions that every sample of every file has, in order of first appearance."""
+def _find_common(contents: list[TarShard]) -> list[str]:
+    """List the extensions that every sample of every file has, in order of first appearance."""
     common: list[str] | None = None
-    for shard in found:
+    for shard in contents:
         if not len(shard.at):
             continue
-        # No sample has an extension twice: one that all have is counted once for each.
+        # No sample has an extension twice, so an extension that all have is counted once for each.
         counts = np.bincount(shard.extension, minlength=len(shard.extensions))
         here = {
             name
@@ -222,8 +228,8 @@ def _in_every_sample(found: list[Shard]) -> list[str]:
     return common or []
 
 
-def _nothing_common(files: Files, found: list[Shard]) -> FormatError:
-    names = list(dict.fromkeys(name for shard in found for name in shard.extensions))
+def _nothing_common_error(files: Files, contents: list[TarShard]) -> FormatError:
+    names = list(dict.fromkeys(name for shard in contents for name in shard.extensions))
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     more = " and the files beside it" if len(files) > 1 else ""
     return FormatError(
@@ -232,8 +238,8 @@ def _nothing_common(files: Files, found: list[Shard]) -> FormatError:
     )
 
 
-def _column(
-    files: Files, file: int, shard: Shard, names: Sequence[str], missing: str
+def _make_column(
+    files: Files, file: int, shard: TarShard, names: Sequence[str], missing: str
 ) -> tuple[Int, Int]:
     offset, length = shard.find(names)
     absent = offset < 0
@@ -241,11 +247,13 @@ def _column(
         offset[absent] = 0
     else:
         for sample in np.flatnonzero(absent)[:1].tolist():
-            raise _lacks(files, file, shard, sample, " or ".join(names), "field")
+            raise _lacks_error(files, file, shard, sample, " or ".join(names), "field")
     return offset, length
 
 
-def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: str) -> FormatError:
+def _lacks_error(
+    files: Files, file: int, shard: TarShard, sample: int, what: str, role: str
+) -> FormatError:
     has = ", ".join(shard.extensions[i] for i in shard.extension[shard.sample == sample].tolist())
     remedy = (
         "name what every sample has in fields=, or give missing='empty'"
@@ -258,24 +266,28 @@ def _lacks(files: Files, file: int, shard: Shard, sample: int, what: str, role: 
     )
 
 
-def _labels(files: Files, found: list[Shard], label: str) -> tuple[tuple[str, ...] | None, Int]:
-    """Integers as they are; where any label is none, names, in sorted order."""
-    for number, shard in enumerate(found):
+def _number_labels(
+    files: Files, contents: list[TarShard], label: str
+) -> tuple[tuple[str, ...] | None, Int]:
+    """Take labels as integers; if any is not an integer, as names of classes in sorted order."""
+    for number, shard in enumerate(contents):
         offset, _ = shard.find([label])
         for sample in np.flatnonzero(offset < 0)[:1].tolist():
-            raise _lacks(files, number, shard, sample, label, "label")
+            raise _lacks_error(files, number, shard, sample, label, "label")
     # One member of that extension for each sample, in the order of samples.
-    if all(bool(shard.labels[1].all()) for shard in found):
-        return None, np.concatenate([shard.labels[0] for shard in found])
-    texts = [shard.labels[2][i] for shard in found for i in range(len(shard.at))]
+    if all(bool(shard.labels[1].all()) for shard in contents):
+        return None, np.concatenate([shard.labels[0] for shard in contents])
+    texts = [shard.labels[2][i] for shard in contents for i in range(len(shard.at))]
     classes = sorted(set(texts), key=lambda name: name.encode("utf-8", "surrogateescape"))
     numbers = {name: number for number, name in enumerate(classes)}
     return tuple(classes), np.array([numbers[text] for text in texts], np.int64)
 
 
-def _all_keys(found: list[Shard]) -> Names:
-    bases = shards.counted([len(shard.keys.text) for shard in found])
+def _concatenate_keys(contents: list[TarShard]) -> Names:
+    bases = shards.number_first([len(shard.keys.text) for shard in contents])
     return Names(
-        np.concatenate([shard.keys.text for shard in found]),
-        np.concatenate([shard.keys.ends + base for shard, base in zip(found, bases, strict=False)]),
+        np.concatenate([shard.keys.text for shard in contents]),
+        np.concatenate(
+            [shard.keys.ends + base for shard, base in zip(contents, bases, strict=False)]
+        ),
     )

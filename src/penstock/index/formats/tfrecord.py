@@ -1,8 +1,8 @@
 """TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
 
-A file has no index: all of it is walked, by small reads where records are large. The checksum of
-each length is compared, those of the data on request (`check="all"`). `example` makes fields of
-features: each value lies in the file as it is, so that only what is wanted is read later.
+A file has no index: all of it is walked, by small reads if records are large. The checksum of each
+length is always compared, those of the data on request (`check="all"`). `example` makes fields of
+features: each value lies verbatim in the file, so that only the wanted ones are read later.
 Files compressed as a whole have no extents and are refused.
 """
 
@@ -20,7 +20,7 @@ from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign, shards
-from .checksum import crc32c
+from .checksum import compute_crc32c
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -40,8 +40,8 @@ _COLUMNS = (
 _SUFFIXES = (".tfrecord", ".tfrecords")
 
 
-class Feature(NamedTuple):
-    """What the records of one file have of a feature; `first` is the first integer."""
+class RecordFeature(NamedTuple):
+    """A feature in the records of one file; `first` is the first integer."""
 
     kind: npt.NDArray[np.uint8]
     values: Int
@@ -50,20 +50,20 @@ class Feature(NamedTuple):
     first: Int
 
 
-class Walked(NamedTuple):
+class TfRecords(NamedTuple):
     """The records of one file, and their features in the order asked for."""
 
     offset: Int
     length: Int
-    features: list[Feature]
+    features: list[RecordFeature]
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = dict(options)
-    if found.get("check", "length") not in _CHECKS:
-        raise UsageError(f"check is {found['check']!r}: use one of {', '.join(_CHECKS)}")
-    example = found.get("example", {})
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = dict(options)
+    if normalized.get("check", "length") not in _CHECKS:
+        raise UsageError(f"check is {normalized['check']!r}: use one of {', '.join(_CHECKS)}")
+    example = normalized.get("example", {})
     if not isinstance(example, Mapping) or not all(
         isinstance(name, str) and name and isinstance(feature, str) and feature
         for name, feature in example.items()
@@ -72,20 +72,20 @@ def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
             f"example is {example!r}: give a feature for each field, such as "
             f"{{'image': 'image/encoded'}}"
         )
-    if "example" in found:
-        found["example"] = dict(example)
-    label = found.get("label")
+    if "example" in normalized:
+        normalized["example"] = dict(example)
+    label = normalized.get("label")
     if label is not None and (not isinstance(label, str) or not label):
         raise UsageError(f"label is {label!r}: name a feature, such as 'image/class/label'")
-    return shards.canonical_extensions(found)
+    return shards.normalize_extensions(normalized)
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """By the checksum of the first length, which four bytes in a billion files have by chance."""
+    """True if the first length has its checksum, which one in four billion others has by chance."""
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
     length, stored = struct.unpack_from("<QI", head)
-    return bool(length < 1 << 62 and stored == _masked(head[:8]))
+    return bool(length < 1 << 62 and stored == _mask_crc(head[:8]))
 
 
 def build(
@@ -100,13 +100,13 @@ def build(
     """The index of all records of the files, in their order."""
     example = example or {}
     names = list(dict.fromkeys([*example.values(), *([label] if label is not None else [])]))
-    files, sources = shards.files_of(store, place, progress, extensions)
-    walked = store.parse(files, lambda _, source: _walk(source, check, names), progress)
-    file = shards.file_column([len(each.offset) for each in walked])
+    files, sources = shards.list_files(store, place, progress, extensions)
+    walked = store.parse(files, lambda _, source: _walk_file(source, check, names), progress)
+    file = shards.make_file_column([len(records.offset) for records in walked])
     shards.check_any(files, len(file), "records")
     fields, layouts = [], []
     for name, feature in example.items():
-        dtype, offset, length = _extents(files, walked, names.index(feature), feature)
+        dtype, offset, length = _find_extents(files, walked, names.index(feature), feature)
         fields.append(Field(name, dtype, None))
         layouts.append(RowTable(file, offset, length))
     if not fields:
@@ -120,32 +120,34 @@ def build(
         fields=tuple(fields),
         layouts=tuple(layouts),
         sources=sources,
-        label_column=None if label is None else _labels(files, walked, names.index(label), label),
+        label_column=None
+        if label is None
+        else _take_labels(files, walked, names.index(label), label),
     )
 
 
-def _walk(source: StoreFile, check: str, names: list[str]) -> Walked:
+def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
     foreign.refuse_compressed(source, "TFRecord file")
-    found = source.walk("tfrecord", check=check, features=names)
-    columns = [found[part] for part in _COLUMNS] if names else []
+    records = source.walk("tfrecord", check=check, features=names)
+    columns = [records[part] for part in _COLUMNS] if names else []
     features = [
-        Feature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
+        RecordFeature(*(column[i :: len(names)] for column in columns)) for i in range(len(names))
     ]
-    return Walked(found["offset"], found["length"], features)
+    return TfRecords(records["offset"], records["length"], features)
 
 
-def _extents(
-    files: Files, walked: list[Walked], number: int, name: str
+def _find_extents(
+    files: Files, walked: list[TfRecords], number: int, name: str
 ) -> tuple[np.dtype[Any], Int, Int]:
-    """The dtype of a feature, and where it lies in each record."""
+    """Find the dtype of a feature, and its place in each record."""
     kinds = {int(kind) for each in walked for kind in np.unique(each.features[number].kind)}
-    for file, each in enumerate(walked):
-        feature = each.features[number]
+    for file, records in enumerate(walked):
+        feature = records.features[number]
         wrong = feature.offset < 0
         wrong |= (feature.kind == _BYTES) & (feature.values != 1)
         wrong |= (feature.kind != _BYTES) & (feature.kind != _FLOATS)
         for row in np.flatnonzero(wrong)[:1]:
-            raise _refused(files, file, each, int(row), name, feature)
+            raise _refused_error(files, file, records, int(row), name, feature)
     if len(kinds) > 1:
         raise FormatError(
             f"{files.path(0)} and the files beside it: the feature {name!r} holds bytes in some "
@@ -156,16 +158,22 @@ def _extents(
     return dtype, offset, np.concatenate([each.features[number].length for each in walked])
 
 
-def _labels(files: Files, walked: list[Walked], number: int, name: str) -> Int:
-    for file, each in enumerate(walked):
-        feature = each.features[number]
+def _take_labels(files: Files, walked: list[TfRecords], number: int, name: str) -> Int:
+    for file, records in enumerate(walked):
+        feature = records.features[number]
         for row in np.flatnonzero((feature.kind != _INTEGERS) | (feature.values != 1))[:1]:
-            raise _refused(files, file, each, int(row), name, feature, "one integer")
+            raise _refused_error(files, file, records, int(row), name, feature, "one integer")
     return np.concatenate([each.features[number].first for each in walked])
 
 
-def _refused(
-    files: Files, file: int, walked: Walked, row: int, name: str, feature: Feature, want: str = ""
+def _refused_error(
+    files: Files,
+    file: int,
+    walked: TfRecords,
+    row: int,
+    name: str,
+    feature: RecordFeature,
+    want: str = "",
 ) -> FormatError:
     kind, count = int(feature.kind[row]), int(feature.values[row])
     has = f"{count:,} {_KINDS[kind]}" if kind else "nothing of that name"
@@ -177,7 +185,7 @@ def _refused(
     )
 
 
-def _masked(data: bytes) -> int:
-    """The masked CRC-32C of a few bytes."""
-    crc = crc32c(data)
+def _mask_crc(data: bytes) -> int:
+    """Compute the masked CRC-32C of a few bytes."""
+    crc = compute_crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,10 +1,11 @@
 """Flat files of tokens, back to back, as nanoGPT and llm.c write them; and windows over tokens.
 
-window:        tokens of a sample but one: sample k of a file is the tokens k * window up to and
-               with (k + 1) * window, so that inputs and targets, shifted by one, come out of it.
-               Neighbours share one token; what does not fill a window is left out at the end.
-dtype:         of a token; uint16 by default. Files of llm.c say it themselves.
-header_bytes:  to skip at the start of each file; 1024 for llm.c.
+window:        tokens of a sample less one: sample k of a file has the tokens from k * window to
+               (k + 1) * window, both included, so that inputs and targets, shifted by one, can be
+               cut from it. Neighbours share one token. Tokens at the end that do not fill a window
+               are left out.
+dtype:         type of a token; uint16 by default. Files of llm.c state it themselves.
+header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed, Layout, Pieces
 from ..table import Field, Index
-from .shards import counted, files_of
+from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -30,26 +31,26 @@ _LLMC = {20240520: "<u2", 20240801: "<u4"}
 _COUNT_MAX = 1 << 40
 
 
-class Stretch(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens of one file that follow each other: int64 arrays of their first bytes and counts."""
 
     offset: Int
     tokens: Int
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    found = dict(options)
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = dict(options)
     if "window" in options:
-        found["window"] = count_of("window", options["window"])
-    return found
+        normalized["window"] = check_count("window", options["window"])
+    return normalized
 
 
-def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of flat files in their one spelling."""
+def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of flat files in canonical form."""
     if "window" not in options:
         raise UsageError("flat tokens need a window: give window=, the length of a sequence")
-    found = canonical(options)
+    normalized = normalize_options(options)
     if "dtype" in options:
         try:
             dtype = np.dtype(options["dtype"])
@@ -57,16 +58,16 @@ def canonical_flat(options: Mapping[str, Any]) -> dict[str, Any]:
             dtype = np.dtype(object)
         if dtype.kind not in "iuf" or dtype.itemsize > 8:
             raise UsageError(f"dtype is {options['dtype']!r}: tokens are such as 'uint16'")
-        found["dtype"] = dtype.str
+        normalized["dtype"] = dtype.str
     if "header_bytes" in options:
-        found["header_bytes"] = count_of("header_bytes", options["header_bytes"], 0)
+        normalized["header_bytes"] = check_count("header_bytes", options["header_bytes"], 0)
     if "extensions" in options:
-        found["extensions"] = list(options["extensions"])
-    return found
+        normalized["extensions"] = list(options["extensions"])
+    return normalized
 
 
-def count_of(name: str, value: Any, least: int = 1) -> int:
-    """A number from `least` on, or UsageError."""
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return a number from `least` on, or UsageError."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -77,7 +78,7 @@ def count_of(name: str, value: Any, least: int = 1) -> int:
 
 
 def sniff(head: bytes, _: str) -> bool:
-    """Whether a file is one of llm.c."""
+    """True if a file is one of llm.c."""
     if len(head) < _LLMC_BYTES:
         return False
     magic, version = np.frombuffer(head[:8], "<i4").tolist()
@@ -95,29 +96,30 @@ def build(
     extensions: Sequence[str] = (),
 ) -> Index:
     """The index of all windows, file after file; none spans two files."""
-    files, sources = files_of(store, place, progress, extensions)
+    files, sources = list_files(store, place, progress, extensions)
 
-    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], Stretch]:
-        return _stretch(source, dtype, header_bytes)
+    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], TokenRun]:
+        return _parse_file(source, dtype, header_bytes)
 
-    found = store.parse(files, parse, progress)
-    kind = found[0][0]
-    for file, (other, _) in enumerate(found):
+    runs = store.parse(files, parse, progress)
+    kind = runs[0][0]
+    for file, (other, _) in enumerate(runs):
         if other != kind:
             raise FormatError(
-                f"{files.path(file)} holds {other}, and {files.path(0)} {kind}: open them apart"
+                f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
+                f"separately"
             )
-    part, layout = windows(files, [each for _, each in found], kind, window)
+    part, layout = lay_out_windows(files, [each for _, each in runs], kind, window)
     return Index("tokens", files, (part,), (layout,), sources)
 
 
-def _stretch(
+def _parse_file(
     source: StoreFile, dtype: str | None, header_bytes: int | None
-) -> tuple[np.dtype[Any], Stretch]:
+) -> tuple[np.dtype[Any], TokenRun]:
     head = source.read(0, _LLMC_BYTES)
-    said = -1
+    announced = -1
     if header_bytes is None and sniff(head, ""):
-        magic, _, said = np.frombuffer(head[:12], "<i4").tolist()
+        magic, _, announced = np.frombuffer(head[:12], "<i4").tolist()
         kind, start = np.dtype(_LLMC[magic]), _LLMC_BYTES
     else:
         kind, start = np.dtype(dtype or "<u2"), header_bytes or 0
@@ -128,21 +130,21 @@ def _stretch(
             f"have {kind.itemsize}: check dtype= and header_bytes="
         )
     count = size // kind.itemsize
-    if said not in (-1, count):
+    if announced not in (-1, count):
         raise source.flaw(
-            8, f"the header says {said:,} tokens, and {count:,} follow: fetch it anew"
+            8, f"the header says {announced:,} tokens, but {count:,} follow: fetch it again"
         )
-    return kind, Stretch(np.array([start], np.int64), np.array([count], np.int64))
+    return kind, TokenRun(np.array([start], np.int64), np.array([count], np.int64))
 
 
-def windows(
-    files: Files, stretches: Sequence[Stretch], dtype: np.dtype[Any], window: int
+def lay_out_windows(
+    files: Files, stretches: Sequence[TokenRun], dtype: np.dtype[Any], window: int
 ) -> tuple[Field, Layout]:
-    """The windows of each file's tokens, which may lie in several stretches."""
-    joined = [_joined(each, dtype.itemsize) for each in stretches]
+    """Lay out the windows of each file's tokens, which may lie in several runs."""
+    joined = [_join_runs(run, dtype.itemsize) for run in stretches]
     totals = [int(each.tokens.sum()) for each in joined]
     counts = [max(0, total - 1) // window for total in totals]
-    first = counted(counts)
+    first = number_first(counts)
     if not first[-1]:
         raise FormatError(
             f"{files.path(int(np.argmax(totals)))} holds {max(totals):,} tokens, too few for one "
@@ -154,31 +156,31 @@ def windows(
         record, stride = (window + 1) * dtype.itemsize, window * dtype.itemsize
         return part, Fixed(first, base.astype(np.int64), record, stride)
     cut = [
-        _cut(each, count, window, dtype.itemsize)
+        _cut_windows(each, count, window, dtype.itemsize)
         for each, count in zip(joined, counts, strict=True)
     ]
     pieces = np.concatenate([each[0] for each in cut])
     file = np.repeat(np.arange(len(cut), dtype=np.uint32), [len(offset) for _, offset, _ in cut])
     offset = np.concatenate([each[1] for each in cut])
     return part, Pieces(
-        counted(pieces.tolist()), file, offset, np.concatenate([each[2] for each in cut])
+        number_first(pieces.tolist()), file, offset, np.concatenate([each[2] for each in cut])
     )
 
 
-def _joined(given: Stretch, itemsize: int) -> Stretch:
-    """The same tokens with neighbours in one stretch, and none empty."""
-    held = given.tokens > 0
-    offset, tokens = given.offset[held], given.tokens[held]
+def _join_runs(runs: TokenRun, itemsize: int) -> TokenRun:
+    """Join adjacent runs of tokens, and drop empty ones."""
+    held = runs.tokens > 0
+    offset, tokens = runs.offset[held], runs.tokens[held]
     if not len(offset):
-        return Stretch(offset, tokens)
+        return TokenRun(offset, tokens)
     apart = offset[1:] != offset[:-1] + tokens[:-1] * itemsize
     starts = np.concatenate([[0], np.flatnonzero(apart) + 1])
-    return Stretch(offset[starts], np.add.reduceat(tokens, starts))
+    return TokenRun(offset[starts], np.add.reduceat(tokens, starts))
 
 
-def _cut(given: Stretch, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
-    """The pieces of each window: how many, where, and of how many bytes."""
-    edges = np.concatenate([[0], np.cumsum(given.tokens)])
+def _cut_windows(runs: TokenRun, count: int, window: int, itemsize: int) -> tuple[Int, Int, Int]:
+    """Cut windows in pieces: their number for each window, and each piece's place and bytes."""
+    edges = np.concatenate([[0], np.cumsum(runs.tokens)])
     begin = np.arange(count, dtype=np.int64) * window
     end = begin + window + 1
     low = np.searchsorted(edges, begin, side="right") - 1
@@ -189,5 +191,5 @@ def _cut(given: Stretch, count: int, window: int, itemsize: int) -> tuple[Int, I
     stretch = low[sample] + inside
     start = np.maximum(begin[sample], edges[stretch])
     stop = np.minimum(end[sample], edges[stretch + 1])
-    offset = given.offset[stretch] + (start - edges[stretch]) * itemsize
+    offset = runs.offset[stretch] + (start - edges[stretch]) * itemsize
     return pieces, offset, (stop - start) * itemsize

@@ -1,8 +1,8 @@
-"""A folder of files: each file is a sample, and the folder at the top that it lies in its class.
+"""Folders of files: each file is a sample, and its topmost sub-folder is its class.
 
-Where every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (empty
-ones too, so that a class has one label in training and validation data alike). Where any file
-lies at the top, there are no labels.
+If every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (also of
+empty ones, so that a class has the same label in training and validation data). If any file lies at
+the top, there are no labels.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
     from ...engine import Listing, Progress, Store
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
     return {name: list(value) for name, value in options.items()}
 
 
 def build(store: Store, progress: Progress | None, extensions: Sequence[str] = ()) -> Index:
     """The index of the files below the store's root, in ascending order of path bytes."""
-    found = store.scan(extensions, progress)
-    if not len(found.files):
+    listing = store.scan(extensions, progress)
+    if not len(listing.files):
         ending = f" with the extension {', '.join(extensions)}" if extensions else ""
         raise FormatError(
             f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
             + (" and extensions=" if extensions else "")
         )
-    classes, labels = _classes(found)
+    classes, labels = _find_classes(listing)
     return Index(
         format="tree",
-        files=found.files,
+        files=listing.files,
         fields=(Field("data", np.dtype(np.uint8), None),),
-        layouts=(RowTable(None, None, found.files.size),),
-        sources=found.folders,
+        layouts=(RowTable(None, None, listing.files.size),),
+        sources=listing.folders,
         classes=classes,
         label_column=labels,
     )
 
 
-def _classes(found: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
-    """The names of the classes and each file's label, or None twice for a flat folder."""
-    if not found.folder.all():  # number 0 is the root: a file lies at the top
+def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]:
+    """Find the names of the classes and each file's label, or None twice for a flat folder."""
+    if not listing.folder.all():  # number 0 is the root: a file lies at the top
         return None, None
-    tops = [found.folders.name(folder).split("/", 1)[0] for folder in range(len(found.folders))]
-    classes = sorted({top for top in tops if top}, key=_bytes)
+    tops = [listing.folders.name(folder).split("/", 1)[0] for folder in range(len(listing.folders))]
+    classes = sorted({top for top in tops if top}, key=_encode_name)
     number = {name: label for label, name in enumerate(classes)}
     label_of_folder = np.array([number.get(top, 0) for top in tops], np.int64)
-    return tuple(classes), label_of_folder.take(found.folder)
+    return tuple(classes), label_of_folder.take(listing.folder)
 
 
-def _bytes(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")

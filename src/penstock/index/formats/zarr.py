@@ -10,8 +10,8 @@ Options:
               have equal first axes.
     label     path of an array of integers with the labels; by default "label",
               "labels" or "y" in the group, where it has one axis of integers; "" for none.
-    fill      True: chunks that are not there hold the fill value; by default they are an error,
-              for a lost file would read as zeros.
+    fill      True: chunks that do not exist hold the fill value; by default they are an error,
+              because a lost file would read as zeros.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ..codecs import zarr as codec
 from ..layout import Layout
 from ..table import Codec, Field, Index
 from . import choice
-from .checksum import crc32c
-from .grid import Grid, bands, check_shape, verbatim
+from .checksum import compute_crc32c
+from .grid import ChunkGrid, check_shape, group_chunks, lay_out_verbatim
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -53,24 +53,24 @@ _TYPES = {
 # fmt: on
 
 
-def canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in their one spelling."""
-    return choice.canonical_arrays(options)
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    return choice.normalize_array_options(options)
 
 
-def holds(store: Store) -> bool:
-    """Whether a folder is an array or a group."""
+def is_array_or_group(store: Store) -> bool:
+    """True if a folder is an array or a group."""
     return not store.probe(unseen(store.root, list(_META)))[1].all()
 
 
 @dataclass
-class Array:
-    """What an array's metadata say.
+class ZarrArray:
+    """Metadata of an array.
 
-    chunk:   what lies in one file, a shard or a chunk; `inner`: of a shard, the chunks in it.
+    chunk:   shape of the part in one file, a shard or a chunk; `inner`: that of a shard's chunks.
     order:   the axes in the order in which a chunk stores them.
     codecs:  for numcodecs, in the order of encoding.
-    first:   whether a shard's index lies at its start.
+    first:   True if a shard's index lies at its start.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Array:
 
     @property
     def plain(self) -> bool:
-        """Whether chunks are verbatim."""
+        """True if chunks are verbatim."""
         return not self.codecs and self.order == tuple(range(len(self.shape)))
 
 
@@ -105,14 +105,14 @@ def build(
 ) -> Index:
     """The index of the rows of one array, or of several side by side."""
     asked = {"data": dataset} if dataset is not None else fields
-    arrays: dict[str, Array] = {}
-    for name, path in (_of_group(store) if asked is None else asked).items():
-        arrays[name] = _array(store, path)
+    arrays: dict[str, ZarrArray] = {}
+    for name, path in (_list_group(store) if asked is None else asked).items():
+        arrays[name] = _read_array(store, path)
     if label is None and asked is None:
         known = (n for n in _LABELS if n in arrays and _is_label(arrays[n]) and len(arrays) > 1)
         label = next(known, None)
     label = label or None
-    labels_of = None if label is None else _array(store, label)
+    labels_of = None if label is None else _read_array(store, label)
     arrays = {name: each for name, each in arrays.items() if each.name != label}
     if not arrays:
         raise FormatError(f"{store.root} holds no array beside the labels")
@@ -125,25 +125,25 @@ def build(
             + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
             + ": name the arrays that belong together with fields={field: array}"
         )
-    tables = [_chunk_files(store, each, fill, progress) for each in arrays.values()]
+    tables = [_list_chunk_files(store, array, fill, progress) for array in arrays.values()]
     files = tables[0][0]
     for table, _ in tables[1:]:
         files = joined(files, table)
-    made: list[Field] = []
+    array_fields: list[Field] = []
     layouts: list[Layout] = []
     start = 0
     for (name, each), (table, number) in zip(arrays.items(), tables, strict=True):
-        grid = _grid(store, each, table, number, fill, progress)
+        grid = _locate_chunks(store, each, table, number, fill, progress)
         grid = grid._replace(file=(grid.file + np.uint32(start)).astype(np.uint32))
-        field, layout = _field(name, each, grid, len(files))
-        made.append(field)
+        field, layout = _make_field(name, each, grid, len(files))
+        array_fields.append(field)
         layouts.append(layout)
         start += len(table)
     metas = [each.meta for each in [*arrays.values(), *([labels_of] if labels_of else [])]]
     sources = joined(files, store.stat(sorted(set(metas))))
     labels = None
     if labels_of is not None:
-        labels, held = _labels(store, labels_of, fill, progress)
+        labels, held = _read_labels(store, labels_of, fill, progress)
         sources = joined(sources, held)
     if fill:
         names = {each.name for each in arrays.values()}
@@ -151,22 +151,22 @@ def build(
     return Index(
         format="zarr",
         files=files,
-        fields=tuple(made),
+        fields=tuple(array_fields),
         layouts=tuple(layouts),
         sources=sources,
         label_column=labels,
     )
 
 
-def _field(name: str, array: Array, grid: Grid, files: int) -> tuple[Field, Layout]:
+def _make_field(name: str, array: ZarrArray, grid: ChunkGrid, files: int) -> tuple[Field, Layout]:
     if array.plain and (grid.length >= 0).all():
-        layout = verbatim(grid, files)
+        layout = lay_out_verbatim(grid, files)
         if layout is not None:
             return Field(name, array.dtype, array.shape[1:]), layout
-    return Field(name, array.dtype, array.shape[1:], _codec(array)), bands(grid)
+    return Field(name, array.dtype, array.shape[1:], _make_codec(array)), group_chunks(grid)
 
 
-def _codec(array: Array) -> Codec:
+def _make_codec(array: ZarrArray) -> Codec:
     return Codec(
         "zarr",
         {
@@ -175,12 +175,12 @@ def _codec(array: Array) -> Codec:
             "chunk": list(array.inner or array.chunk),
             "order": list(array.order),
             "codecs": array.codecs,
-            "fill": _fill(array).hex(),
+            "fill": _encode_fill(array).hex(),
         },
     )
 
 
-def _fill(array: Array) -> bytes:
+def _encode_fill(array: ZarrArray) -> bytes:
     try:
         return np.array(array.fill or 0, array.dtype).tobytes()
     except (TypeError, ValueError, OverflowError):
@@ -190,36 +190,40 @@ def _fill(array: Array) -> bytes:
 # -- metadata --------------------------------------------------------------------------------------
 
 
-def _json(store: Store, name: str) -> Any:
+def _read_json(store: Store, name: str) -> Any:
     data = store.read(name, 0, 16 * limits.header_bytes_max)
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{store.root}/{name} is no JSON ({error}): it was cut off") from None
-    if not isinstance(found, dict):
-        raise FormatError(f"{store.root}/{name} is no JSON object: write the array again")
-    return found
+        raise FormatError(f"{store.root}/{name} is not JSON ({error}): it is truncated") from None
+    if not isinstance(document, dict):
+        raise FormatError(f"{store.root}/{name} is not a JSON object: write the array again")
+    return document
 
 
-def _of_group(store: Store) -> dict[str, str]:
-    """The arrays right below the top, or the top itself."""
+def _list_group(store: Store) -> dict[str, str]:
+    """List the arrays right below the top, or the top itself."""
     errors = store.probe(unseen(store.root, list(_META)))[1]
-    if not errors[1] or (not errors[0] and _json(store, "zarr.json").get("node_type") == "array"):
+    if not errors[1] or (
+        not errors[0] and _read_json(store, "zarr.json").get("node_type") == "array"
+    ):
         return {"data": ""}
     pattern = "*/zarr.json" if not errors[0] else "*/.zarray"
     names = sorted(name.split("/")[0] for name in store.match(pattern))
     if not errors[0]:
-        names = [n for n in names if _json(store, f"{n}/zarr.json").get("node_type") == "array"]
+        names = [
+            n for n in names if _read_json(store, f"{n}/zarr.json").get("node_type") == "array"
+        ]
     if not names:
         raise FormatError(f"{store.root} holds no arrays at its top: name some with fields=")
     return {name: name for name in names}
 
 
-def _array(store: Store, path: str) -> Array:
-    """What the metadata of an array say."""
+def _read_array(store: Store, path: str) -> ZarrArray:
+    """Read and check the metadata of an array."""
     name = path.strip("/")
     if {"..", "."} & set(name.split("/")):
-        raise UsageError(f"{path!r} is no path of an array: paths lead down from the top")
+        raise UsageError(f"{path!r} is not the path of an array: paths lead down from the top")
     at = f"{name}/" if name else ""
     names = [f"{at}zarr.json", f"{at}.zarray"]
     errors = store.probe(unseen(store.root, names))[1]
@@ -227,16 +231,18 @@ def _array(store: Store, path: str) -> Array:
         raise MissingError(f"{store.root} has no array {path!r}")
     meta = names[int(np.argmin(errors))]
     where = f"{store.root}/{meta}"
-    found = _json(store, meta)
+    document = _read_json(store, meta)
     try:
-        array = (_third if not errors[0] else _second)(name, where, meta, found)
+        array = (_parse_version_3 if not errors[0] else _parse_version_2)(
+            name, where, meta, document
+        )
     except _MALFORMED as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{where} is malformed ({error!r}): write the array again") from None
     for config in array.codecs:
         try:
-            codec.check(config)
+            codec.check_codec(config)
         except _MALFORMED_TYPE as error:
             raise FormatError(f"{where}: {error}: write it with another one") from None
     chunk = array.chunk
@@ -248,7 +254,7 @@ def _array(store: Store, path: str) -> Array:
     return array
 
 
-def _type(where: str, text: Any) -> np.dtype[Any]:
+def _check_type(where: str, text: Any) -> np.dtype[Any]:
     if not isinstance(text, str):
         raise FormatError(f"{where} is of type {text!r}: write one array for each member")
     try:
@@ -260,55 +266,56 @@ def _type(where: str, text: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _second(name: str, where: str, meta: str, found: Any) -> Array:
-    shape = _sizes(found["shape"])
-    if found["zarr_format"] != 2:
-        raise FormatError(f"{where} says version {found['zarr_format']!r}: write it again")
+def _parse_version_2(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+    shape = _check_sizes(document["shape"])
+    if document["zarr_format"] != 2:
+        raise FormatError(f"{where} has version {document['zarr_format']!r}, not 2: write it again")
     order = tuple(range(len(shape)))
-    codecs = [*(found.get("filters") or []), *filter(None, [found.get("compressor")])]
-    return Array(
+    codecs = [*(document.get("filters") or []), *filter(None, [document.get("compressor")])]
+    return ZarrArray(
         name,
         where,
         meta,
         shape,
-        _sizes(found["chunks"]),
-        _type(where, found["dtype"]),
-        order if found.get("order", "C") == "C" else order[::-1],
+        _check_sizes(document["chunks"]),
+        _check_type(where, document["dtype"]),
+        order if document.get("order", "C") == "C" else order[::-1],
         [{**each, "id": str(each["id"])} for each in codecs],
-        _separator(found.get("dimension_separator", ".")),
+        _check_separator(document.get("dimension_separator", ".")),
         "",
-        found.get("fill_value"),
+        document.get("fill_value"),
     )
 
 
-def _third(name: str, where: str, meta: str, found: Any) -> Array:
-    if found["zarr_format"] != 3 or found["node_type"] != "array":
-        raise FormatError(f"{where} is no array of version 3: name an array in it with fields=")
-    shape = _sizes(found["shape"])
-    if found["chunk_grid"]["name"] != "regular" or found["data_type"] not in _TYPES:
+def _parse_version_3(name: str, where: str, meta: str, document: Any) -> ZarrArray:
+    if document["zarr_format"] != 3 or document["node_type"] != "array":
+        raise FormatError(f"{where} is not an array of version 3: name an array in it with fields=")
+    shape = _check_sizes(document["shape"])
+    if document["chunk_grid"]["name"] != "regular" or document["data_type"] not in _TYPES:
         raise FormatError(
-            f"{where}: chunks {found['chunk_grid']['name']!r} of {found['data_type']!r} are not "
+            f"{where}: chunks {document['chunk_grid']['name']!r} of {document['data_type']!r} "
+            f"are not "
             f"read: write regular chunks of numbers"
         )
-    if found.get("storage_transformers"):
+    if document.get("storage_transformers"):
         raise FormatError(f"{where} has storage transformers, which are not read")
-    key = found["chunk_key_encoding"]
+    key = document["chunk_key_encoding"]
     default = key["name"] == "default"
     separator = key.get("configuration", {}).get("separator", "/" if default else ".")
-    array = Array(
+    array = ZarrArray(
         name,
         where,
         meta,
         shape,
-        _sizes(found["chunk_grid"]["configuration"]["chunk_shape"]),
-        _type(where, _TYPES[found["data_type"]]),
+        _check_sizes(document["chunk_grid"]["configuration"]["chunk_shape"]),
+        _check_type(where, _TYPES[document["data_type"]]),
         tuple(range(len(shape))),
         [],
-        _separator(separator),
+        _check_separator(separator),
         "c" if default else "",
-        found.get("fill_value"),
+        document.get("fill_value"),
     )
-    codecs = found["codecs"]
+    codecs = document["codecs"]
     if codecs[0]["name"] == "sharding_indexed" and len(codecs) == 1:
         settings = codecs[0]["configuration"]
         index = [each["name"] for each in settings["index_codecs"]]
@@ -318,15 +325,15 @@ def _third(name: str, where: str, meta: str, found: Any) -> Array:
             != "little"
         ):
             raise FormatError(f"{where}: shards with an index of {index} are not read")
-        array.inner = _sizes(settings["chunk_shape"])
+        array.inner = _check_sizes(settings["chunk_shape"])
         array.first = settings.get("index_location", "end") == "start"
         codecs = settings["codecs"]
     _take_codecs(array, codecs)
     return array
 
 
-def _take_codecs(array: Array, codecs: Sequence[Any]) -> None:
-    """The codecs of version 3, as numcodecs names them."""
+def _take_codecs(array: ZarrArray, codecs: Sequence[Any]) -> None:
+    """Add the codecs of version 3 to the array, as numcodecs names them."""
     packed = False
     for each in codecs:
         name, settings = each["name"], dict(each.get("configuration") or {})
@@ -341,7 +348,7 @@ def _take_codecs(array: Array, codecs: Sequence[Any]) -> None:
             if settings.get("endian") == "big":
                 array.dtype = array.dtype.newbyteorder(">")
         elif packed and name in ("gzip", "zstd", "blosc", "crc32c"):
-            array.codecs.append({"id": name})  # what decoding needs is in the bytes
+            array.codecs.append({"id": name})  # the bytes hold everything that decoding needs
         elif packed and name.startswith("numcodecs."):
             array.codecs.append({**settings, "id": name.removeprefix("numcodecs.")})
         else:
@@ -350,13 +357,13 @@ def _take_codecs(array: Array, codecs: Sequence[Any]) -> None:
         raise FormatError(f"{array.where}: the codecs do not end in bytes: write it again")
 
 
-def _sizes(values: Any) -> tuple[int, ...]:
+def _check_sizes(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(n) is int and n >= 0 for n in values):
         raise ValueError(f"sizes {values!r}")
     return tuple(values)
 
 
-def _separator(text: Any) -> str:
+def _check_separator(text: Any) -> str:
     if text not in (".", "/"):
         raise ValueError(f"separator {text!r}")
     return str(text)
@@ -365,11 +372,13 @@ def _separator(text: Any) -> str:
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def _chunk_files(
-    store: Store, array: Array, fill: bool, progress: Progress | None
+def _list_chunk_files(
+    store: Store, array: ZarrArray, fill: bool, progress: Progress | None
 ) -> tuple[Files, Int]:
-    """The files of an array's chunks that are there, and the number in the grid of each."""
-    grid = Grid(array.shape, array.chunk, 1, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
+    """List the files of an array's chunks that exist, and the number in the grid of each."""
+    grid = ChunkGrid(
+        array.shape, array.chunk, 1, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8"))
+    )
     total = math.prod(grid.cells)
     at = f"{array.name}/" if array.name else ""
 
@@ -381,60 +390,60 @@ def _chunk_files(
     ends = names(np.array([0, total - 1]))
     if not fill and store.probe(unseen(store.root, ends))[1].any():
         gone = int(np.flatnonzero(store.probe(unseen(store.root, ends))[1])[0])
-        raise _absent(f"{store.root}/{ends[gone]}")
+        raise _absent_error(f"{store.root}/{ends[gone]}")
     every = names(np.arange(total))
     files, errors = store.probe(unseen(store.root, every), progress)
     if not errors.any():
         return files, np.arange(total)
     if not fill:
-        raise _absent(files.path(int(np.argmax(errors != 0))))
+        raise _absent_error(files.path(int(np.argmax(errors != 0))))
     here = np.flatnonzero(errors == 0)
     if not len(here):
-        raise FormatError(f"{array.where}: none of its chunks is there")
+        raise FormatError(f"{array.where}: none of its chunks exists")
     return store.stat([every[number] for number in here.tolist()]), here
 
 
-def _absent(path: str) -> MissingError:
+def _absent_error(path: str) -> MissingError:
     return MissingError(
         f"{path} does not exist: a chunk was lost, or held only the fill value, which zarr leaves "
-        f"out; fill=True takes it so"
+        f"out; with fill=True absent chunks hold the fill value"
     )
 
 
-def _grid(
+def _locate_chunks(
     store: Store,
-    array: Array,
+    array: ZarrArray,
     files: Files,
     number: Int,
     fill: bool,
     progress: Progress | None,
-) -> Grid:
-    """The chunks of an array; those of shards by the index of each."""
+) -> ChunkGrid:
+    """Locate the chunks of an array; those of shards by the index of each."""
     itemsize = array.dtype.itemsize
-    outer = Grid(array.shape, array.chunk, itemsize, *_nowhere(array.shape, array.chunk))
+    outer = ChunkGrid(array.shape, array.chunk, itemsize, *_make_absent(array.shape, array.chunk))
     if array.inner is None:
         outer.file[number] = np.arange(len(files))
         outer.length[number] = files.size
         if array.plain:
             for row in np.flatnonzero(files.size != outer.chunk_bytes)[:1]:
                 raise FormatError(
-                    f"{files.path(int(row))} has {int(files.size[row]):,} bytes, a chunk has "
-                    f"{outer.chunk_bytes:,}: it was cut off"
+                    f"{files.path(int(row))} has {int(files.size[row]):,} bytes, but a chunk has "
+                    f"{outer.chunk_bytes:,}: it is truncated"
                 )
         for row in np.flatnonzero(files.size == 0)[:1]:
             raise FormatError(f"{files.path(int(row))} is empty: write the chunk again")
         return outer
-    grid = Grid(array.shape, array.inner, itemsize, *_nowhere(array.shape, array.inner))
+    grid = ChunkGrid(array.shape, array.inner, itemsize, *_make_absent(array.shape, array.inner))
     per_shard = tuple(a // b for a, b in zip(array.chunk, array.inner, strict=True))
     size = math.prod(per_shard) * 16 + 4
 
     def parse(row: int, source: StoreFile) -> Any:
-        return _shard(source, array, size, grid.chunk_bytes if array.plain else None)
+        return _read_shard_index(source, array, size, grid.chunk_bytes if array.plain else None)
 
     for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
         raise FormatError(
             f"{files.path(int(row))} has {int(files.size[row]):,} bytes, less than its index of "
-            f"{size:,}: it was cut"
+            f"{size:,}: it is truncated"
         )
     inside = np.stack(np.unravel_index(np.arange(math.prod(per_shard)), per_shard), axis=1)
     for row, entries in enumerate(store.parse(files, parse, progress)):
@@ -453,62 +462,66 @@ def _grid(
     return grid
 
 
-def _nowhere(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, Any]:
+def _make_absent(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, Any]:
     total = math.prod(-(-size // step) for size, step in zip(shape, chunk, strict=True))
     return np.zeros(total, np.uint32), np.zeros(total, np.int64), np.full(total, -1, np.int64)
 
 
-def _shard(source: StoreFile, array: Array, size: int, chunk_bytes: int | None) -> Any:
-    """Offset and length of each chunk in a shard; length -1: absent."""
+def _read_shard_index(
+    source: StoreFile, array: ZarrArray, size: int, chunk_bytes: int | None
+) -> Any:
+    """Read offset and length of each chunk in a shard; length -1: absent."""
     place = 0 if array.first else source.size - size
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
-    if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+    if compute_crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise source.flaw(place, "the checksum of the shard's index is wrong: it is damaged")
     absent = (table == np.uint64(_ABSENT)).all(axis=1)
     low, high = (size, source.size) if array.first else (0, place)
     wide = table.astype(np.float64)  # sums of any two unsigned numbers, near enough to refuse them
     outside = (wide[:, 0] < low) | (wide.sum(axis=1) > high) | (table[:, 1] == 0)
-    found = table.astype(np.int64)
-    outside |= (found < 0).any(axis=1) | (found.sum(axis=1) > high)
+    entries = table.astype(np.int64)
+    outside |= (entries < 0).any(axis=1) | (entries.sum(axis=1) > high)
     if chunk_bytes is not None:
         outside |= table[:, 1] != chunk_bytes
     for row in np.flatnonzero(outside & ~absent)[:1]:
         raise source.flaw(
             place,
-            f"the shard's index says {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
+            f"the shard's index claims {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
             f"chunk {int(row)}: it is damaged",
         )
-    found[absent] = 0, -1
-    return found
+    entries[absent] = 0, -1
+    return entries
 
 
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _is_label(array: Array) -> bool:
+def _is_label(array: ZarrArray) -> bool:
     return len(array.shape) == 1 and array.dtype.kind in "iu"
 
 
-def _labels(store: Store, array: Array, fill: bool, progress: Progress | None) -> tuple[Int, Files]:
-    """The labels, decoded now, and their files."""
+def _read_labels(
+    store: Store, array: ZarrArray, fill: bool, progress: Progress | None
+) -> tuple[Int, Files]:
+    """Read and decode the labels; return them and their files."""
     if not _is_label(array):
         raise UsageError(f"{array.where} is {array.dtype} of {array.shape}: labels are integers")
-    files, number = _chunk_files(store, array, fill, progress)
-    grid = _grid(store, array, files, number, fill, progress)
-    layout = bands(grid)
-    options = _codec(array).options
-    found = []
-    for band in range(layout.bands.count):
-        extents, _ = layout.pieces(np.array([band]))
+    files, number = _list_chunk_files(store, array, fill, progress)
+    grid = _locate_chunks(store, array, files, number, fill, progress)
+    layout = group_chunks(grid)
+    options = _make_codec(array).options
+    decoded = []
+    for number in range(layout.chunks.count):
+        extents, _ = layout.pieces(np.array([number]))
         file, offset, length = (int(each[0]) for each in extents)
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
-        rows = int(layout.first[band + 1] - layout.first[band])
+        rows = int(layout.first[number + 1] - layout.first[number])
         try:
-            found.append(codec.decode(options, CompressedChunk(band, data, [len(data)], rows)))
+            decoded.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
         except UsageError:
             raise
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
-    values = np.concatenate([np.asarray(each) for each in found])
-    return choice.labels(array.where, array.name, values), files
+    values = np.concatenate([np.asarray(each) for each in decoded])
+    return choice.convert_labels(array.where, array.name, values), files

@@ -1,7 +1,7 @@
-"""The directory of a zip archive: where the bytes of each stored member lie.
+"""Directory of a zip archive: the places of the stored members' bytes.
 
-Every statement that is made twice is compared: central and local headers, ZIP64 and plain end
-records. Archives after a few bytes of something else are read where all offsets agree with that.
+Every value that an archive holds twice is compared: central and local headers, ZIP64 and plain end
+records. An archive after a few other bytes can be read if all offsets agree with that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _U16, _U32 = 0xFFFF, 0xFFFFFFFF
 _DESCRIPTOR = 1 << 3  # sizes follow the data, and are 0 in the local header
 
 
-class Member(NamedTuple):
-    """One entry: its name, where its local header lies, and its data as it is stored.
+class ZipMember(NamedTuple):
+    """One entry: its name, the place of its local header, and its data as stored.
 
     offset, size:  of the data, once `located`; size is of the stored bytes.
     """
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class _End(NamedTuple):
-    """What the end records say: the directory, and by how much all offsets are shifted."""
+    """Content of the end records: the directory, and the shift of all offsets."""
 
     entries: int
     start: int
@@ -49,18 +49,18 @@ class _End(NamedTuple):
     shift: int
 
 
-def members(source: StoreFile) -> list[Member]:
-    """All entries but folders, each with the place of its data; FormatError at any contradiction.
+def list_members(source: StoreFile) -> list[ZipMember]:
+    """List all entries but folders, with the place of their data; FormatError at a contradiction.
 
     Reads the end, the directory, and the local header of every entry.
     """
-    end = _end(source)
-    entries = _directory(source, end)
-    found = []
+    end = _read_end(source)
+    entries = _read_directory(source, end)
+    files = []
     edge = 0
     names: set[str] = set()
     for entry in sorted(entries, key=lambda each: each[0].header):
-        member = _located(source, *entry)
+        member = _locate_data(source, *entry)
         if member.header < edge:
             raise source.flaw(member.header, f"member {member.name!r} overlaps the one before it")
         edge = member.offset + member.size
@@ -74,12 +74,12 @@ def members(source: StoreFile) -> list[Member]:
             raise source.flaw(member.header, f"two members are called {member.name!r}")
         names.add(member.name)
         if not member.name.endswith("/"):
-            found.append(member)
-    return found
+            files.append(member)
+    return files
 
 
-def _end(source: StoreFile) -> _End:
-    """The end records, which must end at the end of the file."""
+def _read_end(source: StoreFile) -> _End:
+    """Read the end records, which must end at the end of the file."""
     length = min(source.size, _END.size + _COMMENT_MAX + _LOCATOR.size)
     tail = source.read(source.size - length, length)
     begins = []
@@ -100,26 +100,26 @@ def _end(source: StoreFile) -> _End:
     position = source.size - length + at
     _, disk, disk_start, here, count, size, offset, _ = _END.unpack_from(tail, at)
     if at >= _LOCATOR.size and tail[at - _LOCATOR.size : at][:4] == b"PK\6\7":
-        return _end64(source, tail, at, position, (count, size, offset))
+        return _read_end64(source, tail, at, position, (count, size, offset))
     if _U16 in (here, count, disk) or _U32 in (size, offset):
         raise source.flaw(position, "the end record refers to a ZIP64 record that is not there")
     if disk or disk_start or here != count:
         raise source.flaw(position, "the archive is a part of several: join them")
-    return _checked(source, position, count, size, offset, position)
+    return _check_end(source, position, count, size, offset, position)
 
 
-def _end64(
+def _read_end64(
     source: StoreFile, tail: bytes, at: int, position: int, plain: tuple[int, int, int]
 ) -> _End:
     locator = position - _LOCATOR.size
-    _, disk, said, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
+    _, disk, announced, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
     begin = locator - _END64.size
     record = source.read(max(begin, 0), _END64.size)
     if begin < 0 or record[:4] != b"PK\6\6" or len(record) < _END64.size:
         raise source.flaw(locator, "there is no ZIP64 end record of 56 bytes before its locator")
     _, length, _, _, number, number_start, here, count, size, offset = _END64.unpack(record)
     if length != _END64.size - 12:
-        raise source.flaw(begin, f"the ZIP64 end record has {length:,} bytes, and not 44")
+        raise source.flaw(begin, f"the ZIP64 end record has {length:,} bytes, not 44")
     if disk or number or number_start or disks > 1 or here != count:
         raise source.flaw(begin, "the archive is a part of several: join them")
     for name, short, limit, wide in zip(
@@ -131,13 +131,13 @@ def _end64(
     ):
         if short not in (limit, wide):
             raise source.flaw(position, f"the end records say {short:,} and {wide:,} {name}")
-    found = _checked(source, begin, count, size, offset, begin)
-    if said + found.shift != begin:
-        raise source.flaw(locator, f"the ZIP64 end record is at {begin:,}, not at {said:,}")
-    return found
+    end = _check_end(source, begin, count, size, offset, begin)
+    if announced + end.shift != begin:
+        raise source.flaw(locator, f"the ZIP64 end record is at {begin:,}, not at {announced:,}")
+    return end
 
 
-def _checked(
+def _check_end(
     source: StoreFile, position: int, count: int, size: int, offset: int, end: int
 ) -> _End:
     start = end - size
@@ -150,10 +150,10 @@ def _checked(
     return _End(count, start, size, start - offset)
 
 
-def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
-    """The entries, with their names as bytes and flags, as the directory has them."""
+def _read_directory(source: StoreFile, end: _End) -> list[tuple[ZipMember, bytes, int]]:
+    """Read the entries of the directory, with their names as bytes, and their flags."""
     data = source.read(end.start, end.size)
-    found = []
+    entries = []
     at = 0
     for _ in range(end.entries):
         where = end.start + at
@@ -163,32 +163,34 @@ def _directory(source: StoreFile, end: _End) -> list[tuple[Member, bytes, int]]:
         magic, _, _, flags, method, _, _, _, stored, size, *lengths, disk, _, _, offset = entry
         name_bytes, extra_bytes, comment_bytes = lengths
         if magic != b"PK\1\2":
-            raise source.flaw(where, f"no member of the directory is here, but {magic!r}")
+            raise source.flaw(
+                where, f"a member of the directory should begin here, but {magic!r} does"
+            )
         at += _CENTRAL.size
         raw = data[at : at + name_bytes]
         extra = data[at + name_bytes : at + name_bytes + extra_bytes]
         at += name_bytes + extra_bytes + comment_bytes
         if at > len(data):
             raise source.flaw(where, "a member's name or extra field leaves the directory")
-        size, stored, offset = _wide(source, where, extra, size, stored, offset)
+        size, stored, offset = _widen(source, where, extra, size, stored, offset)
         if disk not in (0, _U16):
             raise source.flaw(where, "the archive is a part of several: join them")
         if method == STORED and stored != size:
             raise source.flaw(
-                where, f"a stored member has {stored:,} bytes, and {size:,} uncompressed"
+                where, f"a stored member has {stored:,} bytes, but {size:,} uncompressed"
             )
         name = raw.decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
-        member = Member(name, method, bool(flags & 1), offset + end.shift, 0, stored)
-        found.append((member, raw, flags))
+        member = ZipMember(name, method, bool(flags & 1), offset + end.shift, 0, stored)
+        entries.append((member, raw, flags))
     if at != len(data):
         raise source.flaw(end.start + at, f"{len(data) - at:,} bytes follow the last member")
-    return found
+    return entries
 
 
-def _wide(
+def _widen(
     source: StoreFile, where: int, extra: bytes, size: int, stored: int, offset: int
 ) -> tuple[int, int, int]:
-    """Sizes and offset, those that do not fit 32 bits from the ZIP64 field."""
+    """Return sizes and offset, taking those that do not fit 32 bits from the ZIP64 field."""
     wanted = [value == _U32 for value in (size, stored, offset)]
     if not any(wanted):
         return size, stored, offset
@@ -207,11 +209,11 @@ def _wide(
             )
             return size, stored, offset
         at += length
-    raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, and has none")
+    raise source.flaw(where, "a member says that its sizes are in a ZIP64 field, but has none")
 
 
-def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Member:
-    """The member with the place of its data, which only its local header says."""
+def _locate_data(source: StoreFile, member: ZipMember, raw: bytes, flags: int) -> ZipMember:
+    """Add the place of a member's data, which only its local header holds."""
     if member.header + _LOCAL.size > source.size:
         raise source.flaw(
             member.header, f"member {member.name!r} begins beyond the end of the file"
@@ -235,7 +237,7 @@ def _located(source: StoreFile, member: Member, raw: bytes, flags: int) -> Membe
     if stored not in known or (method == STORED and size not in known):
         raise source.flaw(
             member.header,
-            f"member {member.name!r} has {stored:,} bytes here, and {member.size:,} in the "
+            f"member {member.name!r} has {stored:,} bytes here, but {member.size:,} in the "
             f"directory",
         )
     return member._replace(offset=member.header + _LOCAL.size + name_bytes + extra_bytes)
