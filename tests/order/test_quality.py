@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Order, limits
 from penstock.order import shuffle_quality
-from penstock.order.quality import expected_kernel, inversions, label_mix
+from penstock.order.quality import expected_kernel, count_inversions, label_mix
 from penstock.plan.placement import Placement
 
 
@@ -28,7 +28,7 @@ def discordant(one: list[int], other: list[int]) -> int:
 def test_inversions_are_counted(ranking: list[int]) -> None:
     """Inversions by bits are those found by comparing all pairs."""
     expected = discordant(list(range(len(ranking))), ranking)
-    assert inversions(np.array([ranking, sorted(ranking)])).tolist() == [expected, 0]
+    assert count_inversions(np.array([ranking, sorted(ranking)])).tolist() == [expected, 0]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

@@ -15,13 +15,13 @@ Bandwidth = float | npt.ArrayLike
 """Bytes/s: of all alike, or of each."""
 
 
-def whole(name: str, value: object) -> None:
+def check_whole(name: str, value: object) -> None:
     """UsageError where a count is no whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise UsageError(f"{name} is {value!r}: use a whole number above 0")
 
 
-def capacities(name: str, value: Bandwidth, count: int) -> Float:
+def check_capacities(name: str, value: Bandwidth, count: int) -> Float:
     """One value for each of `count`; UsageError where one is not finite and above 0."""
     given = np.asarray(value, np.float64)
     if given.shape not in ((), (count,)):
@@ -31,7 +31,7 @@ def capacities(name: str, value: Bandwidth, count: int) -> Float:
     return np.array(np.broadcast_to(given, (count,)))
 
 
-def scipy(module: str) -> Any:
+def import_scipy(module: str) -> Any:
     """A module of SciPy; UsageError where it is not installed."""
     try:
         return importlib.import_module(f"scipy.{module}")

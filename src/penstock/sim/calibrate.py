@@ -18,10 +18,10 @@ import yaml
 from ..errors import UsageError
 from . import corrected
 from .devices import Floats
-from .policies import Traffic
-from .record import Epoch, Run
+from .policies import NodeTraffic
+from .record import EpochRecord, RecordedRun
 from .scenario import Policy, Scenario
-from .workload import BYTES, Workload
+from .workload import BYTES, SimulatedWorkload
 
 _unlimited = 1e9  # MB/s
 _hindered = 1.1  # by a device: the run takes so much longer than it would without
@@ -47,7 +47,7 @@ class Calibration:
     def yaml(self) -> str:
         """The scenario as a file, which says where its values are from."""
         lines = [f"# {key}: {source}\n" for key, source in self.sources.items()]
-        told = _plain(self.scenario.model_dump())
+        told = _to_plain(self.scenario.model_dump())
         text: str = yaml.safe_dump(told, sort_keys=False, width=100)
         return "".join(lines) + text
 
@@ -65,12 +65,12 @@ class Measured(NamedTuple):
     memory: float | None = None
 
 
-def calibrate(run: Run, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
+def calibrate(run: RecordedRun, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
     """The scenario of a run. Raises UsageError where the run cannot be one of the model."""
-    return _Calibrating(run, measured).result()
+    return _Calibrator(run, measured).result()
 
 
-def resized(
+def resize(
     scenario: Scenario,
     *,
     nodes: int | None = None,
@@ -101,19 +101,19 @@ class _Device:
     key: str
     what: str
     put: Callable[[dict[str, Any], float], None]
-    moved: Callable[[Epoch], float]
-    waits: Callable[[Epoch], bool]
+    moved: Callable[[EpochRecord], float]
+    waits: Callable[[EpochRecord], bool]
 
 
-class _Calibrating:
+class _Calibrator:
     """Works a scenario out, key by key."""
 
-    def __init__(self, run: Run, measured: Measured) -> None:
+    def __init__(self, run: RecordedRun, measured: Measured) -> None:
         self._run, self._measured = run, measured
         self._sources: dict[str, str] = {}
-        self._policy = _policy_of(run)
+        self._policy = _name_policy(run)
         self._told = self._unhindered()
-        self._traffic: Traffic | None = None
+        self._traffic: NodeTraffic | None = None
 
     def result(self) -> Calibration:
         self._overhead()
@@ -157,9 +157,9 @@ class _Calibrating:
         self._sources["system.staging.read_mb_s, system.tiers[0].read_mb_s"] = measured
         mine = step_bytes * nodes / rank.ranks  # bytes of a rank's step
         ahead = min(rank.readahead_steps, int(rank.readahead_bytes // mine))
-        tiers = [_tier("ram", rank.ram_bytes / BYTES, memory)]
+        tiers = [_make_tier("ram", rank.ram_bytes / BYTES, memory)]
         if rank.disk_bytes:
-            tiers.append(_tier("disk", rank.disk_bytes / BYTES, _unlimited))
+            tiers.append(_make_tier("disk", rank.disk_bytes / BYTES, _unlimited))
         ranks = max(1, rank.ranks // nodes)
         return {
             "name": "recorded",
@@ -221,7 +221,7 @@ class _Calibrating:
         all_bytes = self._run.rank.samples * self._run.rank.mean_bytes
         decoding = self._run.rank.decode_threads > 0
 
-        def kept(epoch: Epoch) -> bool:
+        def kept(epoch: EpochRecord) -> bool:
             return epoch.storage_bytes < 0.01 * all_bytes
 
         def decode(told: dict[str, Any], rate: float) -> None:
@@ -240,7 +240,11 @@ class _Calibrating:
         devices = [
             _Device("system.network_mb_s", "peers", network, lambda e: e.peer_bytes, kept),
             _Device(
-                "system.storage.read_mb_s", "storage", storage, lambda e: e.storage_bytes, _any
+                "system.storage.read_mb_s",
+                "storage",
+                storage,
+                lambda e: e.storage_bytes,
+                _accept_any,
             ),
         ]
         if self._run.rank.disk_bytes:
@@ -336,15 +340,15 @@ class _Calibrating:
     def _scenario(self) -> Scenario:
         return Scenario.of(self._told, self._run.where)
 
-    def _flows(self) -> Traffic:
+    def _flows(self) -> NodeTraffic:
         if self._traffic is None:
-            self._traffic = corrected.TRAFFIC[self._policy](Workload(self._scenario()))
+            self._traffic = corrected.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
         return self._traffic
 
     def _seconds(self) -> Floats:
         """What each epoch takes, float64 (epochs,)."""
         scenario = self._scenario()
-        ends = corrected.run(scenario, self._flows())
+        ends = corrected.run_traffic(scenario, self._flows())
         ends = ends.reshape(scenario.training.epochs, -1)[:, -1]
         seconds: Floats = np.diff(ends, prepend=0) / 1e9
         return seconds
@@ -356,7 +360,7 @@ class _Calibrating:
             return 1.0
         return scenario.steps * scenario.training.global_batch / scenario.data.samples
 
-    def _from_memory(self, epoch: Epoch) -> bool:
+    def _from_memory(self, epoch: EpochRecord) -> bool:
         """Whether all of an epoch's bytes were in the memory of the host that processed them."""
         total = epoch.ram_bytes + epoch.disk_bytes + epoch.peer_bytes + epoch.storage_bytes
         return epoch.ram_bytes >= 0.99 * total > 0
@@ -377,24 +381,24 @@ _offered: tuple[Policy, ...] = ("staging", "nopfs", "penstock", "penstock_local"
 """What a recorded run is compared with."""
 
 
-def _any(_: Epoch) -> bool:
+def _accept_any(_: EpochRecord) -> bool:
     return True
 
 
-def _policy_of(run: Run) -> Policy:
+def _name_policy(run: RecordedRun) -> Policy:
     # Without a cache it is one that holds nothing.
     return "penstock_local" if run.rank.assignment == "local" else "penstock"
 
 
-def _tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:
+def _make_tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:
     capacity_mb = max(capacity_mb, 0.1 / BYTES)
     return {"name": name, "capacity_mb": capacity_mb, "threads": 1, "read_mb_s": {1: rate}}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """The same in lists and mappings, which YAML has."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _to_plain(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(each) for each in value]
+        return [_to_plain(each) for each in value]
     return value

@@ -15,7 +15,7 @@ is kept by somebody, and shares of S that come from storage (s) and from peers (
     policy             first epoch         later epochs
     `least`            s = 1, r = 0        s = 1 - q, r = 0: no policy can be faster
     `penstock`         s = 1, r as later   s = 1 - q, r by the assignment, see `remote_share`
-    `nopfs`            s = 1, r = 0        s = `nobody`, r = 1 - s - `coverage`
+    `nopfs`            s = 1, r = 0        s = `nobody_share`, r = 1 - s - `coverage`
     `from_storage`     s = 1, r = 0        s = 1, r = 0: what a loader without a cache does
 
 That storage must give S - N C bytes in each later epoch, whatever is evicted when: each sample is
@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from .arguments import Float, scipy
+from .arguments import Float, import_scipy
 
 FORM = "closed form"
 """What `form` says of results that were worked out without a simulation."""
@@ -58,7 +58,7 @@ class Settings:
     nodes:                     N, nodes that keep a cache each.
     samples, sample_bytes:     how many, and their mean size.
     cache_bytes:               of each node; 0 for none.
-    seats:                     samples of each step that are processed on a node.
+    capacity:                     samples of each step that are processed on a node.
     epochs:                    of the whole run; what NoPFS's frequencies depend on.
     compute_samples_per_s:     of a node, with the data at hand; decoding included.
     storage_bytes_per_s:       of the storage, over all nodes.
@@ -71,7 +71,7 @@ class Settings:
     samples: Column
     sample_bytes: Column
     cache_bytes: Column
-    seats: Column
+    capacity: Column
     epochs: Column
     compute_samples_per_s: Column
     storage_bytes_per_s: Column
@@ -80,7 +80,9 @@ class Settings:
     cache_bytes_per_s: Column = np.inf
 
     def __post_init__(self) -> None:
-        values = {each.name: _checked(each.name, getattr(self, each.name)) for each in fields(self)}
+        values = {
+            each.name: _check_setting(each.name, getattr(self, each.name)) for each in fields(self)
+        }
         try:
             np.broadcast_shapes(*(each.shape for each in values.values()))
         except ValueError:
@@ -95,10 +97,10 @@ class Settings:
         return np.broadcast_shapes(*(getattr(self, each.name).shape for each in fields(self)))
 
 
-_whole = {"nodes", "samples", "seats", "epochs"}
+_whole = {"nodes", "samples", "capacity", "epochs"}
 
 
-def _checked(name: str, value: Numbers) -> Float:
+def _check_setting(name: str, value: Numbers) -> Float:
     given = np.asarray(value, np.float64)
     least = 0 if name == "cache_bytes" else np.nextafter(0, 1)
     fits = given >= least  # which NaN does not
@@ -142,9 +144,9 @@ def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
 
     In the first epoch, too, an owner reads its own samples and hands on what others process.
     """
-    q = _kept(settings)
+    q = _share_kept(settings)
     if assignment == "local":
-        remote = remote_share(settings.seats, settings.nodes, q)
+        remote = remote_share(settings.capacity, settings.nodes, q)
     elif assignment == "strided":
         remote = q * (1 - 1 / np.asarray(settings.nodes))
     else:
@@ -158,7 +160,7 @@ def nopfs(settings: Settings) -> Forecast:
     In its favour: filling the caches costs the first epoch nothing beyond what is consumed, a node
     knows at once what others keep, and cold misses count as hits.
     """
-    own = np.minimum(1, settings.cache_bytes / _data_bytes(settings))
+    own = np.minimum(1, settings.cache_bytes / _total_bytes(settings))
     local, storage = _frequencies(settings.epochs, settings.nodes, own)
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
@@ -170,17 +172,17 @@ def from_storage(settings: Settings) -> Forecast:
 
 def least(settings: Settings) -> Forecast:
     """The lower bound: what compute and storage take at least, of any policy whatever."""
-    return _forecast(settings, 1 - _kept(settings), 0.0, cache=False)
+    return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
 
 
-def _data_bytes(settings: Settings) -> Float:
+def _total_bytes(settings: Settings) -> Float:
     found: Float = settings.samples * settings.sample_bytes
     return found
 
 
-def _kept(settings: Settings) -> Float:
+def _share_kept(settings: Settings) -> Float:
     """The share of the data that some node keeps."""
-    found: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _data_bytes(settings))
+    found: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _total_bytes(settings))
     return found
 
 
@@ -192,8 +194,8 @@ def _forecast(
     first_remote: Float | float = 0.0,
     cache: bool = True,
 ) -> Forecast:
-    of_first = _seconds(settings, 1.0, first_remote, cache)
-    of_later = _seconds(settings, storage, remote, cache)
+    of_first = _busy_seconds(settings, 1.0, first_remote, cache)
+    of_later = _busy_seconds(settings, storage, remote, cache)
     storage, remote = (np.broadcast_to(each, settings.shape) for each in (storage, remote))
     return Forecast(
         of_first.max(axis=0),
@@ -205,14 +207,14 @@ def _forecast(
     )
 
 
-def _seconds(
+def _busy_seconds(
     settings: Settings, storage: Float | float, remote: Float | float, cache: bool
 ) -> Float:
     """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
-    own = _data_bytes(settings) / settings.nodes
+    own = _total_bytes(settings) / settings.nodes
     found = np.empty((len(RESOURCES), *settings.shape))
     found[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
-    found[1] = storage * _data_bytes(settings) / _storage_bytes_per_s(settings)
+    found[1] = storage * _total_bytes(settings) / _storage_bytes_per_s(settings)
     found[2] = remote * own / settings.peer_bytes_per_s
     found[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
     return found
@@ -225,14 +227,14 @@ def _storage_bytes_per_s(settings: Settings) -> Float:
     return found
 
 
-def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
+def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
     """The share of samples that local assignment has fetched from another node.
 
-    seats:  b, samples of each step that a node processes.
+    capacity:  b, samples of each step that a node processes.
     nodes:  N.
-    kept:   q, the share of samples that have an owner; the others fill what seats are free.
+    kept:   q, the share of samples that have an owner; the others fill what capacity are free.
 
-    A node owns K ~ Bin(N b, q/N) of a step and gives away what is beyond its seats:
+    A node owns K ~ Bin(N b, q/N) of a step and gives away what is beyond its capacity:
 
         E[(K - b)+] / b  =  (1 - q/N) P[Bin(N b - 1, q/N) = b] - (1 - q) P[Bin(N b - 1, q/N) >= b]
 
@@ -240,8 +242,8 @@ def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
     it. Owners are taken to be independent of the order; with F samples and steps of B multiply by
     about sqrt(1 - B/F).
     """
-    special = scipy("special")
-    b, n, q = (np.asarray(each, np.float64) for each in (seats, nodes, kept))
+    special = import_scipy("special")
+    b, n, q = (np.asarray(each, np.float64) for each in (capacity, nodes, kept))
     b, n, q = np.broadcast_arrays(b, n, q)
     several = (n > 1) & (q > 0)
     n, q = np.where(several, n, 2), np.where(several, q, 1)
@@ -263,7 +265,7 @@ def coverage(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
     return _frequencies(epochs, nodes, fraction)[0]
 
 
-def nobody(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
+def nobody_share(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
     """The share of samples that no node keeps, if each keeps the fraction q that it will use most
     often, whatever others keep: what NoPFS reads from storage in every epoch.
 
@@ -280,9 +282,9 @@ def nobody(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
 
 
 class _Law(NamedTuple):
-    """Points of `coverage` and `nobody`, by ascending fraction, float64 (points,).
+    """Points of `coverage` and `nobody_share`, by ascending fraction, float64 (points,).
 
-    degree:  (points - 1,), of which power `nobody` is between two points, nearly.
+    degree:  (points - 1,), of which power `nobody_share` is between two points, nearly.
     """
 
     fraction: Float
@@ -291,16 +293,16 @@ class _Law(NamedTuple):
     degree: Float
 
     def shares(self, fraction: Float) -> tuple[Float, Float]:
-        """`coverage` and `nobody` between the points."""
+        """`coverage` and `nobody_share` between the points."""
         covered = np.interp(fraction, self.fraction, self.covered)
         after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
         start, end = self.fraction[after - 1], self.fraction[after]
         part = ((fraction - start) / (end - start)).clip(0, 1)
         ends = self.nobody[after - 1], self.nobody[after]
-        return covered, _blended(*ends, part, self.degree[after - 1])
+        return covered, _blend(*ends, part, self.degree[after - 1])
 
 
-def _blended(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
+def _blend(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
     """Between two values of a function whose root of that degree is a line."""
     root = 1 / degree
     found: Float = ((1 - part) * start**root + part * end**root) ** degree
@@ -312,7 +314,7 @@ _negligible = 1e-15
 
 
 def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
-    """`coverage` and `nobody`; each pair of epochs and nodes costs one law."""
+    """`coverage` and `nobody_share`; each pair of epochs and nodes costs one law."""
     e, n, q = np.broadcast_arrays(*(np.asarray(each) for each in (epochs, nodes, fraction)))
     pairs, which = np.unique(np.stack([e.ravel(), n.ravel()]), axis=1, return_inverse=True)
     order = np.argsort(which, kind="stable")
@@ -321,7 +323,7 @@ def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Fl
     found = np.empty((2, q.size))
     start = 0
     for pair, end in zip(pairs.T, ends, strict=True):
-        law = _law(int(pair[0]), int(pair[1]))
+        law = _tabulate_law(int(pair[0]), int(pair[1]))
         part = wanted[start:end]
         covered, missing = law.shares(part)
         # All caches together hold no more than N q, which the last digits must not hide.
@@ -331,8 +333,8 @@ def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Fl
 
 
 @lru_cache(maxsize=4096)
-def _law(epochs: int, nodes: int) -> _Law:
-    special = scipy("special")
+def _tabulate_law(epochs: int, nodes: int) -> _Law:
+    special = import_scipy("special")
     k = np.arange(epochs + 1)
     log = special.gammaln(epochs + 1) - special.gammaln(k + 1) - special.gammaln(epochs - k + 1)
     chance = np.exp(log + special.xlogy(k, 1 / nodes) + special.xlog1py(epochs - k, -1 / nodes))
@@ -342,12 +344,12 @@ def _law(epochs: int, nodes: int) -> _Law:
     mass, sum_ = chance[used], used * chance[used]
     fraction = (np.cumsum(mass) - mass)[:, None] + kept * mass[:, None]
     covered = (np.cumsum(sum_) - sum_)[:, None] + kept * sum_[:, None]
-    missing = np.append(1.0, _nobody(epochs, nodes, used, kept))
+    missing = np.append(1.0, _tabulate_nobody(epochs, nodes, used, kept))
     # A polynomial in what is not kept, of as many nodes' degree as can use a sample so often: near
     # to that power, or to a line where somebody must. Each second point tells which.
     degree = np.repeat(np.minimum(nodes, epochs // used), _points // 2).astype(float)
     start, middle, end = missing[:-1:2], missing[1::2], missing[2::2]
-    errors = [np.abs(_blended(start, end, 0.5, each) - middle) for each in (degree, 1)]
+    errors = [np.abs(_blend(start, end, 0.5, each) - middle) for each in (degree, 1)]
     degree = np.where(errors[0] < errors[1], degree, 1.0)
     return _Law(
         np.append(0.0, fraction),
@@ -357,9 +359,9 @@ def _law(epochs: int, nodes: int) -> _Law:
     )
 
 
-def _nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
+def _tabulate_nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
     """P[no node keeps a sample] by threshold and the part kept there: (counts, kept)."""
-    special = scipy("special")
+    special = import_scipy("special")
     k = np.arange(counts.max() + 1)
     rate = epochs / nodes
     poisson = np.exp(special.xlogy(k, rate) - rate - special.gammaln(k + 1))
@@ -376,13 +378,13 @@ def _nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
     found = np.zeros((len(counts), len(kept)))
     for row, count in enumerate(counts):
         factor = below[count] + (1 - kept)[:, None] * terms[count]
-        found[row] = (_power(factor, nodes) @ ahead).real
+        found[row] = (_raise_power(factor, nodes) @ ahead).real
         if found[row, -1] < _negligible:  # then all that follow are
             break
     return found.clip(0, 1)
 
 
-def _power(base: Any, exponent: int) -> Any:
+def _raise_power(base: Any, exponent: int) -> Any:
     """By squaring, which takes a fraction of the time of complex `**`."""
     found = base if exponent & 1 else np.ones_like(base)
     while exponent := exponent >> 1:
@@ -410,7 +412,7 @@ class Purchase:
     form: str = FORM
 
 
-def cheapest(
+def find_cheapest(
     candidates: Settings,
     wanted_s: Numbers,
     *,
@@ -422,7 +424,7 @@ def cheapest(
     cost.
 
     candidates:       settings whose last axis is what to choose from, the first where costs are
-                      equal: nodes, and the seats of each; `cache_bytes` is the most that
+                      equal: nodes, and the capacity of each; `cache_bytes` is the most that
                       a node can have.
     wanted_s:         seconds of a later epoch; of the shape that is left, or one for all.
     node_cost:        of a node without cache, in any currency; may differ by candidate.
@@ -433,7 +435,7 @@ def cheapest(
     """
     if not candidates.shape:
         raise UsageError("candidates have no axis to choose from: give nodes as an array")
-    data = _data_bytes(candidates)
+    data = _total_bytes(candidates)
     wanted = np.asarray(wanted_s, np.float64)[..., None]
     if not (wanted > 0).all():
         raise UsageError("wanted_s has values that are not above 0: give seconds")

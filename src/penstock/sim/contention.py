@@ -23,34 +23,34 @@ from .. import limits
 from ..errors import LimitError, UsageError
 from ..extent import Int
 from . import network, routed, scenario
-from .devices import shares
+from .devices import divide_rates
 from .network import Traffic
 from .workload import BYTES
 
 
-class Left(NamedTuple):
+class RemainingBandwidth(NamedTuple):
     """Factors, above 0 and at most 1: of each node's link to peers, and of storage's rates."""
 
     peers: float = 1.0
     storage: float = 1.0
 
 
-ALL = Left()
+ALL = RemainingBandwidth()
 """What an ideal network leaves."""
 
 _whole = 1 - 1e-9  # above which less is rounding
 
 
-def left(given: scenario.Scenario, *, peers: bool, storage: bool) -> Left:
+def find_remaining(given: scenario.Scenario, *, peers: bool, storage: bool) -> RemainingBandwidth:
     """What is left for a policy that uses these classes of traffic. Raises UsageError for networks
     that would take too long; see `limits.network_flows_max` and those of `routed`."""
     system, nodes = given.system, given.training.nodes
-    if isinstance(system.network, scenario.Ideal):
+    if isinstance(system.network, scenario.IdealSpec):
         return ALL
-    from_storage = shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)[-1]
+    from_storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)[-1]
     peers = peers and nodes > 1
     try:
-        return _left(
+        return _find_remaining(
             system.network, nodes, system.network_mb_s, float(from_storage), peers, storage
         )
     except LimitError as error:
@@ -58,17 +58,17 @@ def left(given: scenario.Scenario, *, peers: bool, storage: bool) -> Left:
 
 
 @lru_cache(maxsize=256)
-def _left(
+def _find_remaining(
     shape: Any, nodes: int, peers_mb_s: float, storage_mb_s: float, peers: bool, storage: bool
-) -> Left:
+) -> RemainingBandwidth:
     if peers and storage:
         apart = [
-            _left(shape, nodes, peers_mb_s, storage_mb_s, True, False).peers,
-            _left(shape, nodes, peers_mb_s, storage_mb_s, False, True).storage,
+            _find_remaining(shape, nodes, peers_mb_s, storage_mb_s, True, False).peers,
+            _find_remaining(shape, nodes, peers_mb_s, storage_mb_s, False, True).storage,
         ]
     else:
         apart = [float(peers), float(storage)]
-    carrier, at, gateways = _built(shape, nodes, peers_mb_s + storage_mb_s, storage_mb_s)
+    carrier, at, gateways = _build_network(shape, nodes, peers_mb_s + storage_mb_s, storage_mb_s)
     among = Traffic.exchange(nodes, peers_mb_s * BYTES * apart[0])
     fetched = Traffic.gather(at, gateways, storage_mb_s * BYTES * apart[1])
     traffic = Traffic(
@@ -78,13 +78,13 @@ def _left(
     )
     factor = carrier.throughput(traffic)
     factor = 1.0 if factor > _whole else factor
-    return Left(
+    return RemainingBandwidth(
         apart[0] * factor if peers else 1.0,
         apart[1] * factor if storage else 1.0,
     )
 
 
-def _built(
+def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
 ) -> tuple[network.Network, Int, Int]:
     """The network, at which of its terminals the nodes are, and at which storage."""
@@ -94,7 +94,7 @@ def _built(
             f"{limits.network_flows_max} flows: use fewer nodes, or kind ideal"
         )
     all_mb_s = nodes * storage_mb_s
-    if isinstance(shape, scenario.FatTree):
+    if isinstance(shape, scenario.FatTreeSpec):
         # One gateway on a leaf of its own, whose links to the core are wide enough for storage.
         held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
         link = np.full(held + 1, node_mb_s)
@@ -126,7 +126,7 @@ def _built(
     }
     built = (
         routed.Torus(shape.dims, **options)
-        if isinstance(shape, scenario.Torus)
+        if isinstance(shape, scenario.TorusSpec)
         else routed.Dragonfly(shape.group_switches, shape.global_links, **options)
     )
     return built, np.setdiff1d(np.arange(shape.terminals), gateways)[:nodes], gateways

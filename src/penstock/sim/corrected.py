@@ -14,14 +14,14 @@ import numpy as np
 from .. import _sim
 from ..errors import UsageError
 from . import contention, frequency, policies, sampled
-from .devices import Floats, rates_at, shares
+from .devices import Floats, interpolate_rates, divide_rates
 from .importance import Value, fedcase
-from .policies import Traffic
+from .policies import NodeTraffic
 from .results import SOURCES, Result
-from .scenario import SAMPLED, Importance, Policy, Scenario
-from .workload import BYTES, Ints, Workload
+from .scenario import SAMPLED, ImportanceSampling, Policy, Scenario
+from .workload import BYTES, Ints, SimulatedWorkload
 
-TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
+TRAFFIC: dict[str, Callable[[SimulatedWorkload], NodeTraffic]] = {
     "naive": policies.naive,
     "staging": policies.staging,
     "deepio": policies.deepio,
@@ -46,22 +46,22 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
     """
     if policy not in get_args(Policy):
         raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
-    if isinstance(scenario.sampling, Importance) and policy not in SAMPLED:
+    if isinstance(scenario.sampling, ImportanceSampling) and policy not in SAMPLED:
         raise UsageError(
             f"{policy} cannot run in {scenario.name}: it goes by the order, which is not known "
             "beforehand where sampling draws each batch by the losses of those before; use one of "
             f"{', '.join(SAMPLED)}, or leave sampling out"
         )
-    workload = Workload(scenario)
+    workload = SimulatedWorkload(scenario)
     epochs = scenario.training.epochs
     notes: dict[str, Any] = {}
     if policy == "lower_bound":
-        need = _needed(workload)
-        ends, setup = bound(workload, need), 0
+        need = _sum_needed(workload)
+        ends, setup = bound_epochs(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
     else:
-        if isinstance(scenario.sampling, Importance):
-            traffic, notes = sampled.traffic(workload, scenario.sampling, policy, value)
+        if isinstance(scenario.sampling, ImportanceSampling):
+            traffic, notes = sampled.sample_traffic(workload, scenario.sampling, policy, value)
         elif policy in TRAFFIC:
             traffic = TRAFFIC[policy](workload)
         else:
@@ -70,26 +70,28 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
                 "epoch uses every sample once; give sampling.kind importance, or use fixed owners, "
                 "such as penstock's"
             )
-        left = _left(scenario, traffic)
-        times = run(scenario, traffic, left)
+        left = _find_remaining(scenario, traffic)
+        times = run_traffic(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
-        need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
+        need, moved = traffic.need[traffic.setup :], _sum_moved(scenario, traffic)
         if left != contention.ALL:
             notes["network"] = left._asdict()
     took = np.diff(ends, prepend=setup)
-    stall = took - _computing(scenario, need)
+    stall = took - _time_computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
     return Result(scenario.name, policy, "corrected", *times_s, moved, notes)
 
 
-def _left(scenario: Scenario, traffic: Traffic) -> contention.Left:
+def _find_remaining(scenario: Scenario, traffic: NodeTraffic) -> contention.RemainingBandwidth:
     """What the network leaves of the links that this traffic uses."""
     storage = any(each.any() for each in (traffic.ring, traffic.demand, traffic.ahead))
-    return contention.left(scenario, peers=bool(traffic.received.any()), storage=storage)
+    return contention.find_remaining(scenario, peers=bool(traffic.received.any()), storage=storage)
 
 
-def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention.ALL) -> Ints:
+def run_traffic(
+    scenario: Scenario, traffic: NodeTraffic, left: contention.RemainingBandwidth = contention.ALL
+) -> Ints:
     """When each step of the traffic ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
     nodes = training.nodes
@@ -101,7 +103,7 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
             f"node's part of a step has up to {most / BYTES:g} MB: give it more, or use smaller "
             "batches"
         )
-    tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+    tiers = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
     ends: Ints = _sim.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
@@ -113,17 +115,17 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * left.peers * _bytes_per_ns,
-        storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        storage_shares=divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
         * left.storage
         * _bytes_per_ns,
         tier_rates=np.array(tiers) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
-        ring=_or_nothing(traffic.ring),
-        demand=_or_nothing(traffic.demand),
-        ahead=_or_nothing(traffic.ahead),
-        tiers=_or_nothing(traffic.tiers),
-        sent=_or_nothing(traffic.sent),
-        received=_or_nothing(traffic.received),
+        ring=_empty_if_zero(traffic.ring),
+        demand=_empty_if_zero(traffic.demand),
+        ahead=_empty_if_zero(traffic.ahead),
+        tiers=_empty_if_zero(traffic.tiers),
+        sent=_empty_if_zero(traffic.sent),
+        received=_empty_if_zero(traffic.received),
     )
     return ends
 
@@ -132,7 +134,7 @@ def _overhead_ns(scenario: Scenario) -> int:
     return round(scenario.training.step_overhead_s * 1e9)
 
 
-def _or_nothing(amounts: Ints) -> Ints:
+def _empty_if_zero(amounts: Ints) -> Ints:
     return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
 
 
@@ -140,11 +142,13 @@ def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
     """MB/s that a node decodes and stores, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
-    together = float(rates_at(staging.read_mb_s, staging.threads)) / staging.threads * threads
+    together = (
+        float(interpolate_rates(staging.read_mb_s, staging.threads)) / staging.threads * threads
+    )
     return min(scenario.training.preprocess_mb_s * threads, together)
 
 
-def _needed(workload: Workload) -> Ints:
+def _sum_needed(workload: SimulatedWorkload) -> Ints:
     """What each node processes in each step, dealt strided: int64 (steps, nodes)."""
     training = workload.scenario.training
     parts = [
@@ -154,7 +158,7 @@ def _needed(workload: Workload) -> Ints:
     return np.concatenate(parts)
 
 
-def _computing(scenario: Scenario, need: Ints) -> Ints:
+def _time_computing(scenario: Scenario, need: Ints) -> Ints:
     """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
     slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64) + _overhead_ns(scenario)
@@ -162,7 +166,7 @@ def _computing(scenario: Scenario, need: Ints) -> Ints:
     return summed
 
 
-def bound(workload: Workload, need: Ints) -> Ints:
+def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
     """When each epoch can end at the earliest, whatever the policy: int64 (epochs,), in ns.
 
     need:  what each node processes in each step.
@@ -184,14 +188,17 @@ def bound(workload: Workload, need: Ints) -> Ints:
     """
     scenario = workload.scenario
     training, system = scenario.training, scenario.system
-    computing = _computing(scenario, need)
+    computing = _time_computing(scenario, need)
     used = need.sum(axis=1).reshape(training.epochs, -1).sum(axis=1)
     room = system.staging.capacity_mb + sum(tier.capacity_mb for tier in system.tiers)
     room *= training.nodes * BYTES
     read = np.cumsum(np.append(used[0], np.maximum(0, used[1:] - room)))
     clients = np.arange(1, training.nodes + 1)
     best = float(
-        (shares(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes) * clients).max()
+        (
+            divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes)
+            * clients
+        ).max()
     )
     by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
@@ -205,7 +212,7 @@ def bound(workload: Workload, need: Ints) -> Ints:
     return ends
 
 
-def _moved(scenario: Scenario, traffic: Traffic) -> Floats:
+def _sum_moved(scenario: Scenario, traffic: NodeTraffic) -> Floats:
     """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
     storage = (traffic.ring + traffic.demand + traffic.ahead).sum(axis=1)
     moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES

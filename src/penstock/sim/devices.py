@@ -13,7 +13,7 @@ Rates = Mapping[int, float]
 """Measured rates in MB/s by how many clients, or threads, read at once: all together, not each."""
 
 
-def rates_at(rates: Rates, readers: npt.ArrayLike) -> Floats:
+def interpolate_rates(rates: Rates, readers: npt.ArrayLike) -> Floats:
     """The rate of so many readers together, MB/s: linear between measured points, and that of the
     nearest point outside them."""
     points = sorted(rates)
@@ -21,7 +21,7 @@ def rates_at(rates: Rates, readers: npt.ArrayLike) -> Floats:
     return np.interp(given, points, [rates[point] for point in points])
 
 
-def shares(rates: Rates, link: float, clients: int) -> Floats:
+def divide_rates(rates: Rates, link: float, clients: int) -> Floats:
     """What each of 1, 2, ... clients reads, MB/s, through a link of its own: float64 (clients,)."""
     readers = np.arange(1, clients + 1)
-    return np.minimum(link, rates_at(rates, readers) / readers)
+    return np.minimum(link, interpolate_rates(rates, readers) / readers)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .policies import Traffic
-from .workload import BYTES, Ints, Nodes, Workload
+from .policies import NodeTraffic
+from .workload import BYTES, Ints, Nodes, SimulatedWorkload
 
 Streams = npt.NDArray[np.uint32]
 
@@ -28,7 +28,7 @@ _never = np.iinfo(np.int64).max
 
 
 @dataclass
-class _Known:
+class _KnownPeers:
     """Of each sample, the peer that is known to keep it: rank (tier, then place in its list), node,
     and the step when it is first needed from there."""
 
@@ -46,7 +46,7 @@ class _Known:
         self.step = np.zeros(self.samples, np.int64)
 
 
-def nopfs(workload: Workload) -> Traffic:
+def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
     """Memory is 4 bytes an access of the whole run, of all nodes."""
     scenario = workload.scenario
     accesses = workload.steps * scenario.training.global_batch
@@ -56,20 +56,20 @@ def nopfs(workload: Workload) -> Traffic:
             f"{len(workload.sizes):,} samples, and 2^32 and 2^31 is where the model ends; use "
             "fewer epochs, or leave it out"
         )
-    traffic = Traffic.empty(scenario)
-    streams = _streams(workload)
-    known = _Known(len(workload.sizes))
+    traffic = NodeTraffic.empty(scenario)
+    streams = _deal_streams(workload)
+    known = _KnownPeers(len(workload.sizes))
     scratch = np.full(len(workload.sizes), -1, np.int64)
     for node in range(scenario.training.nodes):
-        _plan(workload, traffic, known, node, streams[node], scratch)
+        _choose_kept(workload, traffic, known, node, streams[node], scratch)
     known.due = known.step.copy()
     for epoch in range(scenario.training.epochs):
-        _others(workload, traffic, known, epoch, streams)
+        _ask_peers(workload, traffic, known, epoch, streams)
     _read_ahead(workload, traffic, known)
     return traffic
 
 
-def _streams(workload: Workload) -> Streams:
+def _deal_streams(workload: SimulatedWorkload) -> Streams:
     """What each node reads, in its sequence: uint32 (nodes, accesses)."""
     nodes, batch = workload.scenario.training.nodes, workload.scenario.batch
     streams = np.empty((nodes, workload.steps * batch), np.uint32)
@@ -80,8 +80,13 @@ def _streams(workload: Workload) -> Streams:
     return streams
 
 
-def _plan(
-    workload: Workload, traffic: Traffic, known: _Known, node: int, stream: Streams, scratch: Ints
+def _choose_kept(
+    workload: SimulatedWorkload,
+    traffic: NodeTraffic,
+    known: _KnownPeers,
+    node: int,
+    stream: Streams,
+    scratch: Ints,
 ) -> None:
     """What one node keeps; marks it in the stream.
 
@@ -130,8 +135,12 @@ def _plan(
     stream[keep] |= _kept
 
 
-def _others(
-    workload: Workload, traffic: Traffic, known: _Known, epoch: int, streams: Streams
+def _ask_peers(
+    workload: SimulatedWorkload,
+    traffic: NodeTraffic,
+    known: _KnownPeers,
+    epoch: int,
+    streams: Streams,
 ) -> None:
     """What nodes do not keep themselves, in one epoch."""
     scenario = workload.scenario
@@ -161,7 +170,7 @@ def _others(
     known.due[samples[asked]] = np.minimum(known.due[samples[asked]], first + step[asked])
 
 
-def _read_ahead(workload: Workload, traffic: Traffic, known: _Known) -> None:
+def _read_ahead(workload: SimulatedWorkload, traffic: NodeTraffic, known: _KnownPeers) -> None:
     """What a peer needs sooner than who keeps it is read sooner."""
     sooner = np.flatnonzero((known.node >= 0) & (known.due < known.step))
     node, size = known.node[sooner], workload.sizes[sooner]

@@ -7,7 +7,7 @@ of what is known of the samples is a `Value`.
 Two prices, which the comparison here does not show:
 
 - **It changes what is trained on.** Sample i is drawn with probability p_i instead of 1/n. Only
-  with its loss weighted by 1/(n p_i), which `weights` gives, is the expected gradient that of
+  with its loss weighted by 1/(n p_i), which `correct_bias` gives, is the expected gradient that of
   uniform drawing; it has another variance then.
 - **It destroys clairvoyance.** The order depends on losses that are not known yet. So nothing can
   be planned or prefetched beyond the current draw, no run can be resumed or checked from its seed
@@ -33,7 +33,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Int
 from ..order import Order
-from .arguments import Float, whole
+from .arguments import Float, check_whole
 
 Bool = npt.NDArray[np.bool_]
 
@@ -82,16 +82,16 @@ def fedcase(history: History) -> Float:
     norm(v) = (v - min) / (max - min) over all samples, 0 where all are alike.
     """
     weight = np.where(history.uses > 0, np.log(history.rank + 10.0), 1.0)
-    return norm(weight) + norm(history.uses.astype(np.float64))
+    return normalise(weight) + normalise(history.uses.astype(np.float64))
 
 
-def norm(values: Float) -> Float:
+def normalise(values: Float) -> Float:
     """Values moved and scaled to 0..1; all 0 where all are alike."""
     low, high = values.min(), values.max()
     return np.zeros_like(values) if high == low else (values - low) / (high - low)
 
 
-class Cache(Protocol):
+class SampleCache(Protocol):
     """What a node keeps of samples of one size."""
 
     def serve(self, ids: Int, values: Float) -> Bool:
@@ -100,7 +100,7 @@ class Cache(Protocol):
         ...
 
 
-class ByValue:
+class ValueCache:
     """Keeps up to `room` samples, those worth most of what it has seen.
 
     What is missed is admitted while there is room; then only in place of the least valuable one, if
@@ -109,7 +109,7 @@ class ByValue:
     """
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: Int = np.empty(0, np.int64)  # by arrival
 
@@ -119,8 +119,8 @@ class ByValue:
         return self._kept.copy()
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
-        found, first = _found(np.isin(ids, self._kept), ids)
+        """See `SampleCache`."""
+        found, first = _find_hits(np.isin(ids, self._kept), ids)
         seen = np.concatenate([self._kept, ids[first & ~found]])
         if len(seen) > self._room:
             # Admitting one by one, and the last of the least always going, leaves the best.
@@ -130,16 +130,16 @@ class ByValue:
         return found
 
 
-class Recent:
+class RecentCache:
     """Keeps the `room` samples that were used last (LRU); sample by sample."""
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: OrderedDict[int, None] = OrderedDict()
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
+        """See `SampleCache`."""
         found = np.zeros(len(ids), bool)
         for row, sample in enumerate(ids.tolist()):
             found[row] = sample in self._kept
@@ -150,23 +150,23 @@ class Recent:
         return found
 
 
-class Fixed:
+class FirstSeenCache:
     """Keeps the first `room` of the samples that it meets, for good: a fixed division."""
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: Int = np.empty(0, np.int64)
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
-        found, first = _found(np.isin(ids, self._kept), ids)
+        """See `SampleCache`."""
+        found, first = _find_hits(np.isin(ids, self._kept), ids)
         free = self._room - len(self._kept)
         self._kept = np.concatenate([self._kept, ids[first & ~found][:free]])
         return found
 
 
-def _found(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
+def _find_hits(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
     """Which samples of a batch need no read, and which stand in it for the first time."""
     first = np.zeros(len(ids), bool)
     first[np.unique(ids, return_index=True)[1]] = True
@@ -194,13 +194,13 @@ class Draw(NamedTuple):
     weights: Float
 
 
-def weights(chances: Float) -> Float:
+def correct_bias(chances: Float) -> Float:
     """1/(n p_i) for the chances p_i of all n samples: the mean of weighted losses of samples drawn
     by p is, in expectation, the plain mean over all samples."""
     return 1 / (len(chances) * chances)
 
 
-def drawn(
+def draw_batches(
     samples: int,
     batch: int,
     loss: Loss,
@@ -215,49 +215,47 @@ def drawn(
 
     The same seed, loss and value give the same batches. About O(samples) for each batch.
     """
-    whole("samples", samples)
-    whole("batch", batch)
+    check_whole("samples", samples)
+    check_whole("batch", batch)
     if not floor > 0:
         raise UsageError(f"floor is {floor!r}: give a number above 0, or some are never drawn")
-    return _drawn(History.of(samples), batch, loss, value, floor, seed)
+    return _draw(History.of(samples), batch, loss, value, floor, seed)
 
 
-def _drawn(
+def _draw(
     history: History, batch: int, loss: Loss, value: Value, floor: float, seed: int
 ) -> Iterator[Draw]:
     random = np.random.Generator(np.random.Philox(seed))
     while True:
-        values = _valued(value, history)
+        values = _evaluate(value, history)
         ahead = np.cumsum(values + floor)
         ids = np.searchsorted(ahead, random.random(batch) * ahead[-1], side="right")
         ids = np.minimum(ids, len(ahead) - 1)
-        yield Draw(ids, values, weights((values + floor) / ahead[-1])[ids])
+        yield Draw(ids, values, correct_bias((values + floor) / ahead[-1])[ids])
         history = history.after(ids, loss(ids, history.uses[ids]))
 
 
-def in_epochs(
+def walk_epochs(
     samples: int, batch: int, loss: Loss, *, value: Value = fedcase, seed: int = 0
 ) -> Iterator[Draw]:
     """Batches in the library's own order, each sample once an epoch; values as they would be.
     Without end; the last batch of an epoch may be smaller."""
-    whole("samples", samples)
-    whole("batch", batch)
-    return _in_epochs(History.of(samples), batch, loss, value, Order(samples, seed))
+    check_whole("samples", samples)
+    check_whole("batch", batch)
+    return _walk(History.of(samples), batch, loss, value, Order(samples, seed))
 
 
-def _in_epochs(
-    history: History, batch: int, loss: Loss, value: Value, order: Order
-) -> Iterator[Draw]:
+def _walk(history: History, batch: int, loss: Loss, value: Value, order: Order) -> Iterator[Draw]:
     epoch = 0
     while True:
         ids = order.at_epoch(epoch).run(0, order.count).astype(np.int64)
         for part in np.split(ids, range(batch, len(ids), batch)):
-            yield Draw(part, _valued(value, history), np.ones(len(part)))
+            yield Draw(part, _evaluate(value, history), np.ones(len(part)))
             history = history.after(part, loss(part, history.uses[part]))
         epoch += 1
 
 
-def _valued(value: Value, history: History) -> Float:
+def _evaluate(value: Value, history: History) -> Float:
     values = np.asarray(value(history), np.float64)
     if values.shape != history.uses.shape:
         raise UsageError(
@@ -270,7 +268,7 @@ def _valued(value: Value, history: History) -> Float:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """What caches made of one stream.
 
     hits:       by cache, the share of samples that were not read from storage.
@@ -287,13 +285,13 @@ class Outcome:
 
 
 def replay(
-    stream: Iterator[Draw], caches: Mapping[str, Cache], *, batches: int, warmup: int = 0
-) -> Outcome:
+    stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int, warmup: int = 0
+) -> ReplayOutcome:
     """Hands the same batches to each of the caches: `warmup` that are not counted, then `batches`.
 
     The caches keep what they have; batches that go by are gone from the stream.
     """
-    whole("batches", batches)
+    check_whole("batches", batches)
     found = dict.fromkeys(caches, 0)
     ids, drawn_weights = [], []
     for number in range(warmup + batches):
@@ -305,7 +303,7 @@ def replay(
             ids.append(draw.ids)
             drawn_weights.append(draw.weights)
     used, w = np.concatenate(ids), np.concatenate(drawn_weights)
-    return Outcome(
+    return ReplayOutcome(
         {name: hits / len(used) for name, hits in found.items()},
         len(used),
         len(np.unique(used)),
@@ -324,17 +322,17 @@ def compare(
     seed: int = 0,
     batches: int,
     warmup: int = 0,
-) -> dict[str, Outcome]:
+) -> dict[str, ReplayOutcome]:
     """Caches of `room` samples by value, by recency and fixed, on samples drawn by importance and
     on epochs: {"importance": ..., "epochs": ...}, with hits of "value", "recent" and "fixed"."""
     streams = {
-        "importance": drawn(samples, batch, loss, value=value, floor=floor, seed=seed),
-        "epochs": in_epochs(samples, batch, loss, value=value, seed=seed),
+        "importance": draw_batches(samples, batch, loss, value=value, floor=floor, seed=seed),
+        "epochs": walk_epochs(samples, batch, loss, value=value, seed=seed),
     }
     return {
         name: replay(
             stream,
-            {"value": ByValue(room), "recent": Recent(room), "fixed": Fixed(room)},
+            {"value": ValueCache(room), "recent": RecentCache(room), "fixed": FirstSeenCache(room)},
             batches=batches,
             warmup=warmup,
         )

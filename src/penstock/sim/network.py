@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from .arguments import Bandwidth, Float, capacities, whole
+from .arguments import Bandwidth, Float, check_capacities, check_whole
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,13 +124,13 @@ class Ideal:
     node_bytes_per_s: Bandwidth
 
     def __post_init__(self) -> None:
-        whole("nodes", self.nodes)
-        capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+        check_whole("nodes", self.nodes)
+        check_capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
 
     def rates(self, traffic: Traffic) -> Float:
         """See `Network`."""
         traffic.check(self.nodes)
-        return fair_rates(*self._crossed(traffic), traffic.demand)
+        return divide_fairly(*self._crossed(traffic), traffic.demand)
 
     def throughput(self, traffic: Traffic) -> float:
         """See `Network`."""
@@ -142,7 +142,7 @@ class Ideal:
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
         """Of each flow the links that it crosses, and the links' capacities."""
-        capacity = capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+        capacity = check_capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
         away = traffic.source != traffic.target
         links = np.stack([traffic.source, self.nodes + traffic.target], axis=1)
         return np.where(away[:, None], links, -1), np.tile(capacity, 2)
@@ -164,8 +164,8 @@ class FatTree(Ideal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("leaf_nodes", self.leaf_nodes)
-        capacities("oversubscription", self.oversubscription, 1)
+        check_whole("leaf_nodes", self.leaf_nodes)
+        check_capacities("oversubscription", self.oversubscription, 1)
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
         crossed, capacity = super()._crossed(traffic)
@@ -179,7 +179,7 @@ class FatTree(Ideal):
         )
 
 
-def fair_rates(crossed: Int, capacity: Float, demand: Float) -> Float:
+def divide_fairly(crossed: Int, capacity: Float, demand: Float) -> Float:
     """The max-min fair rates of flows: none can have more without another that has no more than it
     getting less.
 

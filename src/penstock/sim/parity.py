@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from .._sim import run_parity
 from ..errors import UsageError
-from .devices import Floats, rates_at, shares
+from .devices import Floats, interpolate_rates, divide_rates
 from .results import Result
-from .scenario import Epochs, Ideal, Scenario
+from .scenario import EpochSampling, IdealSpec, Scenario
 
 Ints = npt.NDArray[np.int64]
 Item = TypeVar("Item", bound=np.generic)
@@ -36,7 +36,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldSamples:
     """What a node holds before the start, or from some time on."""
 
     kind: int
@@ -62,7 +62,7 @@ class _Rule:
     storage: bool = False
     bound: bool = False
     stall: float = 0.0
-    held: Sequence[_Held] = ()
+    held: Sequence[_HeldSamples] = ()
     logs: Sequence[Floats] = ()
     lists: Sequence[Ints] = ()
     ids: Ints | None = None
@@ -79,11 +79,11 @@ class _Cluster:
 
     def __post_init__(self) -> None:
         system, nodes = self.scenario.system, self.scenario.training.nodes
-        storage = shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
         object.__setattr__(self, "storage", storage)
-        rates = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+        rates = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
         object.__setattr__(self, "classes", np.array(rates))
-        together = float(rates_at(system.staging.read_mb_s, system.staging.threads))
+        together = float(interpolate_rates(system.staging.read_mb_s, system.staging.threads))
         object.__setattr__(self, "staging", together / system.staging.threads)
 
     def reads(self, sizes: Floats, rate: float) -> Floats:
@@ -107,7 +107,7 @@ class _Cluster:
         return seconds
 
 
-def stream_of(scenario: Scenario) -> Stream:
+def draw_stream(scenario: Scenario) -> Stream:
     """The published stream: permutations first, then sizes, all of one generator."""
     data, training = scenario.data, scenario.training
     random = np.random.RandomState(training.seed)
@@ -136,16 +136,16 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         )
     unknown = {
         "training.step_overhead_s": scenario.training.step_overhead_s > 0,
-        "data.cache block": scenario.data.cache_block > 1,
-        "sampling": not isinstance(scenario.sampling, Epochs),
-        "system.network": not isinstance(scenario.system.network, Ideal),
+        "data.cache_block": scenario.data.cache_block > 1,
+        "sampling": not isinstance(scenario.sampling, EpochSampling),
+        "system.network": not isinstance(scenario.system.network, IdealSpec),
     }
     if any(unknown.values()):
         raise UsageError(
             f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
             "the published simulator knows nothing of: leave it out, or use model='corrected'"
         )
-    stream, cluster = stream_of(scenario), _Cluster(scenario)
+    stream, cluster = draw_stream(scenario), _Cluster(scenario)
     rule = RULES[policy](cluster, stream)
     barriers, reads, megabytes = _run(cluster, stream, rule)
     epochs = scenario.training.epochs
@@ -192,10 +192,12 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
         storage=rule.storage,
         immediate=rule.bound,
         start=rule.stall,
-        held_node=_column([np.full(len(each.samples), node) for node, each in held], np.int32),
-        held_class=_column([np.full(len(each.samples), each.kind) for _, each in held], np.int32),
-        held_sample=_column([each.samples for _, each in held], np.int64),
-        held_since=_column(
+        held_node=_concatenate([np.full(len(each.samples), node) for node, each in held], np.int32),
+        held_class=_concatenate(
+            [np.full(len(each.samples), each.kind) for _, each in held], np.int32
+        ),
+        held_sample=_concatenate([each.samples for _, each in held], np.int64),
+        held_since=_concatenate(
             [np.broadcast_to(each.since, each.samples.shape) for _, each in held], np.float64
         ),
         log=np.concatenate(logs),
@@ -207,7 +209,7 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
     return found
 
 
-def _column(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
+def _concatenate(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)
 
 
@@ -226,38 +228,40 @@ def _lower_bound(cluster: _Cluster, stream: Stream) -> _Rule:
     return _Rule(bound=True)
 
 
-def _shard(cluster: _Cluster, node: int) -> tuple[int, int]:
+def _bound_shard(cluster: _Cluster, node: int) -> tuple[int, int]:
     each = cluster.scenario.data.samples // cluster.scenario.training.nodes
     return node * each, (node + 1) * each
 
 
-def _while_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
+def _select_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
     """The ids from `first` on, before `last`, of which all fit."""
     end = first + int(np.searchsorted(np.cumsum(sizes[first:last]), capacity, side="right"))
     return np.arange(first, end)
 
 
-def _preloaded(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
+def _preload(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
     """Caches filled from storage before the start. The stall is the last node's: fault 6."""
     rate = float(cluster.storage[-1])
     logs = [cluster.finished(kind, part, stream.sizes, rate) for part in parts]
     stall = float(logs[-1].max(initial=0.0))
-    return _Rule(remote=True, stall=stall, held=[_Held(kind, part) for part in parts], logs=logs)
+    return _Rule(
+        remote=True, stall=stall, held=[_HeldSamples(kind, part) for part in parts], logs=logs
+    )
 
 
 def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
     nodes, samples = cluster.scenario.training.nodes, cluster.scenario.data.samples
     capacity = cluster.scenario.system.tiers[0].capacity_mb
     if stream.sizes.sum() / nodes <= capacity:
-        parts = [np.arange(*_shard(cluster, node)) for node in range(nodes)]
+        parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
         parts[-1] = np.arange(parts[-1][0], samples)
-        return _preloaded(cluster, stream, 0, parts)
+        return _preload(cluster, stream, 0, parts)
     parts = []
     first = 0
     for _ in range(nodes):
-        parts.append(_while_fitting(first, samples, stream.sizes, capacity))
+        parts.append(_select_fitting(first, samples, stream.sizes, capacity))
         first += len(parts[-1])
-    return _preloaded(cluster, stream, 0, parts)
+    return _preload(cluster, stream, 0, parts)
 
 
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
@@ -270,12 +274,12 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
             f"deepio_opportunistic cannot run in {cluster.scenario.name}: a node caches fewer "
             "than three samples"
         )
-    draw = _drawn_alike if len({b - a for a, b in zip(first, end, strict=True)}) == 1 else _drawn
+    draw = _draw_alike if len({b - a for a, b in zip(first, end, strict=True)}) == 1 else _draw
     ids = draw(stream.random, first, end, stream.ids.size, cluster.scenario.batch)
     return replace(rule, ids=ids.reshape(stream.ids.shape))
 
 
-def _drawn(
+def _draw(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
     """So many ids, in the sequence of a global batch of which each node has a part."""
@@ -289,7 +293,7 @@ def _drawn(
     return np.array(ids)
 
 
-def _drawn_alike(
+def _draw_alike(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
     """The same for ranges of one width: then what is drawn does not depend on whose range it is,
@@ -304,7 +308,7 @@ def _drawn_alike(
     return begins + draws[:, -1]
 
 
-def _second_class(cluster: _Cluster, policy: str) -> float:
+def _require_second_class(cluster: _Cluster, policy: str) -> float:
     tiers = cluster.scenario.system.tiers
     if len(tiers) < 2:
         raise UsageError(
@@ -316,19 +320,19 @@ def _second_class(cluster: _Cluster, policy: str) -> float:
 
 def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     """Copies come from lower nodes only: fault 10."""
-    capacity = _second_class(cluster, "parallel_staging")
+    capacity = _require_second_class(cluster, "parallel_staging")
     nodes = cluster.scenario.training.nodes
     held, logs, ends, stall = [], [], [], 0.0
-    starts = [_shard(cluster, node)[0] for node in range(nodes)]
+    starts = [_bound_shard(cluster, node)[0] for node in range(nodes)]
     for node in range(nodes):
-        own = _while_fitting(*_shard(cluster, node), stream.sizes, capacity)
+        own = _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
         logs.append(cluster.finished(1, own, stream.sizes, float(cluster.storage[-1])))
         left = capacity - float(stream.sizes[own].sum())
-        copied = _while_fitting(0, starts[node], stream.sizes, left)
+        copied = _select_fitting(0, starts[node], stream.sizes, left)
         stall = float(logs[-1].max(initial=0.0))
         rate = cluster.remote_rate(1)
         stall = float(cluster.finished(1, copied, stream.sizes, rate, stall).max(initial=stall))
-        held.append(_Held(1, np.concatenate([own, copied])))
+        held.append(_HeldSamples(1, np.concatenate([own, copied])))
         ends.append(int(own.max(initial=starts[node])))
     if any(b <= a for a, b in zip(starts, ends, strict=True)):
         raise UsageError(
@@ -342,7 +346,7 @@ def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     return _Rule(stall=stall, held=held, logs=logs, ids=ids)
 
 
-def _in_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
+def _require_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
     total = float(stream.sizes.sum())
     room = cluster.scenario.training.nodes * cluster.scenario.system.tiers[0].capacity_mb
     if total > room:
@@ -353,36 +357,37 @@ def _in_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
 
 
 def _lbann_dynamic(cluster: _Cluster, stream: Stream) -> _Rule:
-    _in_memory(cluster, stream, "lbann_dynamic")
-    nodes, each = cluster.scenario.training.nodes, _shard(cluster, 0)[1]
+    _require_memory(cluster, stream, "lbann_dynamic")
+    nodes, each = cluster.scenario.training.nodes, _bound_shard(cluster, 0)[1]
     held = []
     for node in range(nodes):
-        first = _accesses(cluster, stream, node)[:each]
+        first = _select_accesses(cluster, stream, node)[:each]
         since = cluster.finished(0, first, stream.sizes, float(cluster.storage[-1]))
-        held.append(_Held(0, first, since))
+        held.append(_HeldSamples(0, first, since))
     return _Rule(remote=True, held=held, logs=[np.asarray(each.since) for each in held])
 
 
-def _accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
+def _select_accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
     part = cluster.scenario.batch
     return stream.ids[:, node * part : (node + 1) * part].reshape(-1)
 
 
 def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
-    _in_memory(cluster, stream, "lbann_preloading")
+    _require_memory(cluster, stream, "lbann_preloading")
     nodes = cluster.scenario.training.nodes
-    parts = [np.arange(*_shard(cluster, node)) for node in range(nodes)]
-    return _preloaded(cluster, stream, 0, parts)
+    parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
+    return _preload(cluster, stream, 0, parts)
 
 
 def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
     """The swap inside a batch never happens: fault 3."""
-    capacity = _second_class(cluster, "locality_aware")
+    capacity = _require_second_class(cluster, "locality_aware")
     nodes = cluster.scenario.training.nodes
     parts = [
-        _while_fitting(*_shard(cluster, node), stream.sizes, capacity) for node in range(nodes)
+        _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
+        for node in range(nodes)
     ]
-    rule = _preloaded(cluster, stream, 1, parts)
+    rule = _preload(cluster, stream, 1, parts)
     return replace(rule, storage=True)
 
 
@@ -396,7 +401,7 @@ def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
     samples = cluster.scenario.data.samples
     lists = []
     for node in range(cluster.scenario.training.nodes):
-        accesses = _accesses(cluster, stream, node)
+        accesses = _select_accesses(cluster, stream, node)
         used = np.full(samples, len(accesses), np.int64)
         used[accesses[::-1]] = np.arange(len(accesses) - 1, -1, -1)
         frequency = np.bincount(accesses, minlength=samples)

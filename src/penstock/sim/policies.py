@@ -2,7 +2,7 @@
 
 A policy is who keeps which samples (`Caches`), who processes which, and what is read ahead. For all
 but NoPFS, whose nodes each keep samples of their own choice, one function makes flows of bytes of
-that (`flows`).
+that (`trace_flows`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..plan import Placement, assign_nodes, count_fitting
 from .scenario import Scenario
-from .workload import BYTES, Ints, Nodes, Window, Workload
+from .workload import BYTES, Ints, Nodes, Window, SimulatedWorkload
 
 
 @dataclass(frozen=True)
-class Traffic:
+class NodeTraffic:
     """Bytes by step and node, int64 (steps, nodes) each; tiers (tiers, steps, nodes).
 
     need:      what a node processes.
@@ -52,7 +52,7 @@ class Traffic:
     batches: bool = False
 
     @classmethod
-    def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
+    def empty(cls, scenario: Scenario, **how: bool) -> NodeTraffic:
         """No bytes, and room for all of them."""
         steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
         shape = (steps, scenario.training.nodes)
@@ -107,8 +107,8 @@ class _Tally:
         into[self.first : self.first + steps] += sums.astype(np.int64).reshape(steps, self.nodes)
 
 
-def flows(
-    workload: Workload,
+def trace_flows(
+    workload: SimulatedWorkload,
     caches: Caches,
     *,
     local: bool = False,
@@ -116,7 +116,7 @@ def flows(
     batches: bool = False,
     ahead: bool = True,
     replace: Replace | None = None,
-) -> Traffic:
+) -> NodeTraffic:
     """The flows of a policy in which a sample has one owner at most.
 
     Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
@@ -129,11 +129,11 @@ def flows(
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = Traffic.empty(scenario, setup=setup, staged=staged, batches=batches)
-    cache_blocks = _Lots.of(workload, caches)
+    traffic = NodeTraffic.empty(scenario, setup=setup, staged=staged, batches=batches)
+    cache_blocks = _FilledBlocks.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
-        traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
+        traffic.ring[0] = _sum_by_node(caches.owner[kept], workload.sizes[kept], nodes)
     seats = np.full(nodes, scenario.batch, np.int64)
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape)
@@ -161,7 +161,7 @@ def flows(
 
 
 @dataclass(frozen=True)
-class _Lots:
+class _FilledBlocks:
     """The cache blocks that caches are filled with. present: bool (cache blocks,), those that have been."""
 
     cache_block: int
@@ -170,7 +170,7 @@ class _Lots:
     _seen: Ints  # scratch, of each cache block
 
     @classmethod
-    def of(cls, workload: Workload, caches: Caches) -> _Lots:
+    def of(cls, workload: SimulatedWorkload, caches: Caches) -> _FilledBlocks:
         ends = np.arange(0, len(workload.sizes), caches.cache_block)
         sums = workload.sizes if caches.cache_block == 1 else np.add.reduceat(workload.sizes, ends)
         return cls(
@@ -191,22 +191,22 @@ class _Lots:
         return found
 
 
-def _per_node(node: Nodes, size: Ints, nodes: int) -> Ints:
+def _sum_by_node(node: Nodes, size: Ints, nodes: int) -> Ints:
     return np.bincount(node, size, nodes).astype(np.int64)
 
 
 # -- the policies ------------------------------------------------------------------------------
 
 
-def naive(workload: Workload) -> Traffic:
-    return flows(workload, Caches.none(len(workload.sizes)), staged=False)
+def naive(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, Caches.none(len(workload.sizes)), staged=False)
 
 
-def staging(workload: Workload) -> Traffic:
-    return flows(workload, Caches.none(len(workload.sizes)))
+def staging(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, Caches.none(len(workload.sizes)))
 
 
-def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
+def placement_of(workload: SimulatedWorkload) -> tuple[Placement, list[int]]:
     """penstock's own placement, and how many cache blocks each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
     cache_block = scenario.data.cache_block
@@ -230,7 +230,7 @@ def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
     return placement, cache_blocks
 
 
-def _placed(workload: Workload) -> Caches:
+def _place_samples(workload: SimulatedWorkload) -> Caches:
     placement, cache_blocks = placement_of(workload)
     owner, slot = placement.place(placement.cache_blocks_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(cache_blocks), slot, side="right")
@@ -239,39 +239,39 @@ def _placed(workload: Workload) -> Caches:
     )
 
 
-def penstock(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), batches=True)
+def penstock(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _place_samples(workload), batches=True)
 
 
-def penstock_local(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), local=True, batches=True)
+def penstock_local(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _place_samples(workload), local=True, batches=True)
 
 
-def _shards(workload: Workload, tier: int) -> Caches:
+def _keep_shards(workload: SimulatedWorkload, tier: int) -> Caches:
     """Each node keeps ids that follow each other, as many as fit, up to its share."""
     scenario, samples = workload.scenario, len(workload.sizes)
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
     owner = np.full(samples, -1, np.int32)
     for node in range(nodes):
         last = samples if node == nodes - 1 else (node + 1) * each
-        owner[_while_fitting(workload, node * each, last, tier)] = node
+        owner[_select_fitting(workload, node * each, last, tier)] = node
     return Caches(owner, np.full(samples, tier, np.int8), preloaded=True)
 
 
-def _while_fitting(workload: Workload, first: int, last: int, tier: int) -> slice:
+def _select_fitting(workload: SimulatedWorkload, first: int, last: int, tier: int) -> slice:
     room = workload.scenario.system.tiers[tier].capacity_mb * BYTES
     filled = np.cumsum(workload.sizes[first:last])
     return slice(first, first + int(np.searchsorted(filled, room, side="right")))
 
 
-def deepio(workload: Workload) -> Traffic:
-    return flows(workload, _shards(workload, 0), ahead=False)
+def deepio(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _keep_shards(workload, 0), ahead=False)
 
 
-def deepio_opportunistic(workload: Workload) -> Traffic:
+def deepio_opportunistic(workload: SimulatedWorkload) -> NodeTraffic:
     """Nodes take any cached sample instead of the one that is due: one of their own with
     probability 1/nodes, else one of any other node."""
-    caches = _shards(workload, 0)
+    caches = _keep_shards(workload, 0)
     nodes = workload.scenario.training.nodes
     kept = np.flatnonzero(caches.owner >= 0)
     starts = np.searchsorted(caches.owner[kept], np.arange(nodes + 1))
@@ -287,17 +287,17 @@ def deepio_opportunistic(workload: Workload) -> Traffic:
         source = random.integers(0, nodes, node.shape)
         return kept[random.integers(starts[source], starts[source + 1])]
 
-    return flows(workload, caches, replace=replace)
+    return trace_flows(workload, caches, replace=replace)
 
 
-def parallel_staging(workload: Workload) -> Traffic:
+def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
     """Each node keeps its shard, and after it ids that follow, of others, as many as fit; it reads
     nothing else. The shard comes from storage, the others from who has them."""
     scenario, samples = workload.scenario, len(workload.sizes)
-    tier = _last_tier(scenario, "parallel_staging")
+    tier = _require_second_tier(scenario, "parallel_staging")
     room = scenario.system.tiers[tier].capacity_mb * BYTES
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
-    traffic = Traffic.empty(scenario, setup=True)
+    traffic = NodeTraffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
     starts = np.arange(nodes) * each
     stops = np.minimum(
@@ -329,7 +329,7 @@ def parallel_staging(workload: Workload) -> Traffic:
     return traffic
 
 
-def _last_tier(scenario: Scenario, policy: str) -> int:
+def _require_second_tier(scenario: Scenario, policy: str) -> int:
     if len(scenario.system.tiers) < 2:
         raise UsageError(
             f"{policy} cannot run in {scenario.name}: it keeps samples in the second tier, and "
@@ -338,7 +338,7 @@ def _last_tier(scenario: Scenario, policy: str) -> int:
     return 1
 
 
-def _in_memory(workload: Workload, policy: str) -> None:
+def _require_memory(workload: SimulatedWorkload, policy: str) -> None:
     scenario, total = workload.scenario, float(workload.sizes.sum()) / BYTES
     room = scenario.training.nodes * scenario.system.tiers[0].capacity_mb
     if total > room:
@@ -348,9 +348,9 @@ def _in_memory(workload: Workload, policy: str) -> None:
         )
 
 
-def lbann_dynamic(workload: Workload) -> Traffic:
+def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
     """A sample is kept by whoever reads it first, up to an equal share of all samples."""
-    _in_memory(workload, "lbann_dynamic")
+    _require_memory(workload, "lbann_dynamic")
     caches = Caches.none(len(workload.sizes))
     nodes = workload.scenario.training.nodes
     left = np.full(nodes, -(-len(workload.sizes) // nodes))
@@ -366,14 +366,14 @@ def lbann_dynamic(workload: Workload) -> Traffic:
         taken = by_node[turn < np.repeat(left, held)]
         caches.owner[samples[taken]] = node[taken]
         left -= np.minimum(left, held)
-    return flows(workload, caches)
+    return trace_flows(workload, caches)
 
 
-def lbann_preloading(workload: Workload) -> Traffic:
-    _in_memory(workload, "lbann_preloading")
-    return flows(workload, _shards(workload, 0))
+def lbann_preloading(workload: SimulatedWorkload) -> NodeTraffic:
+    _require_memory(workload, "lbann_preloading")
+    return trace_flows(workload, _keep_shards(workload, 0))
 
 
-def locality_aware(workload: Workload) -> Traffic:
-    tier = _last_tier(workload.scenario, "locality_aware")
-    return flows(workload, _shards(workload, tier), local=True)
+def locality_aware(workload: SimulatedWorkload) -> NodeTraffic:
+    tier = _require_second_tier(workload.scenario, "locality_aware")
+    return trace_flows(workload, _keep_shards(workload, tier), local=True)

@@ -16,14 +16,14 @@ import pydantic
 from pydantic import Field
 
 from ..errors import UsageError
-from .scenario import Amount, Count, Part, Spread, told
+from .scenario import Amount, Count, StrictModel, Spread, explain_validation_error
 
 Number = Annotated[int, Field(ge=0, le=2**62)]
 
 VERSION = 1
 
 
-class Epoch(Part):
+class EpochRecord(StrictModel):
     """One epoch of a rank, or of all ranks together; see `Loader.run_record`."""
 
     epoch: Number
@@ -37,7 +37,7 @@ class Epoch(Part):
     peer_bytes: Number
 
 
-class Rank(Part):
+class RankRecord(StrictModel):
     """What one rank says. hosts, cache block: null where there is no cache."""
 
     penstock_run: Literal[1]
@@ -57,19 +57,19 @@ class Rank(Part):
     readahead_bytes: Count
     readahead_steps: Count
     decode_threads: Number
-    epochs: tuple[Epoch, ...] = Field(strict=False)
+    epochs: tuple[EpochRecord, ...] = Field(strict=False)
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """A job. where: its files, for messages; epochs: of all ranks, those that all have recorded;
     seconds are those of the slowest, stall_s and compute_s those of the fastest in computing, which
     waited for no other."""
 
     where: str
-    rank: Rank
+    rank: RankRecord
     told: int  # ranks of which there is a record
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[EpochRecord, ...]
 
     @property
     def hosts(self) -> int:
@@ -77,15 +77,15 @@ class Run:
         return self.rank.hosts or self.rank.ranks
 
 
-def load_run(paths: Sequence[str | Path]) -> Run:
+def load_run(paths: Sequence[str | Path]) -> RecordedRun:
     """The job that these files are the records of. Raises UsageError."""
-    ranks: list[tuple[str, Rank]] = []
+    ranks: list[tuple[str, RankRecord]] = []
     for path in paths:
-        ranks += _ranks(Path(path))
-    return merged(ranks)
+        ranks += _load_ranks(Path(path))
+    return merge_ranks(ranks)
 
 
-def merged(ranks: Sequence[tuple[str, Rank]]) -> Run:
+def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
     """The job of these ranks, each with what errors call it. Raises UsageError."""
     if not ranks:
         raise UsageError("there is no record of a rank: give what Loader.run_record() returned")
@@ -99,22 +99,22 @@ def merged(ranks: Sequence[tuple[str, Rank]]) -> Run:
                 f"{where}: rank is {rank.rank} of {rank.ranks}{other}: give one record of each rank"
             )
         seen[rank.rank] = where
-        for key in Rank.model_fields.keys() - own:
+        for key in RankRecord.model_fields.keys() - own:
             if getattr(rank, key) != getattr(first, key):
                 raise UsageError(
                     f"{where}: {key} is {getattr(rank, key)!r}, and {getattr(first, key)!r} in "
                     f"{first_where}: give records of one job"
                 )
-    epochs = _together([rank for _, rank in ranks], first.ranks / len(ranks))
+    epochs = _merge_epochs([rank for _, rank in ranks], first.ranks / len(ranks))
     if not epochs:
         raise UsageError(
             f"{first_where}: epochs holds none that was walked through from its first step to the "
             "end, on all ranks given: call run_record() after an epoch"
         )
-    return Run(first_where, first, len(ranks), epochs)
+    return RecordedRun(first_where, first, len(ranks), epochs)
 
 
-def _ranks(path: Path) -> list[tuple[str, Rank]]:
+def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:
     try:
         given = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def _ranks(path: Path) -> list[tuple[str, Rank]]:
     return found
 
 
-def parse_rank(given: object, where: str) -> Rank:
+def parse_rank(given: object, where: str) -> RankRecord:
     """A record from JSON values; `where` is what errors call it."""
     if not isinstance(given, dict) or "penstock_run" not in given:
         raise UsageError(
@@ -139,13 +139,13 @@ def parse_rank(given: object, where: str) -> Rank:
             f"{VERSION}: use the version that wrote it, or record again"
         )
     try:
-        return Rank.model_validate(given)
+        return RankRecord.model_validate(given)
     except pydantic.ValidationError as error:
-        lines = (told(where, each, "a record") for each in error.errors())
+        lines = (explain_validation_error(where, each, "a record") for each in error.errors())
         raise UsageError("\n".join(lines)) from None
 
 
-def _together(ranks: Sequence[Rank], scale: float) -> tuple[Epoch, ...]:
+def _merge_epochs(ranks: Sequence[RankRecord], scale: float) -> tuple[EpochRecord, ...]:
     """The whole epochs of all ranks; bytes are multiplied by `scale`, for ranks without record."""
     by_rank = [{e.epoch: e for e in rank.epochs if e.steps == rank.steps} for rank in ranks]
     found = []
@@ -156,7 +156,7 @@ def _together(ranks: Sequence[Rank], scale: float) -> tuple[Epoch, ...]:
         fastest = min(each, key=lambda epoch: epoch.compute_s)
         sums = {
             name: round(scale * sum(getattr(epoch, name) for epoch in each))
-            for name in Epoch.model_fields
+            for name in EpochRecord.model_fields
             if name.endswith("_bytes")
         }
         found.append(fastest.model_copy(update={"seconds": max(e.seconds for e in each), **sums}))

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ..page import NumberRow, PlottedLine, duration, number_rows, render, size_unit, time_unit
-from .devices import Floats, shares
+from .devices import Floats, divide_rates
 from .results import SOURCES, Result
 from .scenario import Scenario
 from .sizing import Sizing
@@ -118,7 +118,7 @@ def _frame(
     """Values of the parts that all pages of a scenario have: their top and their end."""
     given = scenario.model_dump(mode="json")
     nodes, storage = scenario.training.nodes, scenario.system.storage
-    storage_mb_s = nodes * float(shares(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
+    storage_mb_s = nodes * float(divide_rates(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
     return {
         "generator": "penstock simulate",
         "scenario": scenario,

@@ -1,6 +1,6 @@
 """Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
 
-In a `Routed` network all flows keep their proportion: the whole traffic is slowed by one factor, so
+In a `RoutedNetwork` network all flows keep their proportion: the whole traffic is slowed by one factor, so
 that a flow that meets no congestion waits for those that do, as the ranks of a synchronous job do.
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import LimitError, UsageError
 from ..extent import Int
-from .arguments import Bandwidth, Float, capacities, scipy, whole
+from .arguments import Bandwidth, Float, check_capacities, import_scipy, check_whole
 from .network import Traffic
 
 Routing = Literal["minimal", "valiant", "ugal"]
@@ -38,7 +38,7 @@ class Links(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Routed(ABC):
+class RoutedNetwork(ABC):
     """A network of switches under one of three routings. All flows keep their proportion.
 
     link_bytes_per_s:  of a link between switches, each way.
@@ -65,8 +65,8 @@ class Routed(ABC):
     split: Split = "pair"
 
     def __post_init__(self) -> None:
-        capacities("link_bytes_per_s", self.link_bytes_per_s, 1)
-        capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
+        check_capacities("link_bytes_per_s", self.link_bytes_per_s, 1)
+        check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
         for name, choices in (
             ("routing", ("minimal", "valiant", "ugal")),
             ("split", ("pair", "common")),
@@ -97,7 +97,7 @@ class Routed(ABC):
         """The largest factor by which all demands could grow together; infinite for none."""
         traffic.check(self.nodes)
         away = traffic.source != traffic.target
-        capacity = capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
+        capacity = check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
         fullest = max(
             (np.bincount(ends[away], traffic.demand[away], self.nodes) / capacity).max()
             for ends in (traffic.source, traffic.target)
@@ -127,7 +127,7 @@ class Routed(ABC):
         """Crossings of each link by each pair: sparse (pairs, links)."""
         pair, link, part = self._paths()
         shape = (self.switches**2, len(self.links.source))
-        return scipy("sparse").csr_array((part, (pair, link)), shape=shape)
+        return import_scipy("sparse").csr_array((part, (pair, link)), shape=shape)
 
     def _detours(self, pairs: Int) -> tuple[Int, Int, Float]:
         """Valiant's paths of some pairs: by two minimal ones each, numbered like pairs; which of
@@ -160,14 +160,14 @@ class Routed(ABC):
             row, stage, part = self._detours(pairs)
             loads = self._minimal.T @ np.bincount(stage, part * demand[row], self.switches**2)
         if self.routing == "ugal":
-            sparse = scipy("sparse")
+            sparse = import_scipy("sparse")
             if self.split == "common":
                 gain = sparse.csr_array((least - loads)[:, None])
             else:
                 shape = (len(pairs), self.switches**2)
                 valiant = sparse.csr_array((part, (row, stage)), shape=shape) @ self._minimal
                 gain = (minimal - valiant).T.multiply(demand).tocsr()
-            loads = loads + _divided(gain, loads)
+            loads = loads + _divide_traffic(gain, loads)
         found: Float = loads * unit
         return found
 
@@ -183,12 +183,12 @@ class Routed(ABC):
             )
 
 
-def _divided(gain: Any, loads: Float) -> Float:
+def _divide_traffic(gain: Any, loads: Float) -> Float:
     """What the best division adds to the loads of Valiant's routing.
 
     gain:  sparse (links, parts), what each part of the traffic adds if it goes minimally instead.
     """
-    sparse, optimize = scipy("sparse"), scipy("optimize")
+    sparse, optimize = import_scipy("sparse"), import_scipy("optimize")
     links, parts = gain.shape
     highest = sparse.csr_array(np.full((links, 1), -1.0))
     found = optimize.linprog(
@@ -204,7 +204,7 @@ def _divided(gain: Any, loads: Float) -> Float:
 
 
 @dataclass(frozen=True, eq=False)
-class Dragonfly(Routed):
+class Dragonfly(RoutedNetwork):
     """Groups of switches, linked all to all within a group, and by one link between any two.
 
     group_switches:  a, switches of a group.
@@ -228,7 +228,7 @@ class Dragonfly(Routed):
 
     def __post_init__(self) -> None:
         for name in ("group_switches", "global_links", "switch_nodes"):
-            whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.groups < 3:
             raise UsageError(
                 "group_switches and global_links are 1: two groups leave no way around; use more"
@@ -301,7 +301,7 @@ class Dragonfly(Routed):
 
 
 @dataclass(frozen=True, eq=False)
-class Torus(Routed):
+class Torus(RoutedNetwork):
     """Rings in each of several dimensions (a k-ary n-cube where they are equal).
 
     dims:          switches along each dimension; switch numbers count the last dimension fastest.
@@ -324,8 +324,8 @@ class Torus(Routed):
         if not self.dims:
             raise UsageError("dims are none: give the switches along each dimension")
         for size in self.dims:
-            whole("dims", size)
-        whole("switch_nodes", self.switch_nodes)
+            check_whole("dims", size)
+        check_whole("switch_nodes", self.switch_nodes)
         super().__post_init__()
 
     @property

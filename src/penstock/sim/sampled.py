@@ -15,31 +15,41 @@ import numpy as np
 from ..errors import UsageError
 from ..plan import count_fitting
 from .arguments import Float
-from .importance import ByValue, Cache, Fixed, Recent, Value, drawn, replay
-from .policies import Traffic
-from .scenario import Importance
-from .workload import BYTES, Ints, Workload
+from .importance import (
+    ValueCache,
+    SampleCache,
+    FirstSeenCache,
+    RecentCache,
+    Value,
+    draw_batches,
+    replay,
+)
+from .policies import NodeTraffic
+from .scenario import ImportanceSampling
+from .workload import BYTES, Ints, SimulatedWorkload
 
-CACHES: dict[str, type[ByValue] | type[Recent] | type[Fixed]] = {
-    "by_value": ByValue,
-    "recent": Recent,
-    "fixed": Fixed,
+CACHES: dict[str, type[ValueCache] | type[RecentCache] | type[FirstSeenCache]] = {
+    "by_value": ValueCache,
+    "recent": RecentCache,
+    "fixed": FirstSeenCache,
 }
 
 
-def traffic(
-    workload: Workload, sampling: Importance, policy: str, value: Value
-) -> tuple[Traffic, dict[str, Any]]:
+def sample_traffic(
+    workload: SimulatedWorkload, sampling: ImportanceSampling, policy: str, value: Value
+) -> tuple[NodeTraffic, dict[str, Any]]:
     """The bytes of a policy, and notes: `hits`, the share of samples that needed no storage, and
     `effective`, see `importance.Outcome`. O(samples) for each step."""
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps
     caches = (
-        [CACHES[policy](room(workload, policy)) for _ in range(nodes)] if policy in CACHES else []
+        [CACHES[policy](count_room(workload, policy)) for _ in range(nodes)]
+        if policy in CACHES
+        else []
     )
-    flows = Traffic.empty(scenario, staged=bool(caches), known=False)
-    kept = _Kept(workload, caches, flows)
-    stream = drawn(
+    flows = NodeTraffic.empty(scenario, staged=bool(caches), known=False)
+    kept = _CountedCaches(workload, caches, flows)
+    stream = draw_batches(
         scenario.data.samples,
         scenario.training.global_batch,
         lambda ids, uses: 1 / (ids + 1.0) / (uses + 1.0) ** sampling.decay,
@@ -51,7 +61,7 @@ def traffic(
     return flows, {"hits": outcome.hits[policy], "effective": outcome.effective}
 
 
-def room(workload: Workload, policy: str) -> int:
+def count_room(workload: SimulatedWorkload, policy: str) -> int:
     """Samples that a node's fastest tier has room for, as the library reckons it."""
     sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
     fitting = count_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
@@ -63,12 +73,12 @@ def room(workload: Workload, policy: str) -> int:
     return min(fitting, len(sizes))
 
 
-class _Kept:
+class _CountedCaches:
     """The caches of all nodes, to which batches are dealt in turn; counts their bytes."""
 
-    def __init__(self, workload: Workload, caches: list[Any], flows: Traffic) -> None:
+    def __init__(self, workload: SimulatedWorkload, caches: list[Any], flows: NodeTraffic) -> None:
         self._workload = workload
-        self._caches: list[Cache] = caches
+        self._caches: list[SampleCache] = caches
         self._flows = flows
         self._step = 0
 

@@ -53,13 +53,13 @@ Spread = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Table = Annotated[dict[Count, Amount], Field(min_length=1)]
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
     """A mapping of a scenario: every key is known, nothing is converted, nothing changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Data(Part):
+class DataSpec(StrictModel):
     """So many samples of normally distributed size, those of negative size drawn again.
 
     cache block:  samples that penstock reads and keeps together, neighbours in storage; see
@@ -72,7 +72,7 @@ class Data(Part):
     cache_block: Count = 1
 
 
-class Training(Part):
+class TrainingSpec(StrictModel):
     """One worker a node; the samples that do not fill a global batch are left out.
 
     compute_mb_s:     of stored data that one node trains on.
@@ -90,13 +90,13 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 
-class Epochs(Part):
+class EpochSampling(StrictModel):
     """Every sample once an epoch, in an order that is known."""
 
     kind: Literal["epochs"] = "epochs"
 
 
-class Importance(Part):
+class ImportanceSampling(StrictModel):
     """Batches are drawn by what samples are worth, with replacement; see `importance.drawn`. An
     epoch is as many steps as it would be.
 
@@ -110,17 +110,17 @@ class Importance(Part):
     decay: Annotated[float, Field(ge=0, le=100)] = 0.5
 
 
-Sampling = Annotated[Epochs | Importance, Field(discriminator="kind")]
+Sampling = Annotated[EpochSampling | ImportanceSampling, Field(discriminator="kind")]
 
 
-class Storage(Part):
+class StorageSpec(StrictModel):
     """The shared storage: what so many nodes read together, and each node's way to it."""
 
     link_mb_s: Amount
     read_mb_s: Table
 
 
-class Staging(Part):
+class StagingSpec(StrictModel):
     """Memory in which batches are staged ahead, and the threads that fill it."""
 
     capacity_mb: Amount
@@ -128,19 +128,19 @@ class Staging(Part):
     read_mb_s: Table
 
 
-class Tier(Staging):
+class TierSpec(StagingSpec):
     """What a node may keep samples in."""
 
     name: str
 
 
-class Ideal(Part):
+class IdealSpec(StrictModel):
     """Nothing limits but the nodes' own links."""
 
     kind: Literal["ideal"] = "ideal"
 
 
-class FatTree(Part):
+class FatTreeSpec(StrictModel):
     """See `network.FatTree`. Nodes fill one leaf after the other; storage hangs on the core."""
 
     kind: Literal["fat-tree"]
@@ -148,7 +148,7 @@ class FatTree(Part):
     oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
 
 
-class RoutedNetwork(Part):
+class RoutedSpec(StrictModel):
     """See `routed.Routed`.
 
     link_mb_s:     of a link between switches, each way.
@@ -168,7 +168,7 @@ class RoutedNetwork(Part):
         raise NotImplementedError
 
 
-class Dragonfly(RoutedNetwork):
+class DragonflySpec(RoutedSpec):
     """See `routed.Dragonfly`."""
 
     kind: Literal["dragonfly"]
@@ -182,7 +182,7 @@ class Dragonfly(RoutedNetwork):
         return groups * self.group_switches * self.switch_nodes
 
     @model_validator(mode="after")
-    def _has_a_way_around(self) -> Dragonfly:
+    def _has_a_way_around(self) -> DragonflySpec:
         if self.group_switches * self.global_links < 2:
             raise ValueError(
                 "system.network.group_switches and global_links are 1: two groups leave no way "
@@ -191,7 +191,7 @@ class Dragonfly(RoutedNetwork):
         return self
 
 
-class Torus(RoutedNetwork):
+class TorusSpec(RoutedSpec):
     """See `routed.Torus`."""
 
     kind: Literal["torus"]
@@ -206,10 +206,12 @@ class Torus(RoutedNetwork):
         return math.prod(self.dims) * self.switch_nodes
 
 
-Network = Annotated[Ideal | FatTree | Dragonfly | Torus, Field(discriminator="kind")]
+Network = Annotated[
+    IdealSpec | FatTreeSpec | DragonflySpec | TorusSpec, Field(discriminator="kind")
+]
 
 
-class System(Part):
+class SystemSpec(StrictModel):
     """The cluster, of nodes that are alike. tiers: the fastest first.
 
     network_mb_s:  of each node's link to the others, each way.
@@ -217,22 +219,22 @@ class System(Part):
     """
 
     network_mb_s: Amount
-    network: Network = Ideal()
-    storage: Storage
-    staging: Staging
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
+    network: Network = IdealSpec()
+    storage: StorageSpec
+    staging: StagingSpec
+    tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
-class Scenario(Part):
+class Scenario(StrictModel):
     """What is simulated. policies: those that are asked for; all that can run with this sampling,
     if left out."""
 
     name: str
     about: str = ""
-    data: Data
-    training: Training
-    sampling: Sampling = Epochs()
-    system: System
+    data: DataSpec
+    training: TrainingSpec
+    sampling: Sampling = EpochSampling()
+    system: SystemSpec
     policies: Annotated[tuple[Policy, ...], Field(strict=False, min_length=1)] = POLICIES
 
     @model_validator(mode="before")
@@ -255,7 +257,7 @@ class Scenario(Part):
                 "holds no step; use a smaller batch"
             )
         network = self.system.network
-        if isinstance(network, RoutedNetwork) and network.terminals < nodes + network.gateways:
+        if isinstance(network, RoutedSpec) and network.terminals < nodes + network.gateways:
             raise ValueError(
                 f"system.network has {network.terminals} terminals, for {nodes} nodes and "
                 f"{network.gateways} gateways: use more switches, or more switch_nodes"
@@ -270,7 +272,9 @@ class Scenario(Part):
         try:
             return cls.model_validate(given)
         except pydantic.ValidationError as error:
-            raise UsageError("\n".join(told(where, each) for each in error.errors())) from None
+            raise UsageError(
+                "\n".join(explain_validation_error(where, each) for each in error.errors())
+            ) from None
 
     @property
     def steps(self) -> int:
@@ -306,12 +310,12 @@ def load_scenario(source: str | Path) -> Scenario:
             f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or the path "
             "of a .yaml file"
         )
-    return parse_scenario(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
+    return parse_scenario(_read_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
 
 
 def parse_scenario(text: str, where: str) -> Scenario:
     """The scenario written in this YAML; `where` is what errors call it."""
-    given = _mapping(text, where)
+    given = _parse_mapping(text, where)
     system = given.get("system")
     if isinstance(system, str):
         folder = resources.files(__package__) / "scenarios" / "systems"
@@ -320,17 +324,19 @@ def parse_scenario(text: str, where: str) -> Scenario:
             raise UsageError(
                 f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
             )
-        given["system"] = _mapping(_shipped("scenarios/systems", f"{system}.yaml"), system)
+        given["system"] = _parse_mapping(
+            _read_shipped("scenarios/systems", f"{system}.yaml"), system
+        )
     return Scenario.of(given, where)
 
 
-def _shipped(folder: str, file: str) -> str:
+def _read_shipped(folder: str, file: str) -> str:
     return (resources.files(__package__) / folder / file).read_text()
 
 
-def _mapping(text: str, where: str) -> dict[Any, Any]:
+def _parse_mapping(text: str, where: str) -> dict[Any, Any]:
     try:
-        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), set())
         given = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not YAML that a scenario can be: {error}") from None
@@ -342,7 +348,7 @@ def _mapping(text: str, where: str) -> dict[Any, Any]:
     return given
 
 
-def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
     """Refuses a key given twice, of which YAML would take the last."""
     if node is None or id(node) in seen:
         return
@@ -354,13 +360,13 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value!r} is given twice: leave one", problem_mark=key.start_mark
                 )
-            _check_keys(value, seen)
+            _refuse_repeated_keys(value, seen)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _check_keys(value, seen)
+            _refuse_repeated_keys(value, seen)
 
 
-def told(where: str, error: Any, what: str = "a scenario") -> str:
+def explain_validation_error(where: str, error: Any, what: str = "a scenario") -> str:
     """One of pydantic's errors, in our words; `what` the file is to be."""
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)

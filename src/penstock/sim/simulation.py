@@ -8,7 +8,7 @@ from ..errors import UsageError
 from . import corrected, parity
 from .importance import Value, fedcase
 from .results import Result
-from .scenario import Importance, Scenario
+from .scenario import ImportanceSampling, Scenario
 
 Model = Literal["corrected", "parity"]
 """Which simulator."""
@@ -21,7 +21,7 @@ def simulate(
 
     value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
     """
-    if value is not None and not isinstance(scenario.sampling, Importance):
+    if value is not None and not isinstance(scenario.sampling, ImportanceSampling):
         raise UsageError(
             f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
             "importance"

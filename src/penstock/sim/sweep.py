@@ -15,7 +15,7 @@ import pydantic
 
 from ..errors import UsageError, WorkerError
 from . import corrected, parity
-from .devices import rates_at
+from .devices import interpolate_rates
 from .results import Result
 from .scenario import Policy, Scenario
 
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], object]
 """Told how many simulations are done, and of how many."""
 
 
-class Run(NamedTuple):
+class SimulationRun(NamedTuple):
     """One simulation."""
 
     scenario: Scenario
@@ -70,7 +70,7 @@ class Sweep:
     outcomes: tuple[tuple[Outcome, ...], ...]
 
 
-def outcome(run: Run) -> Outcome:
+def run_simulation(run: SimulationRun) -> Outcome:
     """The result, or why there is none."""
     simulate = parity.simulate if run.model == "parity" else corrected.simulate
     try:
@@ -83,7 +83,7 @@ def outcome(run: Run) -> Outcome:
 
 
 def outcomes(
-    runs: Sequence[Run], *, processes: int = 1, progress: Progress | None = None
+    runs: Sequence[SimulationRun], *, processes: int = 1, progress: Progress | None = None
 ) -> list[Outcome]:
     """One outcome for each run, in their order; the number of processes changes only the time.
 
@@ -91,16 +91,16 @@ def outcomes(
     "__main__"`), as for all of Python's multiprocessing. Raises WorkerError where one is killed.
     """
     found: dict[int, Outcome] = {}
-    for number, each in _finished(runs, min(processes, len(runs))):
+    for number, each in _simulate_runs(runs, min(processes, len(runs))):
         found[number] = each
         if progress is not None:
             progress(len(found), len(runs))
     return [found[number] for number in range(len(runs))]
 
 
-def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcome]]:
+def _simulate_runs(runs: Sequence[SimulationRun], processes: int) -> Iterator[tuple[int, Outcome]]:
     if processes <= 1:
-        yield from ((number, outcome(run)) for number, run in enumerate(runs))
+        yield from ((number, run_simulation(run)) for number, run in enumerate(runs))
         return
     pool = ProcessPoolExecutor(
         processes, multiprocessing.get_context("spawn"), initializer=_end_quietly
@@ -109,7 +109,7 @@ def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcom
         # Processes start with it blocked, and have nothing to say about it while they import.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            numbers = {pool.submit(outcome, run): number for number, run in enumerate(runs)}
+            numbers = {pool.submit(run_simulation, run): number for number, run in enumerate(runs)}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(numbers):
@@ -145,9 +145,9 @@ def sweeps(
     processes, progress: see `outcomes`.
     """
     chosen = tuple(policies or scenario.policies)
-    axes = {key: sorted({*each, own(scenario, key)}) for key, each in values.items()}
+    axes = {key: sorted({*each, own_value(scenario, key)}) for key, each in values.items()}
     runs = [
-        Run(other, policy, model)
+        SimulationRun(other, policy, model)
         for key, axis in axes.items()
         for other in [varied(scenario, key, value) for value in axis]
         for policy in chosen
@@ -158,14 +158,14 @@ def sweeps(
             key,
             model,
             tuple(axis),
-            own(scenario, key),
+            own_value(scenario, key),
             tuple(tuple(islice(found, len(chosen))) for _ in axis),
         )
         for key, axis in axes.items()
     ]
 
 
-def own(scenario: Scenario, key: Key) -> float:
+def own_value(scenario: Scenario, key: Key) -> float:
     """The scenario's own value of a key, in the units of `varied`."""
     match key:
         case "nodes":
@@ -173,23 +173,25 @@ def own(scenario: Scenario, key: Key) -> float:
         case "cache":
             return cached_mb(scenario) * scenario.training.nodes / data_mb(scenario)
         case "bandwidth":
-            return float(rates_at(scenario.system.storage.read_mb_s, scenario.training.nodes))
+            return float(
+                interpolate_rates(scenario.system.storage.read_mb_s, scenario.training.nodes)
+            )
     raise UsageError(f"sweep is {key!r}: use one of {', '.join(KEYS)}")
 
 
 def points(scenario: Scenario, key: Key) -> list[float]:
     """A handful of values of a key, ascending, all of which the scenario may have; its own and such
     as are near it are left out."""
-    here = own(scenario, key)
+    here = own_value(scenario, key)
     around = _cache_shares if key == "cache" else [here * factor for factor in _factors]
     return [
         value
         for value in around
-        if not 0.8 < value / here < 1.25 and _may_have(scenario, key, value)
+        if not 0.8 < value / here < 1.25 and _can_have(scenario, key, value)
     ]
 
 
-def _may_have(scenario: Scenario, key: Key, value: float) -> bool:
+def _can_have(scenario: Scenario, key: Key, value: float) -> bool:
     try:
         varied(scenario, key, value)
     except UsageError:
@@ -208,7 +210,7 @@ def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
     """
     if not (0 < value < float("inf")):
         raise UsageError(f"{key} is {value!r}: use a finite number above 0")
-    factor = value / own(scenario, key)
+    factor = value / own_value(scenario, key)
     given: dict[str, Any] = scenario.model_dump()
     training: dict[str, Any] = given["training"]
     system: dict[str, Any] = given["system"]
@@ -230,7 +232,7 @@ def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
         raise UsageError(f"{key} is {value!r}: {error.errors()[0]['msg']}") from None
 
 
-def accesses(runs: Sequence[Run]) -> int:
+def accesses(runs: Sequence[SimulationRun]) -> int:
     """How many accesses to samples the runs go through: what their time is proportional to."""
     return sum(
         run.scenario.steps * run.scenario.training.global_batch * run.scenario.training.epochs

@@ -34,7 +34,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workload:
+class SimulatedWorkload:
     """The samples of a scenario: sizes in bytes, int64 (samples,), and their order."""
 
     scenario: Scenario
