@@ -270,7 +270,7 @@ def test_records_of_ranks_make_a_job() -> None:
     later |= {"rank": 1}
     later["epochs"][0] |= {"seconds": 99.0, "compute_s": 50.0, "storage_bytes": 1000}
     job = merge_ranks([(f"{k}", parse_rank(each, f"{k}")) for k, each in enumerate((first, later))])
-    assert (job.told, job.epochs[0].seconds) == (2, 99.0)
+    assert (job.recorded_ranks, job.epochs[0].seconds) == (2, 99.0)
     assert job.epochs[0].compute_s == first["epochs"][0]["compute_s"]
     assert job.epochs[0].storage_bytes == first["epochs"][0]["storage_bytes"] + 1000
     alone = merge_ranks([("0", parse_rank(first, "0"))])

@@ -42,10 +42,14 @@ def test_remote_share(nodes: int, capacity: int, kept: float) -> None:
     """It is the mean surplus over the binomial, summed up; for full caches what the library says
     of its own assignment."""
     owned = np.arange(capacity * nodes + 1)
-    surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(owned, capacity * nodes, kept / nodes)
+    surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(
+        owned, capacity * nodes, kept / nodes
+    )
     assert remote_share(capacity, nodes, kept) == pytest.approx(surplus / capacity, abs=1e-12)
     if kept == 1.0:
-        assert remote_share(capacity, nodes) == pytest.approx(expected_moves(capacity, nodes), rel=1e-9)
+        assert remote_share(capacity, nodes) == pytest.approx(
+            expected_moves(capacity, nodes), rel=1e-9
+        )
 
 
 def test_remote_share_table() -> None:

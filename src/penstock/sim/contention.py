@@ -1,15 +1,17 @@
-"""What a scenario's network leaves of the nodes' links, when all use it at once. Pure.
+"""Contention: the bandwidth that a scenario's network leaves when all nodes use it at once. Pure.
 
-Two classes of traffic cross it: nodes among each other, all to all, each with `network_mb_s`; and
-storage to all nodes alike, as much as its table of rates gives to so many. A class has one factor,
-for all nodes and for the whole run: that at which the fullest link is full (`Network.throughput`).
+Two classes of traffic cross the network: nodes among each other, all to all, each with
+`network_mb_s`; and storage to all nodes alike, at the rate that its table gives for their number.
+A class has one factor, for all nodes and for the whole run: that at which the fullest link is full
+(`Network.throughput`).
 
 1. Each class is alone in the network.
-2. Where a policy uses both, they are there at once, with demands times these factors: times what is
-   left then, which is at least a half, as loads add up.
+2. If a policy uses both, they are there at once, with demands times these factors. The factors are
+   multiplied by the part that is left then, which is at least a half, because loads add up.
 
-The links of the nodes themselves are the model's own (cpp/sim/fluid.hpp): those to peers and those
-to storage are apart there, so here a node's link carries both, and what narrows is in between.
+The links of the nodes themselves are the model's own (cpp/sim/fluid.hpp). It separates links to
+peers from links to storage, so here a node's link carries both, and only the network between the
+links is narrow.
 """
 
 from __future__ import annotations
@@ -29,22 +31,27 @@ from .workload import BYTES
 
 
 class RemainingBandwidth(NamedTuple):
-    """Factors, above 0 and at most 1: of each node's link to peers, and of storage's rates."""
+    """Factors for each node's link to peers and for storage's rates, above 0 and at most 1."""
 
     peers: float = 1.0
     storage: float = 1.0
 
 
 ALL = RemainingBandwidth()
-"""What an ideal network leaves."""
+"""Bandwidth that an ideal network leaves: all of it."""
 
 _whole = 1 - 1e-9  # above which less is rounding
 
 
-def find_remaining(given: scenario.Scenario, *, peers: bool, storage: bool) -> RemainingBandwidth:
-    """What is left for a policy that uses these classes of traffic. Raises UsageError for networks
-    that would take too long; see `limits.network_flows_max` and those of `routed`."""
-    system, nodes = given.system, given.training.nodes
+def find_remaining(
+    described: scenario.Scenario, *, peers: bool, storage: bool
+) -> RemainingBandwidth:
+    """Find the bandwidth left for a policy that uses these classes of traffic.
+
+    Raises UsageError for networks that would take too long; see `limits.network_flows_max` and the
+    limits of `routed`.
+    """
+    system, nodes = described.system, described.training.nodes
     if isinstance(system.network, scenario.IdealSpec):
         return ALL
     from_storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)[-1]
@@ -54,7 +61,7 @@ def find_remaining(given: scenario.Scenario, *, peers: bool, storage: bool) -> R
             system.network, nodes, system.network_mb_s, float(from_storage), peers, storage
         )
     except LimitError as error:
-        raise UsageError(f"{given.name}: system.network: {error}") from None
+        raise UsageError(f"{described.name}: system.network: {error}") from None
 
 
 @lru_cache(maxsize=256)
@@ -87,7 +94,7 @@ def _find_remaining(
 def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
 ) -> tuple[network.Network, Int, Int]:
-    """The network, at which of its terminals the nodes are, and at which storage."""
+    """Build the network; return it with the terminals of the nodes and those of storage."""
     if nodes * nodes > limits.network_flows_max:
         raise LimitError(
             f"{nodes} nodes exchange all to all, above limits.network_flows_max = "

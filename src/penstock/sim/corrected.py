@@ -1,7 +1,7 @@
-"""The corrected model: bandwidth that is shared is shared (cpp/sim/fluid.hpp).
+"""The corrected model: nodes divide shared bandwidth (cpp/sim/fluid.hpp).
 
-`policies` say which bytes go where, the core when; this module hands one to the other and states
-the bound that no policy can beat.
+`policies` decide which bytes go where, and the core computes when. This module connects the two and
+states the bound that no policy can beat.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from .. import _sim
 from ..errors import UsageError
 from . import contention, frequency, policies, sampled
-from .devices import Floats, interpolate_rates, divide_rates
+from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
 from .policies import NodeTraffic
 from .results import SOURCES, Result
@@ -40,15 +40,15 @@ _bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
 
 
 def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
-    """One policy by the corrected model. Raises UsageError where the policy cannot run.
+    """Simulate one policy by the corrected model. Raises UsageError if the policy cannot run.
 
-    value: of samples, where they are drawn by it.
+    value: worth of samples, if sampling draws them by it.
     """
     if policy not in get_args(Policy):
         raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
     if isinstance(scenario.sampling, ImportanceSampling) and policy not in SAMPLED:
         raise UsageError(
-            f"{policy} cannot run in {scenario.name}: it goes by the order, which is not known "
+            f"{policy} cannot run in {scenario.name}: it depends on the order, which is not known "
             "beforehand where sampling draws each batch by the losses of those before; use one of "
             f"{', '.join(SAMPLED)}, or leave sampling out"
         )
@@ -84,15 +84,15 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
 
 
 def _find_remaining(scenario: Scenario, traffic: NodeTraffic) -> contention.RemainingBandwidth:
-    """What the network leaves of the links that this traffic uses."""
-    storage = any(each.any() for each in (traffic.ring, traffic.demand, traffic.ahead))
+    """Find the bandwidth that the network leaves for the links that this traffic uses."""
+    storage = any(amounts.any() for amounts in (traffic.ring, traffic.demand, traffic.ahead))
     return contention.find_remaining(scenario, peers=bool(traffic.received.any()), storage=storage)
 
 
 def run_traffic(
     scenario: Scenario, traffic: NodeTraffic, left: contention.RemainingBandwidth = contention.ALL
 ) -> Ints:
-    """When each step of the traffic ends, int64 (steps,), in ns."""
+    """Run the traffic; return the time at which each step ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
     nodes = training.nodes
     window = int(system.staging.capacity_mb * BYTES) if traffic.staged else 0
@@ -139,7 +139,7 @@ def _empty_if_zero(amounts: Ints) -> Ints:
 
 
 def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
-    """MB/s that a node decodes and stores, with all its staging threads or with one."""
+    """Rate at which a node decodes and stores, MB/s, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
     together = (
@@ -149,7 +149,7 @@ def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
 
 
 def _sum_needed(workload: SimulatedWorkload) -> Ints:
-    """What each node processes in each step, dealt strided: int64 (steps, nodes)."""
+    """Bytes that each node processes in each step, dealt strided: int64 (steps, nodes)."""
     training = workload.scenario.training
     parts = [
         workload.sizes[window.samples].reshape(len(window.samples), -1, training.nodes).sum(axis=1)
@@ -159,7 +159,7 @@ def _sum_needed(workload: SimulatedWorkload) -> Ints:
 
 
 def _time_computing(scenario: Scenario, need: Ints) -> Ints:
-    """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
+    """Time that the slowest nodes of the steps compute, by epoch: int64 (epochs,), in ns."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
     slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64) + _overhead_ns(scenario)
     summed: Ints = slowest.reshape(scenario.training.epochs, -1).sum(axis=1)
@@ -167,12 +167,12 @@ def _time_computing(scenario: Scenario, need: Ints) -> Ints:
 
 
 def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
-    """When each epoch can end at the earliest, whatever the policy: int64 (epochs,), in ns.
+    """Earliest time at which each epoch can end, whatever the policy: int64 (epochs,), in ns.
 
-    need:  what each node processes in each step.
+    need:  bytes that each node processes in each step.
 
-    Three things cannot be had faster, from cold caches, if every epoch uses each of its samples
-    once and all of its uses come before those of the next epoch:
+    Three things bound the time, from cold caches, if every epoch uses each of its samples once and
+    all of its uses come before those of the next epoch:
 
     - computing: a step takes as long as its slowest node computes, and steps follow each other;
     - storage: let D be all memory and disks of the cluster, staging included, and U_e the bytes
@@ -183,8 +183,8 @@ def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
       end_e >= max_{f <= e} (R_f / T + computing of epochs f+1..e);
     - staging: each node decodes and stores all that it processes.
 
-    The bound goes by who processes what: another assignment has another slowest node. Policies
-    that replace samples by such as are at hand are not bound by storage.
+    The bound depends on the assignment: another assignment has another slowest node. Policies that
+    replace samples by others that are at hand are not bound by storage.
     """
     scenario = workload.scenario
     training, system = scenario.training, scenario.system
@@ -213,7 +213,7 @@ def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
 
 
 def _sum_moved(scenario: Scenario, traffic: NodeTraffic) -> Floats:
-    """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
+    """Sum the MB of each epoch from storage, peers and own tiers; the first row has the setup's."""
     storage = (traffic.ring + traffic.demand + traffic.ahead).sum(axis=1)
     moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES
     rows: Floats = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)

@@ -1,13 +1,14 @@
 """NoPFS: each node by itself keeps the samples that it will read most often. Pure.
 
 A node looks through its whole stream, fills its tiers with its most frequent samples, the fastest
-tier first, and reads them from shared storage by itself, each before it first needs it. What it
-does not keep it asks a peer for that does, else reads from storage every time. One peer is known
-for each sample: the one with the fastest tier, then the one that needs it soonest of what it keeps.
+tier first, and reads them from shared storage by itself, each before it first needs it. For a
+sample that it does not keep it asks a peer that does, or else reads from storage every time. One
+peer is known for each sample: the one with the fastest tier, then the one that needs it soonest
+among the samples that it keeps.
 
-How far peers are ahead, a node of NoPFS guesses. The model is on its side: from the second epoch on
-a peer has a sample whenever somebody asks for it. In the first, whoever needs a sample reads it
-from storage, since each is needed once.
+A node of NoPFS guesses how far peers are ahead. The model favours it: from the second epoch on a
+peer has a sample whenever a node asks for it. In the first epoch each sample is needed once, and
+the node that needs it reads it from storage.
 """
 
 from __future__ import annotations
@@ -29,14 +30,20 @@ _never = np.iinfo(np.int64).max
 
 @dataclass
 class _KnownPeers:
-    """Of each sample, the peer that is known to keep it: rank (tier, then place in its list), node,
-    and the step when it is first needed from there."""
+    """The peer that is known to keep each sample.
+
+    rank:  of the peer's copy: its tier, then its place in the peer's list; the lowest wins.
+    node:  the peer; -1 for none.
+    tier:  the peer's tier.
+    step:  step at which the peer itself first needs the sample.
+    due:   step at which the sample is first needed from there, by any node.
+    """
 
     samples: int
     rank: Ints = field(init=False)
     node: Nodes = field(init=False)
     tier: npt.NDArray[np.int8] = field(init=False)
-    step: Ints = field(init=False)  # when the peer itself needs it first
+    step: Ints = field(init=False)
     due: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,13 +54,13 @@ class _KnownPeers:
 
 
 def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
-    """Memory is 4 bytes an access of the whole run, of all nodes."""
+    """Trace NoPFS. Memory is 4 bytes an access of the whole run, of all nodes."""
     scenario = workload.scenario
     accesses = workload.steps * scenario.training.global_batch
     if len(workload.sizes) >= _kept or accesses > 1 << 32:
         raise UsageError(
             f"nopfs cannot run in {scenario.name}: it looks through {accesses:,} accesses to "
-            f"{len(workload.sizes):,} samples, and 2^32 and 2^31 is where the model ends; use "
+            f"{len(workload.sizes):,} samples, above the model's limits of 2^32 and 2^31; use "
             "fewer epochs, or leave it out"
         )
     traffic = NodeTraffic.empty(scenario)
@@ -70,7 +77,7 @@ def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
 
 
 def _deal_streams(workload: SimulatedWorkload) -> Streams:
-    """What each node reads, in its sequence: uint32 (nodes, accesses)."""
+    """Deal the samples that each node reads, in its sequence: uint32 (nodes, accesses)."""
     nodes, batch = workload.scenario.training.nodes, workload.scenario.batch
     streams = np.empty((nodes, workload.steps * batch), np.uint32)
     for window in workload.windows():
@@ -88,7 +95,7 @@ def _choose_kept(
     stream: Streams,
     scratch: Ints,
 ) -> None:
-    """What one node keeps; marks it in the stream.
+    """Choose the samples that one node keeps; mark them in the stream.
 
     scratch: int64 (samples,), of any values.
     """
@@ -106,9 +113,9 @@ def _choose_kept(
     often = np.argsort((frequency.max(initial=0) - frequency).astype(np.int32), kind="stable")
     tier = np.full(len(used), -1, np.int8)
     begin = 0
-    for number, each in enumerate(workload.scenario.system.tiers):
+    for number, spec in enumerate(workload.scenario.system.tiers):
         filled = np.cumsum(size[used[often[begin:]]])
-        fit = int(np.searchsorted(filled, int(each.capacity_mb * BYTES), side="right"))
+        fit = int(np.searchsorted(filled, int(spec.capacity_mb * BYTES), side="right"))
         tier[often[begin : begin + fit]] = number
         begin += fit
     at = np.full(len(stream), -1, np.int8)
@@ -142,7 +149,7 @@ def _ask_peers(
     epoch: int,
     streams: Streams,
 ) -> None:
-    """What nodes do not keep themselves, in one epoch."""
+    """Add the bytes of one epoch that nodes do not keep themselves, from peers or storage."""
     scenario = workload.scenario
     nodes, batch = scenario.training.nodes, scenario.batch
     first, last = epoch * scenario.steps, (epoch + 1) * scenario.steps
@@ -171,7 +178,7 @@ def _ask_peers(
 
 
 def _read_ahead(workload: SimulatedWorkload, traffic: NodeTraffic, known: _KnownPeers) -> None:
-    """What a peer needs sooner than who keeps it is read sooner."""
+    """Move reads ahead to the step at which a node needs a sample before its keeper does."""
     sooner = np.flatnonzero((known.node >= 0) & (known.due < known.step))
     node, size = known.node[sooner], workload.sizes[sooner]
     np.subtract.at(traffic.ahead, (known.step[sooner], node), size)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .._sim import run_parity
 from ..errors import UsageError
-from .devices import Floats, interpolate_rates, divide_rates
+from .devices import Floats, divide_rates, interpolate_rates
 from .results import Result
 from .scenario import EpochSampling, IdealSpec, Scenario
 
@@ -27,8 +27,12 @@ Item = TypeVar("Item", bound=np.generic)
 
 @dataclass(frozen=True)
 class Stream:
-    """What is read: ids int64 (steps of all epochs, global batch), sizes float64 (samples,) in MB;
-    `random` is where the generator stands afterwards."""
+    """Samples that a run reads.
+
+    ids:     int64 (steps of all epochs, global batch).
+    sizes:   float64 (samples,), in MB.
+    random:  the generator, after both have been drawn.
+    """
 
     ids: Ints
     sizes: Floats
@@ -37,7 +41,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class _HeldSamples:
-    """What a node holds before the start, or from some time on."""
+    """Samples that a node holds before the start, or from some time on."""
 
     kind: int
     samples: Ints
@@ -46,15 +50,15 @@ class _HeldSamples:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A policy, as the core is told it.
+    """A policy in the terms of the core.
 
-    ring:     a staging buffer is filled ahead: from other nodes (`remote`), from `storage`.
-    bound:    whatever it holds is there at once.
+    ring:     True if a staging buffer is filled ahead: from other nodes (`remote`), from `storage`.
+    bound:    True if the contents of the staging buffer are there at once.
     stall:    seconds before the start.
-    held:     of each node.
-    logs:     of each node, the times of reads of shared storage before the start.
-    lists:    of each node, the samples that its class prefetchers read.
-    ids:      what is read instead of the stream.
+    held:     samples that each node holds.
+    logs:     for each node, the times of reads of shared storage before the start.
+    lists:    for each node, the samples that its class prefetchers read.
+    ids:      samples that are read instead of the stream's, or None.
     """
 
     ring: bool = True
@@ -87,7 +91,7 @@ class _Cluster:
         object.__setattr__(self, "staging", together / system.staging.threads)
 
     def reads(self, sizes: Floats, rate: float) -> Floats:
-        """Seconds that reads of these sizes take: fetching, then decoding or storing."""
+        """Seconds of reads of these sizes: fetching, then decoding or storing."""
         write = np.maximum(sizes / self.scenario.training.preprocess_mb_s, sizes / self.staging)
         seconds: Floats = write + sizes / rate
         return seconds
@@ -95,10 +99,10 @@ class _Cluster:
     def remote_rate(self, kind: int) -> float:
         return min(self.scenario.system.network_mb_s, float(self.classes[kind]))
 
-    def finished(
+    def end_times(
         self, kind: int, samples: Ints, sizes: Floats, rate: float, start: float = 0.0
     ) -> Floats:
-        """When each read ends, if a class's threads take turns from `start` on."""
+        """Time at which each read ends, if a class's threads take turns from `start` on."""
         threads = self.scenario.system.tiers[kind].threads
         seconds = self.reads(sizes[samples], rate)
         seconds[:threads] += start
@@ -108,7 +112,7 @@ class _Cluster:
 
 
 def draw_stream(scenario: Scenario) -> Stream:
-    """The published stream: permutations first, then sizes, all of one generator."""
+    """Draw the published stream: permutations first, then sizes, all from one generator."""
     data, training = scenario.data, scenario.training
     random = np.random.RandomState(training.seed)
     used = scenario.steps * training.global_batch
@@ -128,7 +132,7 @@ def draw_stream(scenario: Scenario) -> Stream:
 
 
 def simulate(scenario: Scenario, policy: str) -> Result:
-    """One policy by the published simulator. Raises UsageError where the policy cannot run."""
+    """Simulate one policy by the published simulator. Raises UsageError if it cannot run."""
     if policy not in RULES:
         raise UsageError(
             f"policy {policy!r} is not one of the published simulator: use model='corrected', or "
@@ -143,7 +147,7 @@ def simulate(scenario: Scenario, policy: str) -> Result:
     if any(unknown.values()):
         raise UsageError(
             f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the published simulator knows nothing of: leave it out, or use model='corrected'"
+            "the published simulator does not support: leave it out, or use model='corrected'"
         )
     stream, cluster = draw_stream(scenario), _Cluster(scenario)
     rule = RULES[policy](cluster, stream)
@@ -234,15 +238,15 @@ def _bound_shard(cluster: _Cluster, node: int) -> tuple[int, int]:
 
 
 def _select_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
-    """The ids from `first` on, before `last`, of which all fit."""
+    """Select the ids from `first` on, before `last`, that all fit into the capacity."""
     end = first + int(np.searchsorted(np.cumsum(sizes[first:last]), capacity, side="right"))
     return np.arange(first, end)
 
 
 def _preload(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
-    """Caches filled from storage before the start. The stall is the last node's: fault 6."""
+    """Fill caches from storage before the start. The stall is the last node's: fault 6."""
     rate = float(cluster.storage[-1])
-    logs = [cluster.finished(kind, part, stream.sizes, rate) for part in parts]
+    logs = [cluster.end_times(kind, part, stream.sizes, rate) for part in parts]
     stall = float(logs[-1].max(initial=0.0))
     return _Rule(
         remote=True, stall=stall, held=[_HeldSamples(kind, part) for part in parts], logs=logs
@@ -265,7 +269,7 @@ def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
 
 
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Ids are drawn among those cached, from ranges that are off by one: fault 11."""
+    """Draw ids among those cached, from ranges that are off by one: fault 11."""
     rule = _deepio(cluster, stream)
     first = [int(held.samples[0]) if len(held.samples) else 0 for held in rule.held]
     end = [*(start - 1 for start in first[1:]), int(rule.held[-1].samples.max(initial=0))]
@@ -282,7 +286,7 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
 def _draw(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
-    """So many ids, in the sequence of a global batch of which each node has a part."""
+    """Draw `count` ids, in the sequence of a global batch of which each node has a part."""
     nodes = len(first)
     ids = []
     for place in range(count):
@@ -296,8 +300,10 @@ def _draw(
 def _draw_alike(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
-    """The same for ranges of one width: then what is drawn does not depend on whose range it is,
-    and all can be drawn in one call."""
+    """Draw the same ids for ranges of one width.
+
+    The draws then do not depend on the node of the range, and all can be drawn in one call.
+    """
     nodes = len(first)
     choice = [[1, nodes]] * (nodes > 1)  # a single node has no choice and draws none
     low, high = zip(*choice, (0, end[0] - first[0]), strict=True)
@@ -319,19 +325,19 @@ def _require_second_class(cluster: _Cluster, policy: str) -> float:
 
 
 def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Copies come from lower nodes only: fault 10."""
+    """Copy a part of the data to each node. Copies come from lower nodes only: fault 10."""
     capacity = _require_second_class(cluster, "parallel_staging")
     nodes = cluster.scenario.training.nodes
     held, logs, ends, stall = [], [], [], 0.0
     starts = [_bound_shard(cluster, node)[0] for node in range(nodes)]
     for node in range(nodes):
         own = _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
-        logs.append(cluster.finished(1, own, stream.sizes, float(cluster.storage[-1])))
+        logs.append(cluster.end_times(1, own, stream.sizes, float(cluster.storage[-1])))
         left = capacity - float(stream.sizes[own].sum())
         copied = _select_fitting(0, starts[node], stream.sizes, left)
         stall = float(logs[-1].max(initial=0.0))
         rate = cluster.remote_rate(1)
-        stall = float(cluster.finished(1, copied, stream.sizes, rate, stall).max(initial=stall))
+        stall = float(cluster.end_times(1, copied, stream.sizes, rate, stall).max(initial=stall))
         held.append(_HeldSamples(1, np.concatenate([own, copied])))
         ends.append(int(own.max(initial=starts[node])))
     if any(b <= a for a, b in zip(starts, ends, strict=True)):
@@ -362,7 +368,7 @@ def _lbann_dynamic(cluster: _Cluster, stream: Stream) -> _Rule:
     held = []
     for node in range(nodes):
         first = _select_accesses(cluster, stream, node)[:each]
-        since = cluster.finished(0, first, stream.sizes, float(cluster.storage[-1]))
+        since = cluster.end_times(0, first, stream.sizes, float(cluster.storage[-1]))
         held.append(_HeldSamples(0, first, since))
     return _Rule(remote=True, held=held, logs=[np.asarray(each.since) for each in held])
 
@@ -380,7 +386,7 @@ def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
 
 
 def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
-    """The swap inside a batch never happens: fault 3."""
+    """Preload the second tier. The swap inside a batch never happens: fault 3."""
     capacity = _require_second_class(cluster, "locality_aware")
     nodes = cluster.scenario.training.nodes
     parts = [
@@ -392,7 +398,7 @@ def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Each node by itself: the most frequent samples first, those of a class by first use.
+    """Choose each node's samples by itself: the most frequent first, a class by first use.
 
     Groups begin with the staging buffer's capacity, although caches begin after it: fault 7.
     """

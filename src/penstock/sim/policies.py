@@ -1,8 +1,8 @@
 """Policies: which bytes each node takes from where, step by step. Pure.
 
-A policy is who keeps which samples (`Caches`), who processes which, and what is read ahead. For all
-but NoPFS, whose nodes each keep samples of their own choice, one function makes flows of bytes of
-that (`trace_flows`).
+A policy decides which node keeps which samples (`Caches`), which node processes them, and which are
+read ahead. One function makes flows of bytes of these decisions (`trace_flows`) for all policies
+except NoPFS, whose nodes each keep samples of their own choice.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..plan import Placement, assign_nodes, count_fitting
 from .scenario import Scenario
-from .workload import BYTES, Ints, Nodes, Window, SimulatedWorkload
+from .workload import BYTES, Ints, Nodes, SimulatedWorkload, Window
 
 
 @dataclass(frozen=True)
 class NodeTraffic:
     """Bytes by step and node, int64 (steps, nodes) each; tiers (tiers, steps, nodes).
 
-    need:      what a node processes.
-    ring:      what it reads from storage when the step is staged.
-    demand:    what it reads from storage only when the step begins.
-    ahead:     what it reads from storage to keep, by when it is first needed.
-    tiers:     what is read from each of its tiers, for itself and for others.
-    sent, received:  what goes over its link.
-    own:       what all nodes process from tiers of their own, int64 (steps,).
-    setup:     whether the first row is what happens before training, which nothing overtakes.
-    staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
+    need:      bytes that a node processes.
+    ring:      bytes that it reads from storage when the step is staged.
+    demand:    bytes that it reads from storage only when the step begins.
+    ahead:     bytes that it reads from storage to keep, by the step that first needs them.
+    tiers:     bytes read from each of its tiers, for itself and for others.
+    sent, received:  bytes over its link.
+    own:       bytes that all nodes process from tiers of their own, int64 (steps,).
+    setup:     True if the first row happens before training, which nothing overtakes.
+    staged:    True if steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
-    known:     whether steps are known beforehand; otherwise each is read when it begins.
-    batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
-               epoch is begun when the one before is over. Without a setup.
+    known:     True if steps are known beforehand; otherwise each is read when it begins.
+    batches:   True if nodes work as penstock's loader does: they compute with whole batches, and an
+               epoch begins when the one before is over. Without a setup.
     """
 
     need: Ints
@@ -53,7 +53,7 @@ class NodeTraffic:
 
     @classmethod
     def empty(cls, scenario: Scenario, **how: bool) -> NodeTraffic:
-        """No bytes, and room for all of them."""
+        """Make traffic of no bytes, with rows for all steps."""
         steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
         shape = (steps, scenario.training.nodes)
         need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
@@ -64,10 +64,11 @@ class NodeTraffic:
 
 @dataclass(frozen=True)
 class Caches:
-    """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
+    """The owner of each sample, int32 (samples,), -1 for none, and its tier, int8 (samples,).
 
-    cache block:        samples that follow each other are read together, by one owner.
-    preloaded:  before the run; otherwise when one of the cache block is first needed.
+    cache_block:  number of neighbouring samples that are read together, by one owner.
+    preloaded:    True if caches are filled before the run; otherwise a cache block is read when one
+                  of its samples is first needed.
     """
 
     owner: Nodes
@@ -81,12 +82,13 @@ class Caches:
 
 
 Replace = Callable[[Window, Nodes], Ints]
-"""What policies that change the order read instead of the window's samples, and for which node."""
+"""Function of a policy that changes the order: the samples read instead of the window's, given the
+node that processes each."""
 
 
 @dataclass(frozen=True)
 class _Tally:
-    """Adds bytes to cells of (step, node)."""
+    """An adder of sample sizes to cells of (step, node)."""
 
     first: int
     nodes: int
@@ -98,7 +100,7 @@ class _Tally:
         object.__setattr__(self, "row", np.arange(steps, dtype=np.int64)[:, None] * self.nodes)
 
     def add(self, into: Ints, nodes: Nodes, where: npt.NDArray[np.bool_] | None = None) -> None:
-        """The sizes of samples, those of `where`, at the nodes given of them."""
+        """Add the sizes of the samples, or of those in `where`, to the cells of their nodes."""
         cells = self.row + nodes
         size = self.size if where is None else self.size[where]
         cells = cells.reshape(-1) if where is None else cells[where]
@@ -117,14 +119,15 @@ def trace_flows(
     ahead: bool = True,
     replace: Replace | None = None,
 ) -> NodeTraffic:
-    """The flows of a policy in which a sample has one owner at most.
+    """Trace the flows of a policy in which a sample has one owner at most.
 
-    Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
-    there is none. What its owner has not got yet is read by the owner, once, with its cache block, and
-    kept.
+    The node that processes a sample takes it from its own tiers, or asks its owner, or reads
+    storage if there is none. The owner reads a sample that it has not got yet, once, with its whole
+    cache block, and keeps it.
 
-    local:    samples are processed where they are kept, as far as seats allow; else strided.
-    ahead:    what nobody keeps is read when the step is staged, not when it begins.
+    local:    True if samples are processed on the nodes that keep them, as far as capacity allows;
+              else strided.
+    ahead:    True if samples without an owner are read when the step is staged, not when it begins.
     """
     scenario = workload.scenario
     nodes = scenario.training.nodes
@@ -134,13 +137,13 @@ def trace_flows(
     if setup:
         kept = caches.owner >= 0
         traffic.ring[0] = _sum_by_node(caches.owner[kept], workload.sizes[kept], nodes)
-    seats = np.full(nodes, scenario.batch, np.int64)
+    capacities = np.full(nodes, scenario.batch, np.int64)
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape)
         samples = window.samples if replace is None else replace(window, node)
         owner = caches.owner[samples]
         if local:
-            node = assign_nodes(owner, seats)
+            node = assign_nodes(owner, capacities)
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
@@ -162,7 +165,11 @@ def trace_flows(
 
 @dataclass(frozen=True)
 class _FilledBlocks:
-    """The cache blocks that caches are filled with. present: bool (cache blocks,), those that have been."""
+    """Record of the cache blocks that caches have been filled with.
+
+    bytes:    int64 (cache blocks,), their sizes.
+    present:  bool (cache blocks,), True for those that have been read.
+    """
 
     cache_block: int
     bytes: Ints
@@ -178,17 +185,20 @@ class _FilledBlocks:
         )
 
     def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
-        """Bytes that samples of some steps bring into caches: of the first one of a cache block that is not
-        there yet the whole cache block, of others nothing. In the shape of samples."""
-        found = np.zeros(samples.shape, np.int64)
+        """Read the cache blocks of these samples that are not in caches yet.
+
+        Returns the bytes that each sample brings in, in the shape of samples: the whole cache block
+        for its first sample, nothing for the others.
+        """
+        read_bytes = np.zeros(samples.shape, np.int64)
         cache_blocks = samples if self.cache_block == 1 else samples // self.cache_block
         new = np.flatnonzero(kept & ~self.present[cache_blocks])
         wanted = cache_blocks.reshape(-1)[new]
         self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
         first = self._seen[wanted] == new
-        found.reshape(-1)[new[first]] = self.bytes[wanted[first]]
+        read_bytes.reshape(-1)[new[first]] = self.bytes[wanted[first]]
         self.present[wanted] = True
-        return found
+        return read_bytes
 
 
 def _sum_by_node(node: Nodes, size: Ints, nodes: int) -> Ints:
@@ -248,7 +258,7 @@ def penstock_local(workload: SimulatedWorkload) -> NodeTraffic:
 
 
 def _keep_shards(workload: SimulatedWorkload, tier: int) -> Caches:
-    """Each node keeps ids that follow each other, as many as fit, up to its share."""
+    """Keep a run of neighbouring ids on each node, as many as fit, up to its share."""
     scenario, samples = workload.scenario, len(workload.sizes)
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
     owner = np.full(samples, -1, np.int32)
@@ -269,8 +279,10 @@ def deepio(workload: SimulatedWorkload) -> NodeTraffic:
 
 
 def deepio_opportunistic(workload: SimulatedWorkload) -> NodeTraffic:
-    """Nodes take any cached sample instead of the one that is due: one of their own with
-    probability 1/nodes, else one of any other node."""
+    """Trace nodes that take any cached sample instead of the one that is due.
+
+    It is one of their own with probability 1/nodes, else one of any other node.
+    """
     caches = _keep_shards(workload, 0)
     nodes = workload.scenario.training.nodes
     kept = np.flatnonzero(caches.owner >= 0)
@@ -291,8 +303,11 @@ def deepio_opportunistic(workload: SimulatedWorkload) -> NodeTraffic:
 
 
 def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
-    """Each node keeps its shard, and after it ids that follow, of others, as many as fit; it reads
-    nothing else. The shard comes from storage, the others from who has them."""
+    """Trace nodes that keep their shard and the following ids of others, as many as fit.
+
+    A node reads nothing else. The shard comes from storage, the others from the nodes that have
+    them.
+    """
     scenario, samples = workload.scenario, len(workload.sizes)
     tier = _require_second_tier(scenario, "parallel_staging")
     room = scenario.system.tiers[tier].capacity_mb * BYTES
@@ -349,7 +364,7 @@ def _require_memory(workload: SimulatedWorkload, policy: str) -> None:
 
 
 def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
-    """A sample is kept by whoever reads it first, up to an equal share of all samples."""
+    """Keep each sample on the node that reads it first, up to an equal share of all samples."""
     _require_memory(workload, "lbann_dynamic")
     caches = Caches.none(len(workload.sizes))
     nodes = workload.scenario.training.nodes

@@ -1,7 +1,7 @@
-"""What the published simulator takes, and what was printed of it: data.
+"""Run times of the published simulator, and the figures printed of it: data.
 
-Seed 42, fresh data for each policy. In s2-15 samples and capacities are a fifteenth of those of s2,
-and so are run times, within a percent.
+The seed is 42, with fresh data for each policy. In s2-15 samples and capacities are a fifteenth of
+those of s2, and so are run times, within a percent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from typing import NamedTuple
 
 
 class PublishedRow(NamedTuple):
-    """One policy. run_s: the published program's run time; setup_s: of that before the first step;
-    logged: its reads of staging, storage, local and other nodes; printed_s: the thesis's figure."""
+    """Published figures of one policy.
+
+    run_s:      run time of the published program.
+    setup_s:    part of it before the first step.
+    logged:     its reads of staging, storage, local and other nodes.
+    printed_s:  the thesis's figure.
+    """
 
     run_s: float
     setup_s: float
@@ -67,4 +72,4 @@ ROWS = {
     },
 }
 # fmt: on
-"""By scenario and policy; what was printed beside s2-15 is of s2."""
+"""Figures by scenario and policy; those printed beside s2-15 are of s2."""

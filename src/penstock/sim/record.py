@@ -1,7 +1,7 @@
-"""Records of real runs, as `Loader.run_record` gives them: read strictly, put together to a job.
+"""Records of real runs, as `Loader.run_record` gives them, read strictly and merged to a job.
 
-A file holds the record of one rank, or a list of them. Ranks of which there is no record are taken
-to have fared like the others.
+A file holds the record of one rank, or a list of them. If a rank's record is missing, its timings
+are assumed to equal the others'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pydantic
 from pydantic import Field
 
 from ..errors import UsageError
-from .scenario import Amount, Count, StrictModel, Spread, explain_validation_error
+from .scenario import Amount, Count, Spread, StrictModel, explain_validation_error
 
 Number = Annotated[int, Field(ge=0, le=2**62)]
 
@@ -38,7 +38,7 @@ class EpochRecord(StrictModel):
 
 
 class RankRecord(StrictModel):
-    """What one rank says. hosts, cache block: null where there is no cache."""
+    """The record of one rank. hosts, cache_block: null if there is no cache."""
 
     penstock_run: Literal[1]
     rank: Number
@@ -62,23 +62,26 @@ class RankRecord(StrictModel):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A job. where: its files, for messages; epochs: of all ranks, those that all have recorded;
-    seconds are those of the slowest, stall_s and compute_s those of the fastest in computing, which
-    waited for no other."""
+    """The record of a job.
+
+    where:   its files, for messages.
+    epochs:  epochs that all ranks have recorded. Seconds are those of the slowest rank. stall_s and
+             compute_s are those of the fastest in computing, which waited for no other.
+    """
 
     where: str
     rank: RankRecord
-    told: int  # ranks of which there is a record
+    recorded_ranks: int  # ranks that have a record
     epochs: tuple[EpochRecord, ...]
 
     @property
     def hosts(self) -> int:
-        """Without a cache ranks do not know their hosts: each is then one by itself."""
+        """Number of hosts. Without a cache ranks do not know it, and each counts as one host."""
         return self.rank.hosts or self.rank.ranks
 
 
 def load_run(paths: Sequence[str | Path]) -> RecordedRun:
-    """The job that these files are the records of. Raises UsageError."""
+    """Load the job whose records are in these files. Raises UsageError."""
     ranks: list[tuple[str, RankRecord]] = []
     for path in paths:
         ranks += _load_ranks(Path(path))
@@ -86,7 +89,7 @@ def load_run(paths: Sequence[str | Path]) -> RecordedRun:
 
 
 def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
-    """The job of these ranks, each with what errors call it. Raises UsageError."""
+    """Merge the records of a job's ranks, each with its name in errors. Raises UsageError."""
     if not ranks:
         raise UsageError("there is no record of a rank: give what Loader.run_record() returned")
     first_where, first = ranks[0]
@@ -116,19 +119,19 @@ def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
 
 def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:
     try:
-        given = json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read record {path}: {error}") from None
-    several = isinstance(given, list)
-    found = []
-    for number, each in enumerate(given if several else [given]):
-        where = f"{path}, record {number}" if several else str(path)
-        found.append((where, parse_rank(each, where)))
-    return found
+    is_list = isinstance(values, list)
+    ranks = []
+    for number, value in enumerate(values if is_list else [values]):
+        where = f"{path}, record {number}" if is_list else str(path)
+        ranks.append((where, parse_rank(value, where)))
+    return ranks
 
 
 def parse_rank(given: object, where: str) -> RankRecord:
-    """A record from JSON values; `where` is what errors call it."""
+    """Parse a record from JSON values; `where` is its name in errors."""
     if not isinstance(given, dict) or "penstock_run" not in given:
         raise UsageError(
             f"{where} is no record of a run: give what Loader.run_record() returned, as JSON"
@@ -146,18 +149,19 @@ def parse_rank(given: object, where: str) -> RankRecord:
 
 
 def _merge_epochs(ranks: Sequence[RankRecord], scale: float) -> tuple[EpochRecord, ...]:
-    """The whole epochs of all ranks; bytes are multiplied by `scale`, for ranks without record."""
+    """Merge the whole epochs of all ranks; `scale` multiplies bytes, for ranks without record."""
     by_rank = [{e.epoch: e for e in rank.epochs if e.steps == rank.steps} for rank in ranks]
-    found = []
+    merged = []
     for number in by_rank[0]:
         if not all(number in epochs for epochs in by_rank):
             continue
-        each = [epochs[number] for epochs in by_rank]
-        fastest = min(each, key=lambda epoch: epoch.compute_s)
+        of_ranks = [epochs[number] for epochs in by_rank]
+        fastest = min(of_ranks, key=lambda epoch: epoch.compute_s)
         sums = {
-            name: round(scale * sum(getattr(epoch, name) for epoch in each))
+            name: round(scale * sum(getattr(epoch, name) for epoch in of_ranks))
             for name in EpochRecord.model_fields
             if name.endswith("_bytes")
         }
-        found.append(fastest.model_copy(update={"seconds": max(e.seconds for e in each), **sums}))
-    return tuple(found)
+        seconds = max(epoch.seconds for epoch in of_ranks)
+        merged.append(fastest.model_copy(update={"seconds": seconds, **sums}))
+    return tuple(merged)

@@ -167,21 +167,21 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     if not fair:
         return ""
     best = min(fair, key=lambda result: result.total_s)
-    said = f"Fastest is {best.policy} with {duration(best.total_s)}"
+    verdict = f"Fastest is {best.policy} with {duration(best.total_s)}"
     if bound is not None:
-        said += f", {best.total_s / bound.total_s:.2f} × the lower bound"
+        verdict += f", {best.total_s / bound.total_s:.2f} × the lower bound"
     own = results.get("penstock")
     if own is not None and own is not best:
-        said += f"; penstock takes {duration(own.total_s)}"
+        verdict += f"; penstock takes {duration(own.total_s)}"
         if bound is not None:
-            said += f", {own.total_s / bound.total_s:.2f} × the bound"
+            verdict += f", {own.total_s / bound.total_s:.2f} × the bound"
     plain = results.get("staging")
     if plain is not None and plain is not best:
-        said += (
+        verdict += (
             f"; reading storage every time (staging) takes {plain.total_s / best.total_s:.1f} × as "
             f"long as {best.policy}"
         )
-    return said + "."
+    return verdict + "."
 
 
 # -- the policies by one model ---------------------------------------------------------------------

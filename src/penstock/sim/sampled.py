@@ -1,9 +1,9 @@
-"""Policies where each batch is drawn by importance: nothing is known beforehand. Pure.
+"""Policies for batches that are drawn by importance, so that nothing is known beforehand. Pure.
 
-A step's samples are drawn when the step before is done, as its losses decide; so nodes read them
-then, with all their staging threads, and compute as they come. Each node has a cache of its own in
-its fastest tier, by one of the rules of `importance`, and what it misses it reads from storage;
-`naive` has none, and reads as it does elsewhere.
+A step's samples are drawn when the step before is done, because its losses decide. So nodes read
+them then, with all their staging threads, and compute as they arrive. Each node has a cache of its
+own in its fastest tier, by one of the rules of `importance`, and reads misses from storage. `naive`
+has no cache, and reads as it does elsewhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..errors import UsageError
 from ..plan import count_fitting
 from .arguments import Float
 from .importance import (
-    ValueCache,
-    SampleCache,
     FirstSeenCache,
     RecentCache,
+    SampleCache,
     Value,
+    ValueCache,
     draw_batches,
     replay,
 )
@@ -62,7 +62,7 @@ def sample_traffic(
 
 
 def count_room(workload: SimulatedWorkload, policy: str) -> int:
-    """Samples that a node's fastest tier has room for, as the library reckons it."""
+    """Number of samples that fit into a node's fastest tier, by the library's own rule."""
     sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
     fitting = count_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
     if fitting < 1:
@@ -74,7 +74,7 @@ def count_room(workload: SimulatedWorkload, policy: str) -> int:
 
 
 class _CountedCaches:
-    """The caches of all nodes, to which batches are dealt in turn; counts their bytes."""
+    """The caches of all nodes, to which batches are dealt in turn, with counts of their bytes."""
 
     def __init__(self, workload: SimulatedWorkload, caches: list[Any], flows: NodeTraffic) -> None:
         self._workload = workload
@@ -85,15 +85,15 @@ class _CountedCaches:
     def serve(self, ids: Ints, values: Float) -> Any:
         """See `importance.Cache`."""
         nodes = self._workload.scenario.training.nodes
-        found = np.zeros(len(ids), bool)
+        is_hit = np.zeros(len(ids), bool)
         for node, cache in enumerate(self._caches):
-            found[node::nodes] = cache.serve(ids[node::nodes], values)
+            is_hit[node::nodes] = cache.serve(ids[node::nodes], values)
         size = self._workload.sizes[ids].reshape(-1, nodes)
-        local = np.where(found.reshape(-1, nodes), size, 0).sum(axis=0)
+        local = np.where(is_hit.reshape(-1, nodes), size, 0).sum(axis=0)
         need = size.sum(axis=0)
         self._flows.need[self._step] = need
         self._flows.ring[self._step] = need - local
         self._flows.tiers[0, self._step] = local
         self._flows.own[self._step] = local.sum()
         self._step += 1
-        return found
+        return is_hit

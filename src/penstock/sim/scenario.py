@@ -1,8 +1,8 @@
 """Scenarios: a cluster, a data set and a training run, from YAML, checked strictly.
 
-Sizes are MB (10^6 bytes) and rates MB/s. Tables of rates say what so many clients or threads read
-together. An unknown key, a key given twice, a missing or an impossible value is a UsageError that
-names file, key, value and remedy: nothing in a scenario is ignored.
+Sizes are MB (10^6 bytes) and rates MB/s. Tables of rates give the total rate by the number of
+clients or threads. An unknown key, a key given twice, a missing or an impossible value is a
+UsageError that names file, key, value and remedy: nothing in a scenario is ignored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Ordered = Literal[
 ]
 Drawn = Literal["by_value", "recent", "fixed"]
 Policy = Literal[Ordered, Drawn]
-"""What may be simulated; see docs/simulator.md."""
+"""Policies that can be simulated; see docs/simulator.md."""
 
 POLICIES: tuple[Policy, ...] = get_args(Ordered)
-"""Where each epoch uses every sample once, in an order that is known."""
+"""Policies for epochs that use every sample once, in an order that is known."""
 
 SAMPLED: tuple[Policy, ...] = ("naive", *get_args(Drawn))
-"""Where batches are drawn by importance, and nothing is known beforehand."""
+"""Policies for batches drawn by importance, when nothing is known beforehand."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -54,16 +54,17 @@ Table = Annotated[dict[Count, Amount], Field(min_length=1)]
 
 
 class StrictModel(BaseModel):
-    """A mapping of a scenario: every key is known, nothing is converted, nothing changes."""
+    """A mapping in a file: unknown keys are refused, values are not converted and do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class DataSpec(StrictModel):
-    """So many samples of normally distributed size, those of negative size drawn again.
+    """The data set: samples of normally distributed size; negative sizes are drawn again.
 
-    cache block:  samples that penstock reads and keeps together, neighbours in storage; see
-          `penstock.plan`. Other policies, and samples that nobody keeps, have cache blocks of one.
+    cache_block:  neighbouring samples in storage that penstock reads and keeps together; see
+                  `penstock.plan`. Other policies, and samples that no node keeps, have cache blocks
+                  of one sample.
     """
 
     samples: Count
@@ -73,11 +74,11 @@ class DataSpec(StrictModel):
 
 
 class TrainingSpec(StrictModel):
-    """One worker a node; the samples that do not fill a global batch are left out.
+    """The training: one worker a node; samples that do not fill a global batch are left out.
 
-    compute_mb_s:     of stored data that one node trains on.
-    preprocess_mb_s:  of stored data that one thread decodes and augments.
-    step_overhead_s:  of each step beside computing: a framework's, and that of waiting for others.
+    compute_mb_s:     rate of stored data at which one node trains.
+    preprocess_mb_s:  rate of stored data at which one thread decodes and augments.
+    step_overhead_s:  time of each step besides computing: the framework's, and waiting for others.
     seed:             of order, sizes and placement.
     """
 
@@ -91,7 +92,7 @@ class TrainingSpec(StrictModel):
 
 
 class EpochSampling(StrictModel):
-    """Every sample once an epoch, in an order that is known."""
+    """Sampling in epochs: every sample once, in an order that is known."""
 
     kind: Literal["epochs"] = "epochs"
 
@@ -114,7 +115,7 @@ Sampling = Annotated[EpochSampling | ImportanceSampling, Field(discriminator="ki
 
 
 class StorageSpec(StrictModel):
-    """The shared storage: what so many nodes read together, and each node's way to it."""
+    """The shared storage: total rate by the number of nodes, and the rate of a node's link to it."""
 
     link_mb_s: Amount
     read_mb_s: Table
@@ -129,19 +130,19 @@ class StagingSpec(StrictModel):
 
 
 class TierSpec(StagingSpec):
-    """What a node may keep samples in."""
+    """A tier in which a node may keep samples."""
 
     name: str
 
 
 class IdealSpec(StrictModel):
-    """Nothing limits but the nodes' own links."""
+    """A network that nothing limits except the nodes' own links."""
 
     kind: Literal["ideal"] = "ideal"
 
 
 class FatTreeSpec(StrictModel):
-    """See `network.FatTree`. Nodes fill one leaf after the other; storage hangs on the core."""
+    """A `network.FatTree`. Nodes fill one leaf after the other; storage is attached to the core."""
 
     kind: Literal["fat-tree"]
     leaf_nodes: Annotated[int, Field(ge=1, le=2**20)] = 32
@@ -169,7 +170,7 @@ class RoutedSpec(StrictModel):
 
 
 class DragonflySpec(RoutedSpec):
-    """See `routed.Dragonfly`."""
+    """A `routed.Dragonfly`."""
 
     kind: Literal["dragonfly"]
     group_switches: Annotated[int, Field(ge=1, le=1024)]
@@ -192,7 +193,7 @@ class DragonflySpec(RoutedSpec):
 
 
 class TorusSpec(RoutedSpec):
-    """See `routed.Torus`."""
+    """A `routed.Torus`."""
 
     kind: Literal["torus"]
     dims: Annotated[
@@ -212,10 +213,11 @@ Network = Annotated[
 
 
 class SystemSpec(StrictModel):
-    """The cluster, of nodes that are alike. tiers: the fastest first.
+    """The cluster, of equal nodes.
 
-    network_mb_s:  of each node's link to the others, each way.
-    network:       what lies between these links; see `contention`.
+    network_mb_s:  rate of each node's link to the others, each way.
+    network:       network between these links; see `contention`.
+    tiers:         tiers of each node, the fastest first.
     """
 
     network_mb_s: Amount
@@ -226,8 +228,10 @@ class SystemSpec(StrictModel):
 
 
 class Scenario(StrictModel):
-    """What is simulated. policies: those that are asked for; all that can run with this sampling,
-    if left out."""
+    """A cluster, a data set and a training run to simulate.
+
+    policies:  policies to simulate; by default all that can run with this sampling.
+    """
 
     name: str
     about: str = ""
@@ -268,7 +272,7 @@ class Scenario(StrictModel):
 
     @classmethod
     def of(cls, given: object, where: str) -> Scenario:
-        """The scenario of these values; `where` is what errors call it. Raises UsageError."""
+        """Make the scenario of these values; `where` is its name in errors. Raises UsageError."""
         try:
             return cls.model_validate(given)
         except pydantic.ValidationError as error:
@@ -278,23 +282,23 @@ class Scenario(StrictModel):
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return self.data.samples // self.training.global_batch
 
     @property
     def batch(self) -> int:
-        """Samples of a step on one node."""
+        """Number of samples of a step on one node."""
         return self.training.global_batch // self.training.nodes
 
 
 def list_scenarios() -> list[str]:
-    """The scenarios that come with penstock, by name."""
+    """List the names of the scenarios that come with penstock."""
     folder = resources.files(__package__) / "scenarios"
     return sorted(path.name[: -len(".yaml")] for path in folder.iterdir() if path.is_file())
 
 
 def load_scenario(source: str | Path) -> Scenario:
-    """The scenario of this name (see `list_scenarios`), or in this file.
+    """Load the scenario of this name (see `list_scenarios`), or in this file.
 
     A system may be written out, or be the name of one that comes with penstock. Raises UsageError.
     """
@@ -307,14 +311,14 @@ def load_scenario(source: str | Path) -> Scenario:
         return parse_scenario(text, str(path))
     if str(source) not in list_scenarios():
         raise UsageError(
-            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or the path "
-            "of a .yaml file"
+            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or "
+            "the path of a .yaml file"
         )
     return parse_scenario(_read_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
 
 
 def parse_scenario(text: str, where: str) -> Scenario:
-    """The scenario written in this YAML; `where` is what errors call it."""
+    """Parse the scenario written in this YAML; `where` is its name in errors."""
     given = _parse_mapping(text, where)
     system = given.get("system")
     if isinstance(system, str):
@@ -349,7 +353,7 @@ def _parse_mapping(text: str, where: str) -> dict[Any, Any]:
 
 
 def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """Refuses a key given twice, of which YAML would take the last."""
+    """Refuse a key given twice, of which YAML would take the last."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
@@ -367,7 +371,7 @@ def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 
 def explain_validation_error(where: str, error: Any, what: str = "a scenario") -> str:
-    """One of pydantic's errors, in our words; `what` the file is to be."""
+    """Explain one of pydantic's errors in plain words; `what` names the expected content."""
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)
     key = ".".join(

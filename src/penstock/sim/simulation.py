@@ -1,4 +1,4 @@
-"""One policy in one scenario, by either model."""
+"""Simulation of one policy in one scenario, by either model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .results import Result
 from .scenario import ImportanceSampling, Scenario
 
 Model = Literal["corrected", "parity"]
-"""Which simulator."""
+"""Model of the simulation."""
 
 
 def simulate(
     scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
 ) -> Result:
-    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run.
+    """Simulate one policy in one scenario. Raises UsageError, with the reason, if it cannot run.
 
-    value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
+    value: worth of samples, if `sampling` draws them by it; by default FedCaSe's.
     """
     if value is not None and not isinstance(scenario.sampling, ImportanceSampling):
         raise UsageError(

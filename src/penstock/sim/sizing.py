@@ -1,8 +1,8 @@
-"""Which cluster is the cheapest that is fast enough: a million sizes of a scenario. Pure.
+"""Sizing: the cheapest cluster that is fast enough, among a million sizes of a scenario. Pure.
 
-A grid of nodes, caches and storage bandwidths is worked out by `closed`: nothing is simulated,
-and all that is found says so. What the grid's axes mean is as in `sweep.varied`: the batch of a
-node stays, all tiers grow alike, and the storage's whole table is scaled.
+A grid of nodes, caches and storage bandwidths is computed by `closed`. Nothing is simulated, and
+all results say so. The grid's axes mean the same as in `sweep.varied`: the batch of a node stays,
+all tiers grow alike, and the storage's whole table is scaled.
 """
 
 from __future__ import annotations
@@ -29,22 +29,30 @@ FORMS: Mapping[str, Callable[[closed.Settings], closed.Forecast]] = {
     "staging": closed.from_storage,
     "lower_bound": closed.least,
 }
-"""Policies of which there is a closed form, by the simulator's names."""
+"""Policies that have a closed form, by the simulator's names."""
 
 Progress = Callable[[int, int], object]
-"""Told how many settings are done, and of how many; each counts once for each policy."""
+"""Function called with the number of settings that are done, and of all settings.
+
+Each setting counts once for each policy."""
 
 
 class Range(NamedTuple):
-    """From the least to the most, both above 0."""
+    """A range of values from the least to the most, both above 0."""
 
     least: float
     most: float
 
 
 class Prices(NamedTuple):
-    """In any currency: of a node without cache, of a GB of cache on one node, and of a GB/s of
-    storage. Where two settings cost the same, fewer nodes, then smaller caches are taken."""
+    """Prices in any currency.
+
+    node:          of a node without cache.
+    cache_gb:      of a GB of cache on one node.
+    storage_gb_s:  of a GB/s of storage.
+
+    If two settings cost the same, fewer nodes, then smaller caches are taken.
+    """
 
     node: float = 1.0
     cache_gb: float = 0.0
@@ -56,12 +64,12 @@ _prices = Prices()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SizingGrid:
-    """What is worked out: every combination; ascending each.
+    """Settings to be computed: every combination of three axes, each ascending.
 
     nodes:         int64.
     cache_mb:      of a node, all tiers together, float64; the first is 0, no cache.
-    storage_mb_s:  that storage gives to the *scenario's* nodes together, float64; with others, in
-                   the proportion of its table.
+    storage_mb_s:  total rate of storage for the *scenario's* number of nodes, float64; for other
+                   numbers it changes in the proportion of the scenario's table.
     """
 
     nodes: Int
@@ -70,7 +78,7 @@ class SizingGrid:
 
     @property
     def settings(self) -> int:
-        """How many combinations."""
+        """Number of combinations."""
         return len(self.nodes) * len(self.cache_mb) * len(self.storage_mb_s)
 
 
@@ -98,11 +106,12 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sizing:
-    """What was found. epoch_s: that a later epoch may take.
+    """Cheapest settings of a grid.
 
-    choices:  by policy, None where no setting is fast enough.
+    epoch_s:  time that a later epoch may take.
+    choices:  by policy, None if no setting is fast enough.
     least:    by policy, the least cost with each number of nodes, infinite for none.
-    form:     how all this came about: not by a simulation.
+    form:     method by which all this was computed: not a simulation.
     """
 
     grid: SizingGrid
@@ -121,8 +130,9 @@ def grid_of(
     cache_mb: Range | None = None,
     storage_mb_s: Range | None = None,
 ) -> SizingGrid:
-    """About so many settings, at most, spread evenly over the logarithm of each range. Raises
-    UsageError for impossible ranges.
+    """Make a grid of at most about `settings` settings, spread evenly over logarithms of ranges.
+
+    Raises UsageError for impossible ranges.
 
     By default nodes and storage go from an eighth to eight times the scenario's own, and caches
     from an eighth of what the most nodes need to hold the data together to all data on each node.
@@ -159,8 +169,8 @@ def grid_of(
 
 
 def _space_logarithmically(over: Range, count: int) -> Float:
-    found: Float = np.unique(np.geomspace(over.least, over.most, count))
-    return found
+    values: Float = np.unique(np.geomspace(over.least, over.most, count))
+    return values
 
 
 def sized(
@@ -173,13 +183,13 @@ def sized(
     seen: Callable[[NodeSettings], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
-    """The cheapest setting of the grid whose epochs, after the first, take at most `epoch_s`.
+    """Find the cheapest setting of the grid whose epochs, after the first, take `epoch_s` at most.
 
-    seen:  is handed each block of the grid, once.
+    seen:  function called once with the settings of each number of nodes.
     """
     if not 0 < epoch_s < np.inf:
         raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
-    if not all(0 <= each < np.inf for each in prices):
+    if not all(0 <= price < np.inf for price in prices):
         raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
     choices: dict[str, Choice | None] = dict.fromkeys(policies)
     least = {policy: np.full(len(grid.nodes), np.inf) for policy in policies}
@@ -231,7 +241,7 @@ def _iterate_nodes(
 def make_settings(
     scenario: Scenario, nodes: int, cache_mb: Float, storage_mb_s: Float
 ) -> closed.Settings:
-    """The scenario with other sizes, in the words of `closed`; see `SizingGrid` for the units."""
+    """Make the settings of `closed` for other sizes of a scenario; units as in `SizingGrid`."""
     training, system = scenario.training, scenario.system
     samples = scenario.steps * training.global_batch
     mean_mb = sweep.data_mb(scenario) / scenario.data.samples
@@ -263,7 +273,7 @@ def make_settings(
 
 
 def _check_closed_form(scenario: Scenario) -> None:
-    """UsageError for what the closed forms know nothing of."""
+    """Raise UsageError if the scenario has parts that the closed forms do not model."""
     unknown = {
         "sampling": not isinstance(scenario.sampling, EpochSampling),
         "system.network": not isinstance(scenario.system.network, IdealSpec),
@@ -271,5 +281,5 @@ def _check_closed_form(scenario: Scenario) -> None:
     if any(unknown.values()):
         raise UsageError(
             f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the closed forms know nothing of: leave it out, or simulate"
+            "the closed forms do not model: leave it out, or simulate"
         )
