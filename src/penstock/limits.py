@@ -323,7 +323,7 @@ broker_retry_s = 2.0
 grant_wait_s = 1.0
 """Time for which a transfer waits for its first grant: a running broker answers at once."""
 lease_readahead_s = 2.0
-"""Largest read-ahead of a loader with a lease, in seconds of its leased rate. More would only hold back
-other loaders that wait for the rate."""
+"""Largest read-ahead of a loader with a lease, in seconds of its leased rate. More would only hold
+back other loaders that wait for the rate."""
 lease_readahead_bytes_min = 1 * MIB
 """Least read-ahead of a loader with a lease."""

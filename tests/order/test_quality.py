@@ -136,7 +136,7 @@ def test_label_mix_by_definition(counts: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(("cache_block", "even"), [(1, True), (256, False)])
 def test_label_mix_of_data_sorted_by_class(cache_block: int, even: bool) -> None:
-    """Nodes that keep single samples have a mix of chance, those that keep large cache blocks have not."""
+    """Nodes that keep single samples have a random mix; nodes with large cache blocks do not."""
     labels = np.arange(64_000) // 640
     placement = Placement(
         64_000, (64_000 // cache_block // 8,) * 8, seed=2, cache_block=cache_block

@@ -444,8 +444,9 @@ def test_more_cache_takes_no_longer(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_reads_less(policy: str) -> None:
-    """More cache never means more bytes from storage; with cache blocks of one, for of larger ones some
-    samples may never be used."""
+    """More cache never means more bytes from storage.
+
+    Cache blocks have one sample here, because some samples of larger ones may never be used."""
     for seed in SEEDS:
         found = []
         both = [scenario_of(seed, system__tiers__0__capacity_mb=factor) for factor in (0.3, 1.0)]

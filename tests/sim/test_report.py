@@ -297,7 +297,7 @@ def test_a_sweep_is_the_simulations_by_hand():
 
 @pytest.mark.parametrize("key", sweep.KEYS)
 def test_varied_changes_one_thing(key):
-    """A scenario varied to its own value is itself; another value is what `own_value` reads back."""
+    """A scenario varied to its own value is itself; `own_value` reads another value back."""
     scenario = small()
     assert sweep.varied(scenario, key, sweep.own_value(scenario, key)) == scenario
     for value in sweep.points(scenario, key):

@@ -416,7 +416,7 @@ def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) 
 
 def test_a_plan_as_simulated() -> None:
     """The closed form of the scenario as it is comes near to what is simulated; the caches that
-    `closed.cheapest` says are needed are no larger than the grid's."""
+    `closed.find_cheapest` says are needed are no larger than the grid's."""
     scenario = load_scenario("s1")
     own = sweep.own_value(scenario, "bandwidth")
     one = sizing.SizingGrid(np.array([4]), np.array([sweep.cached_mb(scenario)]), np.array([own]))

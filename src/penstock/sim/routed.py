@@ -1,12 +1,12 @@
 """Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
 
-In a `RoutedNetwork` network all flows keep their proportion: the whole traffic is slowed by one factor, so
+In a `RoutedNetwork` all flows keep their proportion: the whole traffic is slowed by one factor, so
 that a flow that meets no congestion waits for those that do, as the ranks of a synchronous job do.
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
 Principles and Practices of Interconnection Networks, chapters 3, 5 and 9. That UGAL's throughput
-can be had from a linear program: Mollah et al., ACM TOPC 6(2), 2019; their programs are not public,
-and the one here is a reconstruction.
+can be computed by a linear program: Mollah et al., ACM TOPC 6(2), 2019. Their programs are not
+public, and the one here is a reconstruction.
 """
 
 from __future__ import annotations

@@ -38,8 +38,11 @@ CACHES: dict[str, type[ValueCache] | type[RecentCache] | type[FirstSeenCache]] =
 def sample_traffic(
     workload: SimulatedWorkload, sampling: ImportanceSampling, policy: str, value: Value
 ) -> tuple[NodeTraffic, dict[str, Any]]:
-    """The bytes of a policy, and notes: `hits`, the share of samples that needed no storage, and
-    `effective`, see `importance.Outcome`. O(samples) for each step."""
+    """Trace the bytes of a policy. O(samples) for each step.
+
+    Also returns notes: `hits`, the share of samples that needed no storage, and `effective`, see
+    `importance.ReplayOutcome`.
+    """
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps
     caches = (
@@ -83,7 +86,7 @@ class _CountedCaches:
         self._step = 0
 
     def serve(self, ids: Ints, values: Float) -> Any:
-        """See `importance.Cache`."""
+        """See `importance.SampleCache`."""
         nodes = self._workload.scenario.training.nodes
         is_hit = np.zeros(len(ids), bool)
         for node, cache in enumerate(self._caches):

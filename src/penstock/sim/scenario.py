@@ -98,12 +98,13 @@ class EpochSampling(StrictModel):
 
 
 class ImportanceSampling(StrictModel):
-    """Batches are drawn by what samples are worth, with replacement; see `importance.drawn`. An
-    epoch is as many steps as it would be.
+    """Sampling by value, with replacement; see `importance.draw_batches`.
+
+    An epoch has as many steps as it would have in `EpochSampling`.
 
     floor:  added to the value of each sample.
-    decay:  of losses, which a simulation has none of: after k uses, of sample i from 0 on, the loss
-            is 1/(i + 1)/(k + 1)^decay.
+    decay:  exponent of the assumed losses, because a simulation has none: after k uses of sample i,
+            counted from 0, the loss is 1/(i + 1)/(k + 1)^decay.
     """
 
     kind: Literal["importance"]
@@ -115,7 +116,7 @@ Sampling = Annotated[EpochSampling | ImportanceSampling, Field(discriminator="ki
 
 
 class StorageSpec(StrictModel):
-    """The shared storage: total rate by the number of nodes, and the rate of a node's link to it."""
+    """The shared storage: total rate by the number of nodes, and the rate of a node's link."""
 
     link_mb_s: Amount
     read_mb_s: Table
@@ -150,7 +151,7 @@ class FatTreeSpec(StrictModel):
 
 
 class RoutedSpec(StrictModel):
-    """See `routed.Routed`.
+    """A `routed.RoutedNetwork`.
 
     link_mb_s:     of a link between switches, each way.
     switch_nodes:  terminals of a switch; each holds a node, or a gateway.
