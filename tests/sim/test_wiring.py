@@ -278,7 +278,7 @@ def test_who_needs_an_order_says_so() -> None:
             simulate(load_scenario("s1"), policy)
     with pytest.raises(UsageError, match="value is given, and s1 draws nothing"):
         simulate(load_scenario("s1"), "penstock", value=level)
-    with pytest.raises(UsageError, match="value gave the shape"):
+    with pytest.raises(UsageError, match="value returned the shape"):
         simulate(sampled, "recent", value=lambda history: np.ones(3))
 
 
@@ -350,7 +350,7 @@ def test_parity_knows_none_of_it() -> None:
         scenario = changed(load_scenario("s1"), **parts)
         found = sweep.run_simulation(sweep.SimulationRun(scenario, "naive", "parity"))
         assert isinstance(found, sweep.Refusal)
-        assert f"{key}, which the published simulator knows nothing of" in found.reason
+        assert f"{key}, which the published simulator does not support" in found.reason
 
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ def test_plan_prints_and_writes(
         (("s1", "--settings", "1"), "settings is 1"),
         (("s1", "--epoch-s", "nan"), "epoch_s is nan"),
         (("s1", "--csv", "no/a.csv"), "there is no folder no"),
-        (("importance",), "importance has sampling, which the closed forms know nothing of"),
+        (("importance",), "importance has sampling, which the closed forms do not model"),
     ],
 )
 def test_bad_plans_are_one_message(
