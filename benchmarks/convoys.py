@@ -1,6 +1,6 @@
 """python -m benchmarks.convoys: ranks that read sorted steps from targets that serve one at a time.
 
-The reads are those of `plan_window`, of an exact order over files that lie on several targets; a
+The reads are those of `plan_steps`, of an exact order over files that lie on several targets; a
 target serves one read after the other, for an exponential time, as they come; each rank has some
 in flight. All begin a step together and wait for each other at its end. Ascending, from each
 rank's place on (as planned), and by the slots of `stagger`, which knows all ranks' reads; beside
@@ -21,7 +21,7 @@ from penstock.extent import Files
 from penstock.index.layout import Fixed
 from penstock.index.table import Field, Index
 from penstock.order.order import Order
-from penstock.plan.steps import Steps, plan_window
+from penstock.plan.steps import Steps, plan_steps
 from penstock.sharing.schedule import stagger
 
 from . import __main__ as command
@@ -59,7 +59,7 @@ def planned(index: Index, ranks: int, step: int, seed: int) -> list[np.ndarray]:
     order = Order(index.count, seed)
     found = []
     for rank in range(ranks):
-        (group,) = plan_window(index, order, steps, rank, step, step + 1, 0)
+        (group,) = plan_steps(index, order, steps, rank, step, step + 1, 0)
         requests = group.steps[0].requests
         found.append(requests.file[requests.runs[:-1]].astype(np.int64))
     return found

@@ -31,7 +31,7 @@ def rows(path: Path, record_bytes: int, repeats: int) -> tuple[list[Row], dict[s
 def planners(path: Path, record_bytes: int) -> dict[str, Callable[[], int]]:
     """Functions that plan one epoch and return its number of samples."""
     import penstock
-    from penstock.plan.steps import Steps, plan_window
+    from penstock.plan.steps import Steps, plan_steps
 
     index = penstock.open(path, record_bytes=record_bytes).index
     count: int = index.count
@@ -42,7 +42,7 @@ def planners(path: Path, record_bytes: int) -> dict[str, Callable[[], int]]:
         def epoch() -> int:
             for first in range(0, len(steps), window):
                 last = min(first + window, len(steps))
-                plan_window(index, order, steps, 0, first, last, gap_bytes)
+                plan_steps(index, order, steps, 0, first, last, gap_bytes)
             return count
 
         return epoch

@@ -25,9 +25,9 @@ import numpy as np
 
 from penstock.engine.probe import measure_copying
 from penstock.limits import cache_block_bytes_default
-from penstock.sim.calibrate import Calibration, Measured, calibrate, resized
+from penstock.sim.calibrate import Calibration, Measured, calibrate, resize
 from penstock.sim.corrected import simulate
-from penstock.sim.record import merged, parse_rank
+from penstock.sim.record import merge_ranks, parse_rank
 from penstock.sim.scenario import Policy
 
 from . import emulation
@@ -136,7 +136,7 @@ def predicted(bench: Bench, found: Calibration, job: Job) -> list[float]:
     """Seconds of its first epoch, and of each one after it."""
     training = found.scenario.training
     step_s = found.scenario.batch * found.scenario.data.mean_mb / training.compute_mb_s
-    scenario = resized(
+    scenario = resize(
         found.scenario,
         nodes=job.hosts,
         ram_mb=bench.cache_bytes(job) / 1e6,
@@ -171,7 +171,7 @@ def measure(bench: Bench, record: Record, count: int) -> None:
     ran = min(recorded, key=lambda turn: sum(turn.seconds))
     names = [f"rank {rank}" for rank in range(RECORDED.world)]
     ranks = [parse_rank(each, name) for each, name in zip(ran.records, names, strict=True)]
-    found = calibrate(merged(list(zip(names, ranks, strict=True))), measured)
+    found = calibrate(merge_ranks(list(zip(names, ranks, strict=True))), measured)
     say(found.yaml())
     record.raw["calibration"] = {
         "devices": measured._asdict(),

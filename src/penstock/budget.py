@@ -1,6 +1,6 @@
-"""What a loader may use: the only knob for speed, never for content.
+"""The budget of a loader: resources that it may use. It affects speed, never content.
 
-Two loaders that differ in nothing but their budgets give the same batches in the same order.
+Two loaders that differ only in their budgets give the same batches in the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from . import limits
 from .errors import UsageError
 
 FastPath = Literal["required", "auto", "off"]
-"""Whether a fast path must be used, may be used where it helps, or must not be used."""
+"""Use of a fast path: it must be used, may be used if it helps, or must not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,9 @@ class Budget:
     readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
                       always allowed.
     io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
-                      chosen; what a ring refuses while running is still read by it, not lost.
-    direct:           O_DIRECT, which passes the page cache by.
+                      chosen at the start; a read that a ring refuses while running still uses it,
+                      so that it is not lost.
+    direct:           O_DIRECT, which bypasses the page cache.
     """
 
     threads: int | None = None
@@ -93,5 +94,5 @@ class Budget:
             )
 
     def replace(self, **changes: Any) -> Budget:
-        """A copy with the given fields changed, checked again."""
+        """Return a copy with these fields changed, checked again."""
         return replace(self, **changes)

@@ -1,4 +1,4 @@
-"""Time as a value: what waits asks a clock, so that tests and the simulator can jump.
+"""Clocks: code that waits asks one, so that tests and the simulator can jump in time.
 
 All times are integer nanoseconds.
 """
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class JumpingClock:
-    """A clock that arrives at once wherever somebody waits for: waiting takes no time."""
+    """A clock that jumps to the time that is waited for: waiting takes no time."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns

@@ -15,7 +15,8 @@
     ├── LimitError(MemoryError)             a limit was reached: raise it, or ask for less
     └── StateError(ValueError)              a saved state does not fit: cannot continue
 
-An assertion is a defect of penstock; every exception above is the world's or the caller's.
+A failed assertion is a defect of penstock. Each exception above has a cause outside penstock: the
+caller, the data, the storage or the machine.
 Each message says what happened, where, the value, and what to do.
 """
 
@@ -44,52 +45,52 @@ class PenstockError(Exception):
 
 
 class UsageError(PenstockError, ValueError):
-    """The call is wrong; the message says which argument and what would be accepted."""
+    """A wrong call; the message names the argument and the values that would be accepted."""
 
 
 class ForkError(UsageError, RuntimeError):
-    """A loader or engine was used in a process forked after its threads had started."""
+    """Use of a loader or engine in a process forked after its threads had started."""
 
 
 class CollateError(UsageError, RuntimeError):
-    """Decoded samples differ in structure, shape or dtype; torch raises RuntimeError here too."""
+    """Decoded samples of different structure, shape or dtype; torch raises RuntimeError too."""
 
 
 class DataError(PenstockError):
-    """The data is not what it should be; the message names file, offset and sample."""
+    """Wrong data; the message names file, offset and sample."""
 
 
 class FormatError(DataError, ValueError):
-    """A file is not of the format, dtype or size that it was opened as."""
+    """A file of another format, dtype or size than it was opened as."""
 
 
 class MissingError(DataError, FileNotFoundError):
-    """A file or folder that was named is not there."""
+    """A named file or folder that does not exist."""
 
 
 class SidecarError(DataError, ValueError):
-    """A saved index is truncated, corrupt, of another version, or of other data."""
+    """A saved index that is truncated, corrupt, of another version, or of other data."""
 
 
 class ChangedError(DataError, OSError):
-    """A file changed, shrank or vanished after it was indexed."""
+    """A file that changed, shrank or vanished after it was indexed."""
 
 
 class StorageError(PenstockError, OSError):
-    """The operating system reported a failed read; `errno` is set."""
+    """A failed read, as the operating system reported it; `errno` is set."""
 
 
 class StalledError(StorageError, TimeoutError):
-    """What was asked for is still under way after the time that was given; it may end well yet."""
+    """A request still in flight after the time allowed for it; it may still succeed."""
 
 
 class LimitError(PenstockError, MemoryError):
-    """A limit named in `penstock.limits` or in the budget was reached."""
+    """A reached limit, named in `penstock.limits` or in the budget."""
 
 
 class StateError(PenstockError, ValueError):
-    """A saved state belongs to other data, another seed or another geometry."""
+    """A saved state of other data, another seed or another geometry."""
 
 
 class WorkerError(PenstockError, RuntimeError):
-    """A worker process was killed or ended by itself, or a batch did not come in time."""
+    """A worker process that was killed or ended by itself, or a batch that did not come in time."""

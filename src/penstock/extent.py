@@ -1,4 +1,4 @@
-"""Extents and requests: arrays that say which bytes, and where they go.
+"""Extents and requests: arrays of byte ranges in files, and of their destinations.
 
 An extent is `(file, offset, length)`. Requests are extents with a destination, grouped into
 runs; a run is read by one operation. All functions are pure and vectorised.
@@ -22,7 +22,7 @@ FileIds = npt.NDArray[np.uint32]
 
 
 class Extents(NamedTuple):
-    """n byte ranges. `file` uint32, `offset` and `length` int64, each of shape (n,)."""
+    """Byte ranges. `file` uint32, `offset` and `length` int64, each of shape (n,)."""
 
     file: FileIds
     offset: Int
@@ -30,10 +30,10 @@ class Extents(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """n extents with destinations, in m runs.
+    """Extents with destinations, in runs: n extents in m runs.
 
     file, offset, length: the extents, as in `Extents`.
-    buffer:  uint32 (n,), which of the buffers given to `submit` receives the bytes.
+    buffer:  uint32 (n,), number of the buffer given to `submit` that receives the bytes.
     target:  int64 (n,), byte offset in that buffer.
     runs:    int64 (m+1,), run j holds the extents runs[j]:runs[j+1]; within a run all extents are
              of one file, in ascending offset and without overlap.
@@ -48,9 +48,10 @@ class Requests(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """n extents with destinations, not yet grouped into runs.
+    """Extents with destinations, not yet grouped into runs: n extents.
 
-    part:    uint32 (n,), the destination's buffer; with `merge` also when it is wanted (ascending).
+    part:    uint32 (n,), the destination's buffer; with `merge` also the sequence in which the
+             extents are wanted (ascending).
     target:  int64 (n,), byte offset in that buffer.
     """
 
@@ -62,14 +63,14 @@ class Placed(NamedTuple):
 
 
 def interleave(placed: Sequence[Placed]) -> Placed:
-    """The extents of several fields of the same samples, brought together sample by sample."""
+    """Interleave the extents of several fields of the same samples, sample by sample."""
     if len(placed) == 1:
         return placed[0]
     return Placed(*(np.stack(columns, axis=1).reshape(-1) for columns in zip(*placed, strict=True)))
 
 
 def separate(placed: Placed, bounds: Int) -> list[Requests]:
-    """One run for each extent, in the order given; part k is the extents bounds[k]:bounds[k+1].
+    """Make one run of each extent, in the given order; part k is extents bounds[k]:bounds[k+1].
 
     Each part has one buffer of its own, so buffer numbers are 0.
     """
@@ -94,23 +95,27 @@ def merge(
     Neighbours in one file with at most `gap_bytes` between them share a run, up to
     limits.run_bytes_max and limits.run_extents_max. A run belongs to the earliest part that wants
     one of its extents, so part k is complete once the requests 0..k are. Returns one `Requests`
-    for each of the `parts`, its runs in ascending file and offset; from one of all runs on, and
-    then those before it, where `begin` says from which of how many.
+    for each of the `parts`, its runs in ascending file and offset.
+
+    begin:  function from the number of all runs to the one to begin with. Runs then go from that
+            one on, and the runs before it come last.
     """
     if len(placed.file) == 0:
         return separate(placed, np.zeros(parts + 1, np.int64))
     count = len(placed.file)
-    order = _storage_order(placed)
-    starts = _run_starts(placed.file[order], placed.offset[order], placed.length[order], gap_bytes)
+    order = _sort_by_storage(placed)
+    starts = _find_run_starts(
+        placed.file[order], placed.offset[order], placed.length[order], gap_bytes
+    )
     first = 0 if begin is None else begin(len(starts))
     wanted = placed.part[order]
     if len(starts) == count:  # nothing to merge: runs are extents
-        order = order[_by_part(wanted, first)]
+        order = order[_sort_by_part(wanted, first)]
         edges = np.arange(count + 1, dtype=np.int64)
         per_part = np.bincount(wanted, minlength=parts)
     else:
         wanted = np.minimum.reduceat(wanted, starts)
-        by_part = _by_part(wanted, first)
+        by_part = _sort_by_part(wanted, first)
         sizes = np.diff(starts, append=count)[by_part]
         edges = np.concatenate([[0], np.cumsum(sizes)])
         # Move whole runs: each extent by as much as its run.
@@ -136,18 +141,20 @@ def merge(
     return requests
 
 
-def _by_part(wanted: FileIds, first: int) -> npt.NDArray[np.intp]:
-    """Runs by part, otherwise as they are from `first` on, and those before it at the end; numpy
-    sorts 16-bit keys many times faster."""
+def _sort_by_part(wanted: FileIds, first: int) -> npt.NDArray[np.intp]:
+    """Sort runs by part; within a part from run `first` on, and those before it at the end."""
+    # numpy sorts 16-bit keys many times faster.
     small = wanted.astype(np.uint16) if int(wanted.max()) < 1 << 16 else wanted
     if first == 0:
         return np.argsort(small, kind="stable")
     return (np.argsort(np.roll(small, -first), kind="stable") + first) % len(small)
 
 
-def _storage_order(placed: Placed) -> npt.NDArray[np.intp]:
-    """Ascending file and offset; one key where both fit in 63 bits, which sorts several times
-    faster than two."""
+def _sort_by_storage(placed: Placed) -> npt.NDArray[np.intp]:
+    """Sort by ascending file and offset.
+
+    Both are one key if they fit into 63 bits, which sorts several times faster than two keys.
+    """
     file, offset = placed.file, placed.offset
     files = int(file.max())
     if files == 0:
@@ -158,8 +165,10 @@ def _storage_order(placed: Placed) -> npt.NDArray[np.intp]:
     return np.lexsort((offset, file))
 
 
-def _run_starts(file: FileIds, offset: Int, length: Int, gap_bytes: int) -> npt.NDArray[np.intp]:
-    """Where runs begin among sorted extents."""
+def _find_run_starts(
+    file: FileIds, offset: Int, length: Int, gap_bytes: int
+) -> npt.NDArray[np.intp]:
+    """Find the starts of runs among sorted extents."""
     end = offset + length
     # As unsigned numbers overlaps, which cannot share a read, are the largest gaps.
     split = (offset[1:] - end[:-1]).view(np.uint64) > gap_bytes
@@ -182,7 +191,7 @@ def _run_starts(file: FileIds, offset: Int, length: Int, gap_bytes: int) -> npt.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """Many names in one blob, so that a million of them cost no objects.
+    """A list of names in one blob, so that a million of them cost no objects.
 
     text:  uint8, all names joined without separators. Bytes that are no UTF-8 are kept: they come
            out as `os.fsdecode` gives them, and `os.fsencode` gives them back.
@@ -201,7 +210,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Sequence[str | bytes]) -> Names:
-        """The blob of these names."""
+        """Make the blob of these names."""
         encoded = [os.fsencode(name) for name in names]
         ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
@@ -231,30 +240,30 @@ class Files:
         return len(self.ends)
 
     def name(self, file: int) -> str:
-        """The path of a file, relative to the root."""
+        """Return the path of a file, relative to the root."""
         start = int(self.ends[file - 1]) if file else 0
         return os.fsdecode(self.names[start : int(self.ends[file])].tobytes())
 
     def path(self, file: int) -> str:
-        """The path of a file, with the root."""
+        """Return the path of a file, with the root."""
         return os.path.join(self.root, self.name(file))
 
     @classmethod
     def of(cls, root: str, names: Sequence[str], size: Int, mtime_ns: Int) -> Files:
-        """The table of the given relative paths."""
+        """Make the table of these relative paths."""
         encoded = [os.fsencode(name) for name in names]
         ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         return cls(root, np.frombuffer(b"".join(encoded), np.uint8), ends, size, mtime_ns)
 
 
 def unseen(root: str, names: Sequence[str]) -> Files:
-    """A table of files whose sizes and times are not known yet."""
+    """Make a table of files whose sizes and times are not known yet."""
     unknown = np.full(len(names), -1, np.int64)
     return Files.of(root, names, unknown, unknown)
 
 
 def joined(first: Files, second: Files) -> Files:
-    """One table of the files of two, which lie below the same root."""
+    """Join two tables of files below the same root."""
     assert first.root == second.root
     return Files(
         first.root,

@@ -25,8 +25,8 @@ def hand_out(
         if name not in home and name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(f".{home.get(name, name)}", package)
-        found = module if name in modules else getattr(module, name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = module if name in modules else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return sorted(home), find

@@ -1,4 +1,4 @@
-"""Every bound of the library, in one place. Units come last in each name.
+"""Bounds and defaults of the whole library, in one place. Units come last in each name.
 
 The engine's own bounds have a twin in `cpp/ground/limits.hpp`; a test compares the two.
 """
@@ -14,11 +14,11 @@ order_count_max = 1 << 62
 mixture_slots = 4096
 """Slots of a mixture's period: weights are rounded to 1/4096 of all."""
 shuffle_pairs = 1024
-"""Pairs of epochs that the quality of a shuffle is estimated from, by looking at"""
+"""Pairs of epochs from which the quality of a shuffle is estimated."""
 shuffle_runs = 8
-"""runs of"""
+"""Runs of neighbouring samples that the estimate looks at."""
 shuffle_run_samples = 128
-"""samples that lie together in storage: 0.4 s in all."""
+"""Samples of one such run, which lie together in storage. An estimate takes 0.4 s."""
 
 # -- index -----------------------------------------------------------------------------------
 sidecar_bytes_verified_max = 256 * MIB
@@ -27,12 +27,12 @@ sidecar_bytes_verified_max = 256 * MIB
 scan_threads = 16
 """Threads that list folders and stat files: on shared storage each answer is a round trip."""
 header_bytes_max = 1 * MIB
-"""Longest header of a container that is parsed; a longer one is taken for damage."""
+"""Longest header of a container that is parsed; a longer one is treated as damage."""
 
 apart_silent_s = 120
-"""How long a library in another process may work on a file without reading any of it."""
+"""Longest time that a library in another process may work on a file without reading any of it."""
 apart_memory_fraction = 0.25
-"""Of the machine's memory: what that process may allocate; beyond it, the file is damaged."""
+"""Part of the machine's memory that that process may allocate; beyond it, the file is damaged."""
 
 # -- codecs ----------------------------------------------------------------------------------
 decoded_chunks_bytes_max = 256 * MIB
@@ -58,8 +58,8 @@ gap_bytes_default = 16 * 1024
 threads_max = 256
 """Most threads of one engine."""
 remote_threads = 64
-"""Reads in flight from storage that is not local, unless the budget says: a read takes about 0.5 ms
-there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
+"""Reads in flight from storage that is not local, unless the budget gives a number. A read takes
+about 0.5 ms there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
 open_files_max = 4096
 """Files an engine keeps open; a dataset of more files opens each file for each read."""
 replay_threads_max = 1024
@@ -75,27 +75,30 @@ object_requests_default = 64
 object_requests_max = 1024
 """Most requests in flight; each has a thread, which waits."""
 object_gap_bytes = 256 * 1024
-"""Unwanted bytes between two wanted extents of an object that are cheaper to read than to ask
-again for. A request waits 20 ms, but 64 wait at once: it costs 0.3 ms, in which all of them share
-what the link brings, 40 KB on 1 Gbit/s and 400 KB on 10 (docs/objects.md)."""
+"""Unwanted bytes between two wanted extents of an object that are cheaper to read than a second
+request. A request waits 20 ms, but 64 wait at once, so it costs 0.3 ms. In that time the link
+brings 40 KB at 1 Gbit/s and 400 KB at 10 Gbit/s, shared by all requests (docs/objects.md)."""
 object_inflight_bytes = 128 * MIB
-"""Bytes of answers on their way, beyond which a request waits, whatever their number."""
+"""Bytes of answers in flight beyond which a request waits, whatever their number."""
 object_connect_s = 5
+"""Longest time that a connection may take to be made."""
 object_stall_s = 10
-"""How long a connection may take to be made, and an answer to make progress."""
+"""Longest time that an answer may make no progress."""
 object_deadline_s = 60
-"""How long a read is retried before it fails with ETIMEDOUT."""
+"""Time for which a read is retried before it fails with ETIMEDOUT."""
 object_listing_deadline_s = 30
-"""The same while data is opened, when a wrong name or endpoint should be seen soon."""
+"""Time for which a request is retried while data is opened; shorter, so that a wrong name or
+endpoint is seen soon."""
 object_pause_s = 0.05
+"""Pause before the first retry; each pause is a random part of twice the one before."""
 object_pause_s_max = 5.0
-"""Before the first retry, and at most; each is a random part of twice the one before."""
+"""Longest pause between retries."""
 object_part_bytes = 8 * MIB
-"""Of an object that is written in parts: each is in memory while it is sent."""
+"""Size of the parts in which an object is written; each is in memory while it is sent."""
 object_parts = 8
-"""Parts of an object on their way at once."""
+"""Parts of an object in flight at once."""
 object_parts_max = 9_000
-"""Services take up to 10,000 parts; those of a larger object are larger."""
+"""Most parts of an object. Services take up to 10,000; a larger object gets larger parts."""
 
 # -- peers -----------------------------------------------------------------------------------
 peer_keys_max = 1 << 16
@@ -103,86 +106,91 @@ peer_keys_max = 1 << 16
 peer_fetch_bytes = 8 * MIB
 """Bytes that one fetch asks for, unless one sample is larger: a step may ask for more than one."""
 peer_piece_bytes = 1 * MIB
-"""Answers travel in messages of this size, so that neither side holds more of one than it needs."""
+"""Size of the messages that answers are cut into, so that neither side holds more than it needs."""
 peer_join_bytes = 64 * 1024
 """Parts of an answer below this are joined by copying: a message of its own costs more."""
 peer_inflight_bytes = 32 * MIB
+"""Bytes requested from one node beyond which fetches wait; a larger fetch goes alone. 32 MiB are
+25 ms of a link of 10 Gbit/s."""
 peer_inflight_fetches = 32
-"""What a node has asked another one for, beyond which fetches wait; a larger one goes alone. 32 MiB
-are 25 ms of a link of 10 Gbit/s."""
+"""Fetches requested from one node beyond which further ones wait."""
 peer_messages_max = 64
 """Messages to or from one node in a queue: the pieces of so many bytes and fetches."""
 peer_unanswered_max = 4 * peer_inflight_fetches
-"""Requests of one node that wait for their answers; further ones are refused. More than are in
-flight, because who asked may have given up on some."""
+"""Requests of one node that wait for their answers; further ones are refused. There may be more
+than are in flight, because the other node may have given up on some."""
 peer_length_max = 1 << 46
-"""Most bytes that another node may expect of one key; more is taken for damage."""
+"""Most bytes that another node may expect of one key; more is treated as damage."""
 peer_io_threads = 2
-"""Threads that encrypt, decrypt and send: each does a connection's 500 MB/s or so."""
+"""Threads that encrypt, decrypt and send: each handles about 500 MB/s of a connection."""
 peer_sockets_max = 1 << 14
-"""Three for each node that is asked."""
+"""Most sockets of a peer: three for each node that it asks."""
 peer_timeout_s = 10.0
-"""How long a fetch may take, from submit on."""
+"""Longest time that a fetch may take from submit on."""
 peer_connect_s = 3.0
-"""How long a connection may take to be made,"""
+"""Longest time that a connection may take to be made."""
 peer_handshake_s = 10.0
-"""and until both sides know each other: the other node answers in its loop."""
+"""Longest time until both sides have authenticated: the other node answers in its loop."""
 peer_heartbeat_s = 1.0
+"""Interval at which a silent connection is probed."""
 peer_silent_s = 3.0
-"""How often a silent connection is tried, and how long it may stay silent before it is given up."""
+"""Longest time that a connection may stay silent before it is closed."""
 peer_pause_s = 1.0
-"""How long a node that is gone is not asked again: fetches fail at once meanwhile."""
+"""Time for which a lost node is not asked again: fetches from it fail at once meanwhile."""
 peer_retry_s = 0.005
-"""How often an answer is tried to be sent on to a node whose queue was full."""
+"""Interval at which sending an answer is retried to a node whose queue was full."""
 peer_round_messages = 256
-"""Messages taken from one socket before the others have their turn."""
+"""Messages taken from one socket before the other sockets have their turn."""
 peer_nap_s = 0.002
-"""Most that a peer over MPI sleeps between looks, and as much later it may see a message: it sleeps
+"""Longest sleep of a peer over MPI between polls, and so the longest delay of a message. It sleeps
 an eighth of the time that nothing has happened. With 2 ms it takes 2 % of a processor when idle."""
 peer_leave_s = 1.0
-"""How long a peer over MPI that is closed waits for the others to know."""
+"""Time for which a peer over MPI that is closed waits for the others to notice."""
 
 # -- cache -----------------------------------------------------------------------------------
 cache_block_bytes_default = 64 * 1024
-"""Neighbouring small samples that are read and kept together where storage cannot be measured: with
-64 reads of 0.5 ms in flight this is 8 GB/s."""
+"""Size of a cache block of small samples if storage cannot be measured: with 64 reads of 0.5 ms in
+flight it gives 8 GB/s."""
 cache_block_bytes_min = 4 * 1024
-"""Least that is chosen where it can: less would read the same page of storage several times, and a
-cache block takes 8 bytes of a table and up to 63 of padding."""
+"""Least size that is chosen if the data allows it: smaller blocks would read the same page of
+storage several times, and each takes 8 bytes of a table and up to 63 bytes of padding."""
 cache_block_bytes_max = 1 * MIB
-"""Most that is chosen: with a batch of 100 samples the first step of a run reads 100 MiB."""
+"""Largest size that is chosen: with a batch of 100 samples the first step of a run reads
+100 MiB."""
 cache_blocks_min = 1024
-"""Cache blocks of a data set, unless it has fewer samples: coarser ones are dealt unevenly."""
+"""Least number of cache blocks of a data set, unless it has fewer samples: coarser blocks are dealt
+unevenly."""
 cache_block_probe_fraction = 1 / 256
-"""Of a data set, what is read to choose: every byte is to leave storage once."""
+"""Part of a data set that is read to choose the size: every byte should leave storage once."""
 cache_block_probe_bytes_min = 1 * MIB
-"""Storage is not measured with less than this: where reads are fast it would say nothing."""
+"""Fewest bytes with which storage is measured: fewer would tell nothing if reads are fast."""
 cache_blocks_looked_at = 1 << 14
-"""Cache blocks whose sizes are looked at, to know how many fit."""
+"""Cache blocks whose sizes are examined to estimate how many fit."""
 disk_threads = 4
 """Threads that read and write the disk tier of a rank."""
 slab_spare_bytes = 1 * MIB
-"""Of a slab that holds all of a data set."""
+"""Spare bytes of a slab that holds all of a data set."""
 replica_epochs = 32
-"""How far it is looked ahead to when a sample is used again: with N ranks that is after N epochs,
-on average."""
+"""Epochs in which the next use of a sample is searched: with N ranks it comes after N epochs on
+average."""
 replica_pages = 8
-"""Copies of samples lie in pages, of this fraction of a mean sample: half a page of each is lost,
-6 %."""
+"""Pages in a sample of mean size. Replicas lie in pages, and half a page of each is lost: 6 %."""
 replica_pages_max = 64
-"""Pages of one sample; what is larger is not copied."""
+"""Most pages of one replica; a larger sample is not copied."""
 busy_cache_block_s = 30.0
-"""How long a cache block that another rank of the host reads is waited for, before it is read anew."""
+"""Time to wait for a cache block that another rank of the host reads, before reading it again."""
 
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB
-"""Bytes of batches requested or ready but not yet handed over, unless the budget says."""
+"""Bytes of batches requested or ready but not yet handed over, unless the budget gives a number."""
 readahead_steps_max = 64
-"""Steps requested or ready but not yet handed over, however small they are."""
+"""Most steps requested or ready but not yet handed over, however small they are."""
 readahead_cached_bytes_max = 32 * MIB
+"""Bytes of such batches if the data is in the page cache, from which it arrives at once: batches
+further ahead would only push each other out of the processor's caches. Four steps are allowed
+however large they are."""
 readahead_cached_steps_max = 16
-"""The same for data in the page cache, which arrives at once: batches further ahead would only
-push each other out of the processor's caches. Four steps are allowed however large they are."""
+"""Most such steps if the data is in the page cache."""
 lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
@@ -209,28 +217,31 @@ schedule_file_bytes_max = 1 * MIB
 
 # -- dispatch ------------------------------------------------------------------------------------
 unit_bytes_default = 1 * MIB
-"""What goes to storage as one, where requests of several purposes wait: it cannot be interrupted,
-so a demand waits for so many bytes of something else (0.3 ms at 3 GB/s)."""
+"""Bytes of the largest request to storage if requests of several purposes wait. A request cannot be
+interrupted, so a demand waits for so many bytes of another purpose (0.3 ms at 3 GB/s)."""
 queued_bytes_default = 16 * MIB
-"""Bytes under way to one target."""
+"""Bytes in flight to one target."""
 pieces_max = 1 << 16
-"""Pieces of requests that wait or are under way: 64 GiB of the default unit."""
+"""Pieces of requests that wait or are in flight: 64 GiB of the default unit."""
 patience_ns_max = 60_000_000_000
 """Longest time for which a request may be overtaken by more urgent ones that come later."""
 
 mirror_pause_s = 5.0
-"""How long a place is not asked that did not bring what another one did, while others have it."""
+"""Time for which a mirror is not asked after it failed a read that another mirror served, as long
+as others have the data."""
 
 # -- tiers ---------------------------------------------------------------------------------------
 disk_buffers_bytes_max = 64 * MIB
-"""Buffers of the disk tier that are kept to be used again."""
+"""Bytes of buffers of the disk tier that are kept to be used again."""
 
 # -- checkpoints ---------------------------------------------------------------------------------
 checkpoint_piece_bytes = 64 * MIB
+"""Largest piece into which tensors are cut for the ranks that write them."""
 checkpoint_piece_bytes_min = 8 * MIB
-"""Tensors are cut so for the ranks that write them: smaller pieces would cost requests."""
+"""Smallest such piece: smaller pieces would cost requests."""
 checkpoint_pieces = 8
-"""Pieces of each rank, about, where that is between these: the last is an eighth of its share."""
+"""Approximate number of pieces of each rank, if their size is within these bounds: the last piece
+is then an eighth of the rank's share."""
 checkpoint_requests = 16
 """Pieces that are read from an object store at once."""
 checkpoint_claims = 8
@@ -238,28 +249,33 @@ checkpoint_claims = 8
 
 # -- measuring -----------------------------------------------------------------------------------
 residency_files_max = 1024
+"""Files that are checked for residence in the page cache."""
 residency_s = 0.25
-"""Files asked whether they are in the page cache, and how long that may take."""
+"""Longest time that this check may take."""
 ceiling_s = 0.25
-"""How long one measurement of the machine goes on: a decode function, opening, writing."""
+"""Duration of one measurement of the machine: a decode function, opening, writing."""
 cold_s = 0.15
-"""How long it may take to drop what is to be read cold; what is left is not read."""
+"""Longest time to drop data that is to be read cold; data that is not dropped by then is not
+read."""
 ceiling_samples_bytes_max = 64 * MIB
+"""Bytes of samples that are read, to be decoded again and again."""
 ceiling_samples_max = 64
-"""Samples that are read to be decoded again and again."""
+"""Samples that are read, to be decoded again and again."""
 ceiling_files_max = 512
 """Files that are opened again and again."""
 ceiling_written_bytes = 8 * MIB
-"""What is written and synced at a time."""
+"""Bytes that are written and synced at a time."""
 
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB
-"""A shard that is written: large enough to be read at full speed, small enough to be moved."""
+"""Size of a written shard: large enough to be read at full speed, small enough to be moved."""
 shards_max = 1_000_000
 """Shards of one conversion: their names, which have six digits, sort as their numbers do."""
 commit_bytes_max = 64 * MIB
+"""Bytes written to an LMDB environment between two commits; an interrupted conversion loses
+them."""
 commit_samples_max = 10_000
-"""What is written to an LMDB environment between two commits, and lost when that is ended."""
+"""Samples written to an LMDB environment between two commits."""
 
 assert object_inflight_bytes >= run_bytes_max, "the longest run must be allowed"
 assert peer_messages_max >= peer_inflight_bytes // peer_piece_bytes + peer_inflight_fetches, (
@@ -271,49 +287,52 @@ assert readahead_steps_max <= window_steps_max, "a window must cover the read-ah
 # -- the simulator ---------------------------------------------------------------------------------
 
 network_paths_max = 1 << 25
-"""Pairs of switches with traffic, times switches, of a simulated network: 3 GiB, some 10 s;"""
+"""Pairs of switches with traffic, times switches, of a simulated network: 3 GiB, about 10 s."""
 network_paths_divided_max = 1 << 21
-"""where adaptive routing divides the traffic of each pair by itself: some 20 s."""
+"""The bound if adaptive routing divides the traffic of each pair by itself: about 20 s."""
 network_flows_max = 1 << 22
 """Pairs of nodes of a simulated network, all of which exchange: 2,048 nodes."""
 
 # -- allocation ------------------------------------------------------------------------------------
 
 allocation_number_min = 1e-12
+"""Least value of a profile, share or resource, in its unit."""
 allocation_number_max = 1e18
-"""What a profile, share or resource may be, in its unit: beyond, it is a mistake, and products and
-quotients of several would leave what floats hold."""
+"""Largest value of a profile, share or resource, in its unit. A value outside these bounds is a
+mistake, and products and quotients of several would leave the range of floats."""
 
 # -- the broker ------------------------------------------------------------------------------------
 
 broker_line_bytes = 4096
-"""Longest line that a broker or a job takes; reports take some 400."""
+"""Longest line that a broker or a job accepts; reports take about 400 bytes."""
 broker_state_bytes = 1 * MIB
-"""Longest line that somebody who watches a broker takes: 300 bytes a member."""
+"""Longest line that a watcher of a broker accepts: 300 bytes a member."""
 broker_waiting_bytes = 2 * MIB
-"""What is kept for somebody who does not read, before the connection is closed."""
+"""Bytes that are queued for a client that does not read, before its connection is closed."""
 broker_members_max = 512
 """Connections of one broker; further ones are refused."""
 broker_unproven_max = 64
+"""Connections over a network that have not yet proved that they have the key."""
 broker_proof_s = 5.0
-"""How many may be connected over a network who have not shown that they have the key yet, and how
-long they have for it."""
+"""Time in which a connection has to prove that it has the key."""
 broker_gather_s = 5.0
-"""How long after a broker of several hosts is back a host takes no more than its floor: by then the
-others have found it, too."""
+"""Time after the restart of a broker of several hosts in which a host takes no more than its floor:
+by then the others have found the broker, too."""
 broker_transfers_max = 64
 """Transfers of one connection at a time."""
 broker_tick_s = 0.25
-"""How late it may be seen that a member has fallen silent;"""
+"""Longest delay until a member's silence is noticed."""
 broker_nap_ns = 100_000_000
-"""and at most, that somebody has said something: what eight jobs say wakes it up half as often."""
+"""Longest delay until a message is noticed: eight jobs then wake the broker half as often."""
 broker_answer_s = 10.0
-"""Who watches a broker hears from it every second; after so long it is taken for stopped."""
+"""Time without a message after which a watcher considers a broker stopped; one comes every
+second."""
 broker_retry_s = 2.0
-"""How often a loader without a broker looks for one."""
+"""Interval at which a loader without a broker looks for one."""
 grant_wait_s = 1.0
-"""How long a transfer waits for its first grant: a broker that is there answers at once."""
+"""Time for which a transfer waits for its first grant: a running broker answers at once."""
 lease_readahead_s = 2.0
+"""Largest read-ahead of a loader with a lease, in seconds of its leased rate. More would only hold
+back other loaders that wait for the rate."""
 lease_readahead_bytes_min = 1 * MIB
-"""What a loader with a lease reads ahead, at most: for so long what it is leased brings, and at
-least so much. More would only hold back those that wait for the rate."""
+"""Least read-ahead of a loader with a lease."""

@@ -1,13 +1,13 @@
-"""What a loader spends its time on: counted once a batch, and taken as a value. Pure.
+"""The meter of a loader: times and counts, added up once a batch, and read as a value. Pure.
 
 Time in steps is one of
 
     compute   between a batch and the next `next`: the user's step, as far as a loader can tell
     waiting   in `next`, until the batch was ready: for its bytes, for decoding, or for the rest
-    own       in `next` after that: planning and asking for what comes later
+    own       in `next` after that: planning and requesting later batches
 
-The first batch of a walk through an epoch is counted apart, because nothing was read ahead for it.
-All times are nanoseconds of one clock, which the caller reads.
+The first batch of a walk through an epoch is counted separately, because nothing was read ahead for
+it. All times are nanoseconds of one clock, which the caller reads.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 STALL_BUCKETS = 64
-"""Of the histogram of stalls: bucket k holds those below 2^k ns and not below 2^(k-1), up to
+"""Buckets of the histogram of stalls. Bucket k holds stalls from 2^(k-1) ns to below 2^k ns, up to
 centuries."""
 
 
 def waited_for(
     since_ns: int, until_ns: int, opening_ns: int, arrived_ns: int, spans: Sequence[Span]
 ) -> tuple[int, int]:
-    """How long somebody who waited from then until then did so for a step's bytes, and for threads
-    to decode it.
+    """Divide the wait from `since_ns` to `until_ns` into waiting for bytes and for decoding.
 
-    For its bytes, from when a thread wanted them until they were there; for decoding, before that,
-    when all threads were at older steps, and after it, until the last row. The rest was collating.
+    Waiting for a step's bytes lasts from the time at which a thread wanted them (`opening_ns`)
+    until they had arrived. Waiting for decoding is the time before that, when all threads decoded
+    older steps, and the time after it, until the last row was decoded. The rest was collating.
     """
     if not spans:
         return 0, 0
@@ -40,7 +40,7 @@ def waited_for(
 
 
 class Span(NamedTuple):
-    """A thread's part in decoding a step: from when to when, and time on a processor."""
+    """A thread's part in decoding a step: its begin, its end, and its time on a processor."""
 
     thread: int
     began_ns: int
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """What was asked of an engine for a step."""
+    """Reads that were requested from an engine for a step."""
 
     ticket: int
     bytes: int
@@ -57,48 +57,48 @@ class Requested(NamedTuple):
 
 
 class Timeline(Protocol):
-    """Writes down when each step did what; see `penstock.loader.perfetto`."""
+    """A recorder of the events of each step; see `penstock.loader.perfetto`."""
 
     def requested(self, epoch: int, step: int, what: Requested) -> None:
-        """A step's reads were handed to the engine, now."""
+        """Record that a step's reads are handed to the engine now."""
         ...
 
     def arrived(self, epoch: int, step: int) -> None:
-        """They were seen to be done, now."""
+        """Record that a step's reads are seen to be complete now."""
         ...
 
     def decoded(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
-        """Threads have decoded a step."""
+        """Record that threads have decoded a step."""
         ...
 
     def given(
         self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
     ) -> None:
-        """A batch goes to the user now; otherwise as `Meter.given`."""
+        """Record that a batch goes to the user now; arguments as in `Meter.given`."""
         ...
 
     def computed(self, since_ns: int, until_ns: int) -> None:
-        """The user's step between two batches."""
+        """Record the user's step between two batches."""
         ...
 
     def close(self) -> None:
-        """No more of it."""
+        """Finish the recording."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a loader has done by `time_ns` since it was made; or, of a difference, in that time.
+    """Counters of a loader at `time_ns`, since it was made; or the difference of two such values.
 
     epochs, batches, samples, failed:  walks begun; batches and samples that were handed over;
                   batches that raised.
-    compute_ns:   the user's steps.
-    stall_ns:     waiting in `next`, that of first batches included.
-    bytes_ns, decode_ns:  what was waited for, without first batches.
-    own_ns:       in `next`, besides waiting, without first batches.
-    first_stall_ns, first_batch_ns:  waiting for first batches; from `iter()` until they came.
-    decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; of that on a processor. Of
-                  workers that load whole batches: all that they took for them.
+    compute_ns:   time of the user's steps.
+    stall_ns:     waiting in `next`, including that for first batches.
+    bytes_ns, decode_ns:  waiting for bytes and for decoding, without first batches.
+    own_ns:       time in `next` besides waiting, without first batches.
+    first_stall_ns, first_batch_ns:  waiting for first batches; time from `iter()` until they came.
+    decode_busy_ns, decode_cpu_ns:   time that threads spent decoding; part of it on a processor.
+                  For workers that load whole batches: all the time that they spent on them.
     stalls:       histogram; see STALL_BUCKETS.
     engine:       counters of the engine, by name.
     """
@@ -122,18 +122,18 @@ class Counters:
 
     @property
     def rest_ns(self) -> int:
-        """Waiting for neither bytes nor decoding, without first batches."""
+        """Time of waiting for neither bytes nor decoding, without first batches."""
         return self.stall_ns - self.first_stall_ns - self.bytes_ns - self.decode_ns
 
     @property
     def steps_ns(self) -> int:
-        """All time in steps, but waiting for first batches."""
+        """All time in steps, except waiting for first batches."""
         return self.compute_ns + self.stall_ns - self.first_stall_ns + self.own_ns
 
     def stall_quantile_ns(self, fraction: float) -> int:
-        """A stall that so many were no longer than, to within a factor of two; 0 without batches.
+        """Estimate the quantile of stalls, to within a factor of two; 0 without batches.
 
-        The upper end of its bucket of the histogram.
+        The result is the upper end of the quantile's bucket of the histogram.
         """
         wanted, seen = fraction * sum(self.stalls), 0
         for bucket, count in enumerate(self.stalls):
@@ -143,30 +143,30 @@ class Counters:
         return 0
 
     def since(self, earlier: Counters) -> Counters:
-        """What has come since. Where an engine was made anew, all of its counters count."""
+        """Return the difference to earlier counters. All counters of a new engine count."""
         changes: dict[str, Any] = {
             name: getattr(self, name) - getattr(earlier, name) for name in _numbers
         }
         stalls = zip(self.stalls, earlier.stalls, strict=True)
         before = earlier.engine
-        anew = any(count < before.get(name, 0) for name, count in self.engine.items())
+        is_new = any(count < before.get(name, 0) for name, count in self.engine.items())
         return Counters(
             **changes,
             stalls=tuple(now - then for now, then in stalls),
             engine={
-                name: count - (0 if anew else before.get(name, 0))
+                name: count - (0 if is_new else before.get(name, 0))
                 for name, count in self.engine.items()
             },
         )
 
 
-_numbers = [each.name for each in fields(Counters) if each.name not in ("stalls", "engine")]
+_numbers = [item.name for item in fields(Counters) if item.name not in ("stalls", "engine")]
 
 
 class Meter:
-    """Counts for one loader. A few additions a batch, whatever its size.
+    """Running counts of one loader: a few additions a batch, whatever its size.
 
-    timeline:  is told of steps too, where one is given.
+    timeline:  recorder that gets the events of steps too, or None.
     """
 
     def __init__(self) -> None:
@@ -181,12 +181,12 @@ class Meter:
         self._given_ns = 0  # when the user got the batch that is being worked on; 0: none is
 
     def began(self, now_ns: int) -> None:
-        """A walk through an epoch begins. What the user does besides is no step."""
+        """Count the begin of a walk through an epoch. The user's time before it is no step."""
         self.epochs += 1
         self._begun_ns, self._given_ns = now_ns, 0
 
     def asked(self, now_ns: int) -> None:
-        """The user asks for a batch, or for one after the last."""
+        """Count the user's request for a batch, or for one after the last."""
         if self._given_ns:
             self.compute_ns += now_ns - self._given_ns
             if self.timeline is not None:
@@ -202,8 +202,11 @@ class Meter:
         bytes_ns: int,
         decode_ns: int,
     ) -> None:
-        """A batch goes to the user; it was asked for, and ready, at these times. In between, there
-        was so much waiting for its bytes, and so much for decoding."""
+        """Count a batch that goes to the user now.
+
+        asked_ns, ready_ns:    times at which it was requested and ready.
+        bytes_ns, decode_ns:   parts of the time in between: waiting for bytes, and for decoding.
+        """
         stall_ns = ready_ns - asked_ns
         self.batches += 1
         self.samples += samples
@@ -220,22 +223,22 @@ class Meter:
         self._given_ns = now_ns
 
     def decoded(self, spans: Iterable[Span]) -> None:
-        """Threads have decoded a step."""
+        """Count the decoding of a step by threads."""
         for _, began_ns, ended_ns, cpu_ns in spans:
             self.worked(ended_ns - began_ns, cpu_ns)
 
     def worked(self, busy_ns: int, cpu_ns: int) -> None:
-        """Somebody has decoded for so long, of that so long on a processor."""
+        """Count time spent decoding, and the part of it on a processor."""
         self.decode_busy_ns += busy_ns
         self.decode_cpu_ns += cpu_ns
 
     def raised(self, now_ns: int) -> None:
-        """A batch went wrong; what the user does about it is a step."""
+        """Count a batch that raised; the user's time after it is a step."""
         self.failed += 1
         self._given_ns = now_ns
 
     def counters(self, now_ns: int, engine: Mapping[str, int]) -> Counters:
-        """All so far, with the counters of an engine."""
+        """Return all counters so far, with those of an engine."""
         return Counters(
             time_ns=now_ns,
             stalls=tuple(self._stalls),

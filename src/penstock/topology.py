@@ -1,4 +1,4 @@
-"""Which rank of how many this process is.
+"""Topology: the rank of this process, and the number of ranks.
 
 Detection order: explicit arguments, an initialised torch.distributed group, the first complete
 pair of environment variables that a launcher sets, else (0, 1). Pure: the environment and the
@@ -26,9 +26,10 @@ _launchers = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Data-parallel coordinates: 0 <= rank < world_size; `source` says who told.
+    """Data-parallel coordinates: 0 <= rank < world_size.
 
-    `conflict` names a launcher whose variables disagree with the process group that was believed.
+    source:    origin of the values, in words.
+    conflict:  the launcher whose variables disagree with the process group, which has priority.
     """
 
     rank: int
@@ -43,44 +44,44 @@ def detect(
     environ: Mapping[str, str],
     modules: Mapping[str, Any],
 ) -> Place:
-    """The place of this process; raises UsageError where what is found contradicts itself."""
+    """Detect the place of this process. Raises UsageError if the sources contradict themselves."""
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             raise UsageError(
                 f"rank={rank}, world_size={world_size}: give both or neither "
                 "(neither takes them from torch.distributed or the launcher)"
             )
-        return _checked(rank, world_size, "arguments")
-    launched = _from_environment(environ)
-    group = _from_torch(modules)
+        return _check_place(rank, world_size, "arguments")
+    launched = _detect_launcher(environ)
+    group = _detect_torch(modules)
     if group is None:
         return launched or Place(0, 1, "default")
     if launched and (launched.rank, launched.world_size) != (group.rank, group.world_size):
-        found = f"{launched.source} says rank {launched.rank} of {launched.world_size}"
-        return Place(group.rank, group.world_size, group.source, found)
+        conflict = f"{launched.source} says rank {launched.rank} of {launched.world_size}"
+        return Place(group.rank, group.world_size, group.source, conflict)
     return group
 
 
-def _from_torch(modules: Mapping[str, Any]) -> Place | None:
+def _detect_torch(modules: Mapping[str, Any]) -> Place | None:
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return _checked(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    return _check_place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Place | None:
+def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
     for launcher, rank_names, world_names in _launchers:
-        rank = _first(environ, rank_names)
-        world = _first(environ, world_names)
+        rank = _find_variable(environ, rank_names)
+        world = _find_variable(environ, world_names)
         if rank is not None and world is not None:
-            return _checked(_number(rank), _number(world), launcher)
+            return _check_place(_parse_number(rank), _parse_number(world), launcher)
         # An interactive Slurm allocation shows its task count to a plain process: no rank, no job.
-        if launcher == "torchrun" and world is not None and _number(world) > 1:
+        if launcher == "torchrun" and world is not None and _parse_number(world) > 1:
             raise UsageError(
                 f"WORLD_SIZE={world[1]} is set but RANK is not: start with torchrun, set both, or "
                 "pass rank= and world_size="
             )
-        if launcher == "torchrun" and rank is not None and _number(rank) > 0:
+        if launcher == "torchrun" and rank is not None and _parse_number(rank) > 0:
             raise UsageError(
                 f"RANK={rank[1]} is set but WORLD_SIZE is not: start with torchrun, set both, or "
                 "pass rank= and world_size="
@@ -88,25 +89,25 @@ def _from_environment(environ: Mapping[str, str]) -> Place | None:
     return None
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
+def _find_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
     return next(((name, environ[name]) for name in names if name in environ), None)
 
 
-def _number(variable: tuple[str, str]) -> int:
+def _parse_number(variable: tuple[str, str]) -> int:
     try:
         return int(variable[1])
     except ValueError:
         raise UsageError(f"{variable[0]}={variable[1]!r} is not a number") from None
 
 
-def _checked(rank: int, world_size: int, source: str) -> Place:
+def _check_place(rank: int, world_size: int, source: str) -> Place:
     for name, value in (("rank", rank), ("world_size", world_size)):
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
     rank, world_size = operator.index(rank), operator.index(world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise UsageError(
-            f"rank {rank} of world size {world_size} (from {source}) cannot be: "
-            "ranks are 0..world_size-1"
+            f"rank {rank} of world size {world_size} (from {source}) is not possible: "
+            "use a rank in 0..world_size-1"
         )
     return Place(rank, world_size, source)

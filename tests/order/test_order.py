@@ -133,7 +133,7 @@ def test_golden_keys():
     keys = "bdd73226 28efe333 47526757 581ce1ff 09bc585a de4431fa 37e9671c ccf635ee"
     assert [f"{key:08x}" for key in twin.Permutation(5000, 42).keys] == keys.split()
     words = np.array([1, 0x12345678], np.uint32)
-    hashed = [int(twin._hash(words, np.uint32(key))[i]) for i, key in enumerate((0, 0x9ABCDEF0))]
+    hashed = [int(twin._hash32(words, np.uint32(key))[i]) for i, key in enumerate((0, 0x9ABCDEF0))]
     assert hashed == [0x75FF9613, 0x050749D7]
 
 

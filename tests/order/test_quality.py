@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Order, limits
 from penstock.order import shuffle_quality
-from penstock.order.quality import expected_kernel, inversions, label_mix
+from penstock.order.quality import count_inversions, expected_kernel, label_mix
 from penstock.plan.placement import Placement
 
 
@@ -28,7 +28,7 @@ def discordant(one: list[int], other: list[int]) -> int:
 def test_inversions_are_counted(ranking: list[int]) -> None:
     """Inversions by bits are those found by comparing all pairs."""
     expected = discordant(list(range(len(ranking))), ranking)
-    assert inversions(np.array([ranking, sorted(ranking)])).tolist() == [expected, 0]
+    assert count_inversions(np.array([ranking, sorted(ranking)])).tolist() == [expected, 0]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -136,7 +136,7 @@ def test_label_mix_by_definition(counts: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(("cache_block", "even"), [(1, True), (256, False)])
 def test_label_mix_of_data_sorted_by_class(cache_block: int, even: bool) -> None:
-    """Nodes that keep single samples have a mix of chance, those that keep large cache blocks have not."""
+    """Nodes that keep single samples have a random mix; nodes with large cache blocks do not."""
     labels = np.arange(64_000) // 640
     placement = Placement(
         64_000, (64_000 // cache_block // 8,) * 8, seed=2, cache_block=cache_block

@@ -18,7 +18,7 @@ from penstock.order.order import Order, Ordering
 from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
 from penstock.plan.session import Session
-from penstock.plan.steps import Steps, plan_window
+from penstock.plan.steps import Steps, plan_steps
 from tests.plan.test_steps import fixed_index
 
 
@@ -158,8 +158,8 @@ def test_many_steps_of_many_nodes() -> None:
     generator = np.random.default_rng(1)
     for steps, nodes in ((7, 30_000), (2, 70_000)):
         owners = generator.integers(-1, nodes, (steps, nodes)).astype(np.int32)
-        seats = np.ones(nodes, np.int64)
-        for step, dealt in zip(owners, assign_nodes(owners, seats), strict=True):
+        capacities = np.ones(nodes, np.int64)
+        for step, dealt in zip(owners, assign_nodes(owners, capacities), strict=True):
             assert np.array_equal(np.sort(dealt), np.arange(nodes))
             first = np.unique(step, return_index=True)[1]
             kept = first[step[first] >= 0]
@@ -203,13 +203,13 @@ def test_moves_are_those_expected(nodes: int, batch: int, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 7, 64])
-@pytest.mark.parametrize("seats", [1, 8, 256])
-def test_expected_moves(nodes: int, seats: int) -> None:
+@pytest.mark.parametrize("capacity", [1, 8, 256])
+def test_expected_moves(nodes: int, capacity: int) -> None:
     """The closed form is the mean of (K - b)+ over the binomial."""
     stats = pytest.importorskip("scipy.stats")
-    owned = np.arange(seats * nodes + 1)
-    surplus = np.maximum(0, owned - seats) @ stats.binom.pmf(owned, seats * nodes, 1 / nodes)
-    assert expected_moves(seats, nodes) == pytest.approx(surplus / seats, abs=1e-12)
+    owned = np.arange(capacity * nodes + 1)
+    surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(owned, capacity * nodes, 1 / nodes)
+    assert expected_moves(capacity, nodes) == pytest.approx(surplus / capacity, abs=1e-12)
 
 
 # -- as the run uses it ----------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_marks_follow_their_samples() -> None:
     locality = Locality(Placement(100, (50, 50), seed=1), (0, 1))
     steps = Steps(100, 20, 2, assignment="local", locality=locality)
     for rank in range(2):
-        (group,) = plan_window(fixed_index(100, 8), order, steps, rank, 0, 5, 0)
+        (group,) = plan_steps(fixed_index(100, 8), order, steps, rank, 0, 5, 0)
         for planned in group.steps:
             assert np.array_equal(planned.marks["source"], planned.ids >= 60)
 
@@ -327,7 +327,7 @@ def test_what_does_not_fit() -> None:
     placement = Placement(100, (50, 50), seed=0)
     with pytest.raises(UsageError, match="no node keeps any: use 'strided'"):
         Steps(100, 10, 2, assignment="local")
-    with pytest.raises(UsageError, match="nodes of 3 ranks, and there are 2"):
+    with pytest.raises(UsageError, match="nodes of 3 ranks, but there are 2"):
         Steps(100, 10, 2, assignment="local", locality=Locality(placement, (0, 1, 1)))
     with pytest.raises(UsageError, match="leave locality out"):
         Steps(100, 10, 2, locality=Locality(placement, (0, 1)))

@@ -1,4 +1,4 @@
-"""Cache blocks: what the policy makes of measured storage, what is measured, and what later runs find."""
+"""Cache blocks: the choice by measured storage, the measurement, and its reuse by later runs."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def joined(paths: list[str], cache_block_bytes: int | None = None) -> list[Cache
 
 @needs_storage
 def test_rank_0_measures_for_all(holes: Path) -> None:
-    """A disk that turns gets large cache blocks, slow storage that serves many reads at once gets single
-    samples; the other ranks read nothing for it, and rank 0 little."""
+    """A turning disk gets large cache blocks. Slow storage that serves many reads at once gets
+    single samples. The other ranks read nothing for it, and rank 0 little."""
     for parameters, cache_block_bytes in (
         ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, limits.cache_block_bytes_max),
         ({"read_ns": 500_000, "bytes_per_s": 10e6}, RECORD),

@@ -1,4 +1,4 @@
-"""The placement: every cache block at one place at most, shares that capacities allow, and back again."""
+"""The placement: each cache block in at most one place, shares by capacity, and the inverse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.order.order import Order
-from penstock.plan.placement import CacheTier, Placement, shares_of
+from penstock.plan.placement import CacheTier, Placement, divide_shares
 
 
 @st.composite
@@ -32,8 +32,9 @@ def placements(draw: st.DrawFn) -> Placement:
 
 @given(placements())
 def test_each_slot_holds_one_cache_block(placement: Placement) -> None:
-    """`place` and `cache_blocks_of` are inverses: slots 0..share-1 of each node hold one cache block each, and the
-    other cache blocks have no owner."""
+    """`place` and `cache_blocks_of` are inverses.
+
+    Slots 0..share-1 of each node hold one cache block each, and the others have no owner."""
     cache_blocks = np.arange(placement.cache_blocks)
     owner, slot = placement.place(cache_blocks)
     for node, share in enumerate(placement.shares):
@@ -91,7 +92,7 @@ def test_shares_are_levelled(cache_blocks: int, nodes: list[tuple[int, int]]) ->
     """Everything is owned that capacities allow, and who is not full has no less by weight, up to
     one cache block, than anybody else."""
     capacities, weights = [c for c, _ in nodes], tuple(w for _, w in nodes)
-    shares = shares_of(cache_blocks, capacities, weights)
+    shares = divide_shares(cache_blocks, capacities, weights)
     assert sum(shares) == min(cache_blocks, sum(capacities))
     for share, capacity, weight in zip(shares, capacities, weights, strict=True):
         assert 0 <= share <= capacity
@@ -101,7 +102,7 @@ def test_shares_are_levelled(cache_blocks: int, nodes: list[tuple[int, int]]) ->
 
 
 def test_equal_nodes_differ_by_one() -> None:
-    """Where capacities allow it shares differ by at most one cache block, the first nodes having more."""
+    """If capacities allow, shares differ by at most one cache block; the first nodes have more."""
     assert Placement(10, (9,) * 4, seed=0).shares == (3, 3, 2, 2)
     assert Placement(10, (9, 1, 9, 9), seed=0).shares == (3, 1, 3, 3)
     assert Placement(12, (9, 9), ranks=(1, 3), seed=0).shares == (3, 9)
@@ -118,8 +119,10 @@ def test_small_shares_among_large_ones() -> None:
 
 
 def test_neighbours_are_spread() -> None:
-    """Samples that are neighbours in storage, but not in a cache block, have owners of chance: of a million
-    in a row each of 16 nodes keeps a sixteenth, and neighbours share an owner as often."""
+    """Neighbours in storage that are not in one cache block have random owners.
+
+    Of a million in a row each of 16 nodes keeps a sixteenth, and neighbours share an owner as
+    often."""
     placement = Placement(10**9, (10**8,) * 16, seed=7)
     owners = placement.owners(np.arange(10**6, dtype=np.uint64))
     counts = np.bincount(owners, minlength=16)
@@ -149,7 +152,7 @@ def test_a_billion_samples_take_no_memory() -> None:
     ("arguments", "message"),
     [
         ({"count": 0}, "count has 0"),
-        ({"cache_block": 0}, "cache block has 0"),
+        ({"cache_block": 0}, "cache_block has 0"),
         ({"ram_cache_blocks": ()}, "at least one node"),
         ({"ram_cache_blocks": (-1,)}, "ram_cache_blocks has -1"),
         ({"ram_cache_blocks": (1.5,)}, "whole numbers"),

@@ -17,7 +17,7 @@ from penstock import limits
 from penstock.errors import UsageError
 from penstock.extent import Placed, Requests, merge, separate
 from penstock.order.order import Order
-from penstock.plan.steps import Steps, plan_window
+from penstock.plan.steps import Steps, plan_steps
 
 
 @st.composite
@@ -193,7 +193,7 @@ def test_ranks_begin_at_different_files(world: int, files: int, rows: int) -> No
     order = Order(index.count, 0, shuffle="none")
     begun: Counter[int] = Counter()
     for rank in range(world):
-        (group,) = plan_window(index, order, steps, rank, 0, 1, 0)
+        (group,) = plan_steps(index, order, steps, rank, 0, 1, 0)
         file = group.steps[0].requests.file.astype(np.int64)
         assert (np.diff(file) % files <= 1).all()
         begun[int(file[0])] += 1
@@ -251,7 +251,7 @@ def test_window_places_every_sample(
     data = np.random.default_rng(seed).integers(0, 256, (count, record)).astype(np.uint8)
     index = fixed_index(count, record)
     order, steps = Order(count, seed), Steps(count, batch, world)
-    groups = plan_window(index, order, steps, rank, 0, len(steps), gap)
+    groups = plan_steps(index, order, steps, rank, 0, len(steps), gap)
     for group in groups:
         buffers = [np.zeros(step.bytes, np.uint8) for step in group.steps]
         for step in group.steps:
@@ -289,7 +289,7 @@ def test_ragged_window(tmp_path: Path) -> None:
     for i in range(9):
         (tmp_path / f"{i}.bin").write_bytes(bytes([i]) * (i % 4))
     index = penstock.open(tmp_path, index="memory").index
-    (group,) = plan_window(index, Order(9, 3), Steps(9, 9, 1), 0, 0, 1, 0)
+    (group,) = plan_steps(index, Order(9, 3), Steps(9, 9, 1), 0, 0, 1, 0)
     (step,) = group.steps
     (layout,) = step.layouts
     assert layout.bounds is not None

@@ -16,8 +16,8 @@ import penstock
 from penstock.cli import app
 from penstock.errors import UsageError
 from penstock.sim import corrected, scenario, simulate
-from penstock.sim.calibrate import Measured, calibrate, resized
-from penstock.sim.record import Run, load_run, merged, parse_rank
+from penstock.sim.calibrate import Measured, calibrate, resize
+from penstock.sim.record import RecordedRun, load_run, merge_ranks, parse_rank
 from penstock.sim.scenario import Scenario
 from tests.command import run
 
@@ -97,8 +97,8 @@ def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def run_of(record: dict[str, Any]) -> Run:
-    return merged([("record", parse_rank(json.loads(json.dumps(record)), "record"))])
+def run_of(record: dict[str, Any]) -> RecordedRun:
+    return merge_ranks([("record", parse_rank(json.loads(json.dumps(record)), "record"))])
 
 
 memory = Measured(memory=5000.0)
@@ -130,10 +130,10 @@ def test_the_models_own_runs_give_their_scenario_back(
             "training.nodes": nodes,
             "training.global_batch": 16 * nodes,
             "system.storage.read_mb_s": {nodes: storage},
-            "data.cache block": cache_block,
+            "data.cache_block": cache_block,
         }
     )
-    told = resized(told, ram_mb=kept)
+    told = resize(told, ram_mb=kept)
     policy = "penstock_local" if local else "penstock"
     found = calibrate(run_of(recorded(told, policy)), memory)
     assert found.policy == policy
@@ -232,7 +232,7 @@ def test_the_published_simulator_knows_no_cache_blocks() -> None:
 
 
 def test_another_size_has_the_same_batch_on_each_node() -> None:
-    larger = resized(described(), nodes=8, ram_mb=10.0, step_s=0.02, epochs=2)
+    larger = resize(described(), nodes=8, ram_mb=10.0, step_s=0.02, epochs=2)
     assert (larger.training.nodes, larger.batch) == (8, described().batch)
     assert larger.system.tiers[0].capacity_mb == 10.0
     assert larger.batch * larger.data.mean_mb / larger.training.compute_mb_s == pytest.approx(0.02)
@@ -269,11 +269,11 @@ def test_records_of_ranks_make_a_job() -> None:
     later = json.loads(json.dumps(first))
     later |= {"rank": 1}
     later["epochs"][0] |= {"seconds": 99.0, "compute_s": 50.0, "storage_bytes": 1000}
-    job = merged([(f"{k}", parse_rank(each, f"{k}")) for k, each in enumerate((first, later))])
-    assert (job.told, job.epochs[0].seconds) == (2, 99.0)
+    job = merge_ranks([(f"{k}", parse_rank(each, f"{k}")) for k, each in enumerate((first, later))])
+    assert (job.recorded_ranks, job.epochs[0].seconds) == (2, 99.0)
     assert job.epochs[0].compute_s == first["epochs"][0]["compute_s"]
     assert job.epochs[0].storage_bytes == first["epochs"][0]["storage_bytes"] + 1000
-    alone = merged([("0", parse_rank(first, "0"))])
+    alone = merge_ranks([("0", parse_rank(first, "0"))])
     assert alone.epochs[1].ram_bytes == 2 * first["epochs"][1]["ram_bytes"]
 
 
@@ -321,6 +321,6 @@ def test_records_of_two_jobs_are_refused() -> None:
     one = recorded(described(), "penstock_local")
     other = one | {"rank": 1, "samples": 4096}
     with pytest.raises(UsageError, match="samples is 4096, and 2048 in a: give records of one job"):
-        merged([("a", parse_rank(one, "a")), ("b", parse_rank(other, "b"))])
+        merge_ranks([("a", parse_rank(one, "a")), ("b", parse_rank(other, "b"))])
     with pytest.raises(UsageError, match="b: rank is 0 of 2, which a is too"):
-        merged([("a", parse_rank(one, "a")), ("b", parse_rank(one, "b"))])
+        merge_ranks([("a", parse_rank(one, "a")), ("b", parse_rank(one, "b"))])

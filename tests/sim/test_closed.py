@@ -19,11 +19,11 @@ from penstock.sim.closed import (
     FORM,
     RESOURCES,
     Settings,
-    cheapest,
     coverage,
+    find_cheapest,
     from_storage,
     least,
-    nobody,
+    nobody_share,
     nopfs,
     penstock,
     remote_share,
@@ -36,16 +36,20 @@ stats = pytest.importorskip("scipy.stats")
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 16, 64])
-@pytest.mark.parametrize("seats", [1, 4, 32, 256])
+@pytest.mark.parametrize("capacity", [1, 4, 32, 256])
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.95, 1.0])
-def test_remote_share(nodes: int, seats: int, kept: float) -> None:
+def test_remote_share(nodes: int, capacity: int, kept: float) -> None:
     """It is the mean surplus over the binomial, summed up; for full caches what the library says
     of its own assignment."""
-    owned = np.arange(seats * nodes + 1)
-    surplus = np.maximum(0, owned - seats) @ stats.binom.pmf(owned, seats * nodes, kept / nodes)
-    assert remote_share(seats, nodes, kept) == pytest.approx(surplus / seats, abs=1e-12)
+    owned = np.arange(capacity * nodes + 1)
+    surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(
+        owned, capacity * nodes, kept / nodes
+    )
+    assert remote_share(capacity, nodes, kept) == pytest.approx(surplus / capacity, abs=1e-12)
     if kept == 1.0:
-        assert remote_share(seats, nodes) == pytest.approx(expected_moves(seats, nodes), rel=1e-9)
+        assert remote_share(capacity, nodes) == pytest.approx(
+            expected_moves(capacity, nodes), rel=1e-9
+        )
 
 
 def test_remote_share_table() -> None:
@@ -66,13 +70,13 @@ def test_remote_share_table() -> None:
 def test_remote_share_of_the_real_assignment(kept: float) -> None:
     """Batches dealt by the library's own rule move that much, within 4 standard errors."""
     generator = np.random.default_rng(3)
-    nodes, seats, steps = 4, 16, 4000
-    owners = generator.integers(0, nodes, (steps, nodes * seats)).astype(np.int32)
+    nodes, capacity, steps = 4, 16, 4000
+    owners = generator.integers(0, nodes, (steps, nodes * capacity)).astype(np.int32)
     owners[generator.random(owners.shape) >= kept] = -1
-    at = assign_nodes(owners, np.full(nodes, seats))
+    at = assign_nodes(owners, np.full(nodes, capacity))
     moved = ((at != owners) & (owners >= 0)).mean(axis=1)
     error = moved.std() / math.sqrt(steps)
-    assert moved.mean() == pytest.approx(float(remote_share(seats, nodes, kept)), abs=4 * error)
+    assert moved.mean() == pytest.approx(float(remote_share(capacity, nodes, kept)), abs=4 * error)
 
 
 # -- access frequencies ----------------------------------------------------------------------------
@@ -109,7 +113,7 @@ def test_frequencies_by_enumeration(nodes: int, epochs: int) -> None:
             kept[count] = min(1.0, room / held)
             room -= kept[count] * held
         want = np.prod(1 - kept[counts], axis=1).mean()
-        assert nobody(epochs, nodes, part) == pytest.approx(want, abs=5e-4)
+        assert nobody_share(epochs, nodes, part) == pytest.approx(want, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_frequencies_of_the_original(
 ) -> None:
     """What NoPFS's own sampler gave for 8192 samples, within 0.014: one draw of its orders."""
     assert coverage(epochs, nodes, copies / nodes) == pytest.approx(local, abs=2e-3)
-    assert nobody(epochs, nodes, copies / nodes) == pytest.approx(storage, abs=0.014)
+    assert nobody_share(epochs, nodes, copies / nodes) == pytest.approx(storage, abs=0.014)
 
 
 @pytest.mark.parametrize(("nodes", "epochs", "fraction"), [(4, 30, 0.25), (8, 10, 0.3)])
@@ -148,7 +152,7 @@ def test_frequencies_by_monte_carlo(nodes: int, epochs: int, fraction: float) ->
     local = counts[kept].sum() / counts.sum()
     assert local == pytest.approx(float(coverage(epochs, nodes, fraction)), abs=0.01)
     missing = 1 - kept.any(axis=0).mean()
-    assert missing == pytest.approx(float(nobody(epochs, nodes, fraction)), abs=0.015)
+    assert missing == pytest.approx(float(nobody_share(epochs, nodes, fraction)), abs=0.015)
 
 
 @given(st.integers(1, 40), st.integers(1, 200), st.lists(st.floats(0, 1), min_size=2, max_size=9))
@@ -156,7 +160,7 @@ def test_frequencies_promises(nodes: int, epochs: int, fractions: list[float]) -
     """More cache serves more and leaves less; no cache serves nothing; a cache for everything
     serves everything; what is kept somewhere is at most what all caches hold together."""
     q = np.sort([0.0, *fractions, 1.0])
-    served, missing = coverage(epochs, nodes, q), nobody(epochs, nodes, q)
+    served, missing = coverage(epochs, nodes, q), nobody_share(epochs, nodes, q)
     for values in (served, -missing):
         assert (np.diff(values) >= -1e-9).all()
     assert served[0] == 0
@@ -186,7 +190,7 @@ def machines(draw: st.DrawFn, count: int = 5, **fixed: Any) -> Settings:
         "samples": column(1, 10**7),
         "sample_bytes": column(1, 10**6),
         "cache_bytes": column(0, 10**12),
-        "seats": column(1, 512),
+        "capacity": column(1, 512),
         "epochs": column(1, 50),
         "compute_samples_per_s": column(1, 10**5),
         "storage_bytes_per_s": column(10**6, 10**12),
@@ -212,12 +216,12 @@ def test_as_it_is_worded(machine: Settings) -> None:
         q = min(1.0, n * float(one.cache_bytes) / data)
         own = min(1.0, float(one.cache_bytes) / data)
         storage = min(float(one.storage_bytes_per_s), n * float(one.storage_node_bytes_per_s))
-        surplus = np.maximum(0, np.arange(n * one.seats + 1) - one.seats)
-        moved = surplus @ stats.binom.pmf(np.arange(n * one.seats + 1), n * one.seats, q / n)
-        missing = float(nobody(one.epochs, one.nodes, own))
+        surplus = np.maximum(0, np.arange(n * one.capacity + 1) - one.capacity)
+        moved = surplus @ stats.binom.pmf(np.arange(n * one.capacity + 1), n * one.capacity, q / n)
+        missing = float(nobody_share(one.epochs, one.nodes, own))
         found = float(coverage(one.epochs, one.nodes, own))
         shares = [
-            (1 - q, moved / float(one.seats)),
+            (1 - q, moved / float(one.capacity)),
             (missing, max(0, 1 - missing - found)),
             (1.0, 0.0),
             (1 - q, 0.0),
@@ -289,7 +293,7 @@ def test_cheapest_as_by_trying_all(data: st.DataObject) -> None:
         samples=1000,
         sample_bytes=data.draw(whole),
         cache_bytes=most,
-        seats=64 // nodes,
+        capacity=64 // nodes,
         epochs=5,
         compute_samples_per_s=data.draw(whole),
         storage_bytes_per_s=data.draw(whole) * 10,
@@ -298,7 +302,7 @@ def test_cheapest_as_by_trying_all(data: st.DataObject) -> None:
     )
     wanted = data.draw(st.integers(1, 1000))
     costs = {"node_cost": data.draw(whole), "cache_byte_cost": data.draw(st.integers(0, 9)) / 100}
-    plan = cheapest(machine, wanted, **costs)
+    plan = find_cheapest(machine, wanted, **costs)
     values = {name: getattr(machine, name) for name in NAMES}
     best = math.inf
     for size in np.linspace(0, most, 100).round():
@@ -325,9 +329,9 @@ def test_cheapest_of_many() -> None:
     machine = Settings(nodes, 1e6, 1e5, 2e10, 512 // nodes, 90, 2000, 1e9, peer_bytes_per_s=1e9)
     wishes = np.array([10.0, 20.0, 60.0, 200.0, 1000.0])
     costs = {"node_cost": 1.0, "cache_byte_cost": 1e-11}
-    plan = cheapest(machine, wishes, **costs)
+    plan = find_cheapest(machine, wishes, **costs)
     for wish, choice, cost in zip(wishes, plan.choice, plan.cost, strict=True):
-        alone = cheapest(machine, wish, **costs)
+        alone = find_cheapest(machine, wish, **costs)
         assert (alone.choice, alone.cost) == (choice, cost)
     assert plan.choice[0] == -1
     assert (plan.choice[1:] >= 0).all()
@@ -345,11 +349,15 @@ def test_cheapest_of_many() -> None:
         (lambda: Settings([1, 2], [1, 2, 3], 1, 1, 1, 1, 1, 1), "broadcast together"),
         (lambda: penstock(Settings(1, 1, 1, 1, 1, 1, 1, 1), "near"), "assignment is 'near'"),
         (
-            lambda: cheapest(Settings(1, 1, 1, 1, 1, 1, 1, 1), 1.0, node_cost=1, cache_byte_cost=0),
+            lambda: find_cheapest(
+                Settings(1, 1, 1, 1, 1, 1, 1, 1), 1.0, node_cost=1, cache_byte_cost=0
+            ),
             "no axis",
         ),
         (
-            lambda: cheapest(Settings([1], 1, 1, 1, 1, 1, 1, 1), 0, node_cost=1, cache_byte_cost=0),
+            lambda: find_cheapest(
+                Settings([1], 1, 1, 1, 1, 1, 1, 1), 0, node_cost=1, cache_byte_cost=0
+            ),
             "wanted_s",
         ),
     ],

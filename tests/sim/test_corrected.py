@@ -15,10 +15,10 @@ from penstock.order.order import Order
 from penstock.plan.assignment import Locality
 from penstock.plan.placement import Placement
 from penstock.sim import POLICIES, Scenario, load_scenario, simulate
-from penstock.sim.corrected import TRAFFIC, _needed, bound, run
-from penstock.sim.devices import rates_at, shares
-from penstock.sim.policies import Traffic, placement_of
-from penstock.sim.workload import BYTES, Workload
+from penstock.sim.corrected import TRAFFIC, _sum_needed, bound_epochs, run_traffic
+from penstock.sim.devices import divide_rates, interpolate_rates
+from penstock.sim.policies import NodeTraffic, placement_of
+from penstock.sim.workload import BYTES, SimulatedWorkload
 
 SEEDS = range(25)
 EVERY_SAMPLE = [
@@ -88,10 +88,10 @@ def scale(given: Any, path: list[str], factor: float) -> None:
         given[last] *= factor
 
 
-def traffic_of(scenario: Scenario, policy: str) -> Traffic | None:
+def traffic_of(scenario: Scenario, policy: str) -> NodeTraffic | None:
     """None where the policy cannot run: what it says then is tested elsewhere."""
     try:
-        return TRAFFIC[policy](Workload(scenario))
+        return TRAFFIC[policy](SimulatedWorkload(scenario))
     except UsageError:
         return None
 
@@ -100,12 +100,12 @@ def traffic_of(scenario: Scenario, policy: str) -> Traffic | None:
 
 
 def slow_storage(
-    scenario: Scenario, traffic: Traffic, opens: list[float], begins: list[float]
+    scenario: Scenario, traffic: NodeTraffic, opens: list[float], begins: list[float]
 ) -> list[list[float]]:
     """When each node has what it reads of each step, if steps open and begin then (seconds)."""
     steps, nodes = traffic.need.shape
     training, storage = scenario.training, scenario.system.storage
-    rates = shares(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
+    rates = divide_rates(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
     todo = [
         [[(k, b) for k in range(steps) if (b := int(bytes_[k, i]))] for i in range(nodes)]
         for bytes_ in (traffic.ahead, traffic.demand, traffic.ring)
@@ -161,7 +161,7 @@ class Servers:
         return self.free[server]
 
 
-def slow_run(scenario: Scenario, traffic: Traffic) -> list[float]:
+def slow_run(scenario: Scenario, traffic: NodeTraffic) -> list[float]:
     """The end of each step in seconds, by the model as docs/simulator.md words it."""
     steps, nodes = traffic.need.shape
     training, system = scenario.training, scenario.system
@@ -176,9 +176,13 @@ def slow_run(scenario: Scenario, traffic: Traffic) -> list[float]:
         ]
         after.append(min([*fits, max(first, k - 1)]))
     threads = system.staging.threads if traffic.staged else 1
-    memory = rates_at(system.staging.read_mb_s, system.staging.threads) / system.staging.threads
+    memory = (
+        interpolate_rates(system.staging.read_mb_s, system.staging.threads) / system.staging.threads
+    )
     stage = min(training.preprocess_mb_s, float(memory)) * threads * BYTES
-    tier_rates = [float(rates_at(tier.read_mb_s, tier.threads)) * BYTES for tier in system.tiers]
+    tier_rates = [
+        float(interpolate_rates(tier.read_mb_s, tier.threads)) * BYTES for tier in system.tiers
+    ]
     link = system.network_mb_s * BYTES
     extra = training.step_overhead_s
     ends = [math.inf] * steps
@@ -226,7 +230,7 @@ def test_times_are_those_of_the_slow_model(seed: int) -> None:
     for policy in TRAFFIC:
         traffic = traffic_of(scenario, policy)
         if traffic is not None:
-            got = run(scenario, traffic) / 1e9
+            got = run_traffic(scenario, traffic) / 1e9
             np.testing.assert_allclose(got, slow_run(scenario, traffic), rtol=1e-9, atol=2e-6)
 
 
@@ -237,7 +241,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
     """Owners, nodes and bytes follow from Order, Placement and Locality, access by access."""
     for seed in SEEDS:
         scenario = scenario_of(seed)
-        workload = Workload(scenario)
+        workload = SimulatedWorkload(scenario)
         training = scenario.training
         placement, cache_blocks = placement_of(workload)
         assert isinstance(placement, Placement)
@@ -245,7 +249,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
         where = Locality(placement, tuple(range(training.nodes)))
         quotas = np.full(training.nodes, scenario.batch)
         for policy in ("penstock", "penstock_local"):
-            wanted = Traffic.empty(scenario)
+            wanted = NodeTraffic.empty(scenario)
             present: set[int] = set()
             step = -1
             for epoch in range(training.epochs):
@@ -278,7 +282,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
             same(TRAFFIC[policy](workload), wanted)
 
 
-def same(got: Traffic, wanted: Traffic) -> None:
+def same(got: NodeTraffic, wanted: NodeTraffic) -> None:
     for name in ("need", "ring", "demand", "ahead", "tiers", "sent", "received", "own"):
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name), name)
 
@@ -287,7 +291,7 @@ def test_nopfs_is_each_nodes_own_choice() -> None:
     """Frequencies, tiers, known peers and bytes, as they are worded, access by access."""
     for seed in SEEDS:
         scenario = scenario_of(seed)
-        workload = Workload(scenario)
+        workload = SimulatedWorkload(scenario)
         training, nodes = scenario.training, scenario.training.nodes
         size = workload.sizes.tolist()
         streams: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
@@ -295,7 +299,7 @@ def test_nopfs_is_each_nodes_own_choice() -> None:
             for k, batch in enumerate(window.samples.tolist()):
                 for place, sample in enumerate(batch):
                     streams[place % nodes].append((window.step + k, sample))
-        wanted = Traffic.empty(scenario)
+        wanted = NodeTraffic.empty(scenario)
         kept: list[dict[int, int]] = []
         known: dict[int, tuple[int, int, int]] = {}  # tier, place in the list, node
         first: list[dict[int, int]] = []
@@ -363,7 +367,7 @@ def test_bytes_are_conserved(policy: str) -> None:
             assert storage >= used[0] + np.maximum(0, used[1:] - room).sum()
         result = simulate(scenario, policy)
         assert result.moved_mb[:, 0].sum() == pytest.approx(storage / BYTES)
-        best = rates_at(scenario.system.storage.read_mb_s, np.arange(1, 9)).max()
+        best = interpolate_rates(scenario.system.storage.read_mb_s, np.arange(1, 9)).max()
         assert result.total_s >= storage / BYTES / best * (1 - 1e-9)
     assert ran > 0
 
@@ -372,7 +376,7 @@ def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
     """penstock reads each sample once if the cluster can hold all, whoever processes it."""
     for seed in SEEDS:
         scenario = scenario_of(seed, system__tiers__0__capacity_mb=100)
-        workload = Workload(scenario)
+        workload = SimulatedWorkload(scenario)
         used = {int(s) for window in workload.windows() for s in window.samples.reshape(-1)}
         cache_block = scenario.data.cache_block  # which is read whole
         some = {sample // cache_block for sample in used}
@@ -391,13 +395,15 @@ def test_with_room_for_all_every_byte_leaves_storage_once() -> None:
 def test_nothing_beats_the_bound(seed: int) -> None:
     """No epoch of a policy that uses every sample ends before it can."""
     scenario = scenario_of(seed)
-    workload = Workload(scenario)
+    workload = SimulatedWorkload(scenario)
     for policy in EVERY_SAMPLE:
         traffic = traffic_of(scenario, policy)
         if traffic is None:
             continue
-        ends = run(scenario, traffic)[traffic.setup :].reshape(scenario.training.epochs, -1)[:, -1]
-        assert (ends >= bound(workload, traffic.need[traffic.setup :])).all(), policy
+        ends = run_traffic(scenario, traffic)[traffic.setup :].reshape(
+            scenario.training.epochs, -1
+        )[:, -1]
+        assert (ends >= bound_epochs(workload, traffic.need[traffic.setup :])).all(), policy
 
 
 # All of the storage table at once: one point alone may make two clients together slower than one.
@@ -438,8 +444,9 @@ def test_more_cache_takes_no_longer(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_reads_less(policy: str) -> None:
-    """More cache never means more bytes from storage; with cache blocks of one, for of larger ones some
-    samples may never be used."""
+    """More cache never means more bytes from storage.
+
+    Cache blocks have one sample here, because some samples of larger ones may never be used."""
     for seed in SEEDS:
         found = []
         both = [scenario_of(seed, system__tiers__0__capacity_mb=factor) for factor in (0.3, 1.0)]
@@ -502,7 +509,7 @@ def test_what_cannot_run_says_why() -> None:
 def test_sources_can_be_swapped() -> None:
     """A policy of one's own is traffic: what no source brings costs computing alone."""
     scenario = scenario_of(3)
-    need = _needed(Workload(scenario))
-    traffic = replace(Traffic.empty(scenario), need=need)
+    need = _sum_needed(SimulatedWorkload(scenario))
+    traffic = replace(NodeTraffic.empty(scenario), need=need)
     computing = np.ceil(need.max(axis=1) / (scenario.training.compute_mb_s / 1e3)).sum()
-    assert run(scenario, traffic)[-1] >= computing
+    assert run_traffic(scenario, traffic)[-1] >= computing

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sim.importance import (
-    ByValue,
     Draw,
-    Fixed,
+    FirstSeenCache,
     History,
-    Recent,
+    RecentCache,
+    ValueCache,
     compare,
-    drawn,
+    correct_bias,
+    draw_batches,
     fedcase,
-    in_epochs,
     replay,
-    weights,
+    walk_epochs,
 )
 
 
@@ -69,7 +69,7 @@ def test_by_value_as_it_is_worded(room: int, batches: list[list[int]], data: st.
     """The whole batch at once gives what admission one by one gives, ties included."""
     worth = st.lists(st.integers(0, 3), min_size=12, max_size=12)
     values = [np.array(data.draw(worth), float) for _ in batches]
-    cache = ByValue(room)
+    cache = ValueCache(room)
     found = [
         cache.serve(np.array(batch), each).tolist()
         for batch, each in zip(batches, values, strict=True)
@@ -81,7 +81,7 @@ def test_by_value_as_it_is_worded(room: int, batches: list[list[int]], data: st.
 @given(st.integers(1, 6), batches_of)
 def test_recent_and_fixed_by_loops(room: int, batches: list[list[int]]) -> None:
     """LRU looks back for fewer than `room` others; a fixed division knows the first ones met."""
-    recent, fixed = Recent(room), Fixed(room)
+    recent, fixed = RecentCache(room), FirstSeenCache(room)
     past: list[int] = []
     for batch in batches:
         first = list(dict.fromkeys(past))[:room]
@@ -129,8 +129,8 @@ def test_a_users_value() -> None:
     def dearest(history: History) -> np.ndarray:
         return np.nan_to_num(history.loss)
 
-    cache = ByValue(5)
-    replay(drawn(40, 8, skewed, value=dearest, floor=1.0), {"it": cache}, batches=400)
+    cache = ValueCache(5)
+    replay(draw_batches(40, 8, skewed, value=dearest, floor=1.0), {"it": cache}, batches=400)
     assert sorted(cache.kept.tolist()) == [0, 1, 2, 3, 4]
 
 
@@ -147,15 +147,15 @@ def test_drawn_by_chance() -> None:
     def value(history: History) -> np.ndarray:
         return worth
 
-    taken = list(itertools.islice(drawn(5, 100, flat, value=value, floor=0.25, seed=4), 200))
-    again = itertools.islice(drawn(5, 100, flat, value=value, floor=0.25, seed=4), 200)
+    taken = list(itertools.islice(draw_batches(5, 100, flat, value=value, floor=0.25, seed=4), 200))
+    again = itertools.islice(draw_batches(5, 100, flat, value=value, floor=0.25, seed=4), 200)
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(taken, again, strict=True))
     ids = np.concatenate([draw.ids for draw in taken])
     counts = np.bincount(ids, minlength=5)
     assert stats.chisquare(counts, chances * len(ids)).pvalue > 1e-4
     w = np.concatenate([draw.weights for draw in taken])
-    assert w == pytest.approx(weights(chances)[ids])
-    assert weights(chances) @ chances == pytest.approx(1)
+    assert w == pytest.approx(correct_bias(chances)[ids])
+    assert correct_bias(chances) @ chances == pytest.approx(1)
     of_sample = np.array([3.0, -1.0, 4.0, 1.0, 5.0])
     weighted = w * of_sample[ids]
     error = weighted.std() / math.sqrt(len(ids))
@@ -169,7 +169,7 @@ def test_drawn_by_chance() -> None:
 def test_epochs_have_each_sample_once(samples: int, batch: int, seed: int) -> None:
     """Three epochs, and each holds every sample."""
     steps = -(-samples // batch)
-    taken = list(itertools.islice(in_epochs(samples, batch, flat, seed=seed), 3 * steps))
+    taken = list(itertools.islice(walk_epochs(samples, batch, flat, seed=seed), 3 * steps))
     for epoch in range(3):
         ids = np.concatenate([draw.ids for draw in taken[epoch * steps : (epoch + 1) * steps]])
         assert Counter(ids.tolist()) == Counter(range(samples))
@@ -203,8 +203,8 @@ def test_importance_changes_the_stream() -> None:
     assert drawn_.effective < 0.9
     # Drawing uniformly with replacement, which is what equal values mean, any cache finds its part.
     even = replay(
-        drawn(1000, 50, flat, value=lambda history: np.zeros(1000), seed=2),
-        {"value": ByValue(100), "recent": Recent(100), "fixed": Fixed(100)},
+        draw_batches(1000, 50, flat, value=lambda history: np.zeros(1000), seed=2),
+        {"value": ValueCache(100), "recent": RecentCache(100), "fixed": FirstSeenCache(100)},
         batches=600,
         warmup=100,
     )
@@ -219,7 +219,9 @@ def test_replay_by_counting() -> None:
     """Shares count what comes after the warm-up, for each cache by itself."""
     one = np.ones(2)
     stream = [Draw(np.array(ids), np.zeros(4), one) for ids in ([0, 1], [2, 2], [0, 3], [3, 0])]
-    outcome = replay(iter(stream), {"a": Fixed(1), "b": Fixed(4)}, batches=3, warmup=1)
+    outcome = replay(
+        iter(stream), {"a": FirstSeenCache(1), "b": FirstSeenCache(4)}, batches=3, warmup=1
+    )
     assert outcome.hits == {"a": 3 / 6, "b": 4 / 6}
     assert (outcome.samples, outcome.distinct) == (6, 3)
 
@@ -227,15 +229,15 @@ def test_replay_by_counting() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: ByValue(0), "room is 0"),
-        (lambda: Recent(1.5), "room is 1.5"),  # type: ignore[arg-type]
-        (lambda: Fixed(True), "room is True"),
-        (lambda: drawn(0, 1, flat), "samples is 0"),
-        (lambda: drawn(1, 1, flat, floor=0), "floor is 0"),
-        (lambda: in_epochs(1, -1, flat), "batch is -1"),
-        (lambda: next(drawn(2, 1, flat, value=lambda h: np.ones(3))), r"shape \(3,\) for 2"),
-        (lambda: next(drawn(2, 1, flat, value=lambda h: -np.ones(2))), "below 0"),
-        (lambda: replay(drawn(2, 1, flat), {}, batches=0), "batches is 0"),
+        (lambda: ValueCache(0), "room is 0"),
+        (lambda: RecentCache(1.5), "room is 1.5"),  # type: ignore[arg-type]
+        (lambda: FirstSeenCache(True), "room is True"),
+        (lambda: draw_batches(0, 1, flat), "samples is 0"),
+        (lambda: draw_batches(1, 1, flat, floor=0), "floor is 0"),
+        (lambda: walk_epochs(1, -1, flat), "batch is -1"),
+        (lambda: next(draw_batches(2, 1, flat, value=lambda h: np.ones(3))), r"shape \(3,\) for 2"),
+        (lambda: next(draw_batches(2, 1, flat, value=lambda h: -np.ones(2))), "below 0"),
+        (lambda: replay(draw_batches(2, 1, flat), {}, batches=0), "batches is 0"),
     ],
 )
 def test_wrong_use(call: Any, said: str) -> None:

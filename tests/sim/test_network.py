@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import LimitError, UsageError
 from penstock.sim.network import FatTree, Ideal, Network, Traffic
-from penstock.sim.routed import Dragonfly, Routed, Torus
+from penstock.sim.routed import Dragonfly, RoutedNetwork, Torus
 
 optimize = pytest.importorskip("scipy.optimize")
 
@@ -312,13 +312,13 @@ def test_torus_tornado_and_neighbours(size: int, across: tuple[int, ...]) -> Non
 ROUTED = [dragonfly(2, 1, 1), dragonfly(3, 1, 2), torus(4), torus(3, 2), torus(4, 3)]
 
 
-def with_routing(network: Routed, routing: Any, **options: Any) -> Routed:
+def with_routing(network: RoutedNetwork, routing: Any, **options: Any) -> RoutedNetwork:
     return dataclasses.replace(network, routing=routing, **options)
 
 
 @pytest.mark.parametrize("network", ROUTED, ids=["fly9", "fly12", "ring", "3x2", "4x3"])
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_what_flows_is_conserved(network: Routed, routing: Any) -> None:
+def test_what_flows_is_conserved(network: RoutedNetwork, routing: Any) -> None:
     """The links that a pair's traffic is spread over lead from its source to its target and
     nowhere else; a minimal path is a shortest one."""
     network = with_routing(network, routing)
@@ -346,7 +346,7 @@ def test_what_flows_is_conserved(network: Routed, routing: Any) -> None:
 
 
 @given(st.sampled_from(ROUTED), st.data())
-def test_routed_promises(network: Routed, data: st.DataObject) -> None:
+def test_routed_promises(network: RoutedNetwork, data: st.DataObject) -> None:
     """No link is above its capacity, more demand divides the throughput, flows keep their
     proportion, and UGAL with or without a common division is no worse than its two parts."""
     traffic = data.draw(traffics(network.nodes))

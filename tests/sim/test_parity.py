@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.sim import Scenario, load_scenario, simulate
-from penstock.sim.parity import RULES, _drawn, _drawn_alike, stream_of
+from penstock.sim.parity import RULES, _draw, _draw_alike, draw_stream
 from penstock.sim.published import ROWS
 
 
@@ -43,7 +43,7 @@ def test_printed_run_times_of_the_full_scenario(policy: str) -> None:
 
 def test_stream_is_the_published_one() -> None:
     """Ids and sizes come from the legacy generator, in the published sequence of calls."""
-    small, large = stream_of(load_scenario("s1")), stream_of(load_scenario("s2-15"))
+    small, large = draw_stream(load_scenario("s1")), draw_stream(load_scenario("s2-15"))
     assert small.ids[0, :5].tolist() == [6252, 4684, 1731, 4742, 4521]
     assert small.sizes[:3].round(6).tolist() == [0.040589, 0.020408, 0.026455]
     assert sum(small.sizes.tolist()) == 272.80464310475304
@@ -54,8 +54,8 @@ def test_draws_of_one_call_are_those_of_many() -> None:
     """DeepIO's replaced ids do not depend on whether they are drawn one by one."""
     for first, end in (([0, 10, 20], [9, 19, 29]), ([3], [17])):
         one, many = (np.random.RandomState(7) for _ in range(2))
-        drawn = _drawn(one, first, end, 6 * len(first), 2)
-        np.testing.assert_array_equal(drawn, _drawn_alike(many, first, end, 6 * len(first), 2))
+        drawn = _draw(one, first, end, 6 * len(first), 2)
+        np.testing.assert_array_equal(drawn, _draw_alike(many, first, end, 6 * len(first), 2))
         assert one.randint(1 << 30) == many.randint(1 << 30)
 
 

@@ -25,7 +25,7 @@ from penstock.page import document, layout, words
 from penstock.sim import report, sweep
 from penstock.sim.corrected import TRAFFIC
 from penstock.sim.results import SOURCES, Result
-from penstock.sim.workload import Workload
+from penstock.sim.workload import SimulatedWorkload
 from tests.browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
 from tests.command import run
 
@@ -50,7 +50,11 @@ def small(name: str = "small", about: str = "A little of everything.", tier: str
 
 
 def outcomes_of(scenario: sim.Scenario, *models: str) -> list[sweep.Outcome]:
-    runs = [sweep.Run(scenario, policy, model) for model in models for policy in scenario.policies]
+    runs = [
+        sweep.SimulationRun(scenario, policy, model)
+        for model in models
+        for policy in scenario.policies
+    ]
     return sweep.outcomes(runs)
 
 
@@ -228,7 +232,7 @@ def test_every_policy_is_described():
     scenario = small()
     tier = scenario.system.tiers[0].model_copy(update={"capacity_mb": 200.0})  # all can run
     system = scenario.system.model_copy(update={"tiers": (tier, scenario.system.tiers[1])})
-    workload = Workload(scenario.model_copy(update={"system": system}))
+    workload = SimulatedWorkload(scenario.model_copy(update={"system": system}))
     due = np.array([workload.sizes[window.samples].sum() for window in workload.windows()])
     replacing = set()
     for policy, traffic_of in TRAFFIC.items():
@@ -293,12 +297,12 @@ def test_a_sweep_is_the_simulations_by_hand():
 
 @pytest.mark.parametrize("key", sweep.KEYS)
 def test_varied_changes_one_thing(key):
-    """A scenario varied to its own value is itself; another value is what `own` reads back."""
+    """A scenario varied to its own value is itself; `own_value` reads another value back."""
     scenario = small()
-    assert sweep.varied(scenario, key, sweep.own(scenario, key)) == scenario
+    assert sweep.varied(scenario, key, sweep.own_value(scenario, key)) == scenario
     for value in sweep.points(scenario, key):
         other = sweep.varied(scenario, key, value)
-        assert sweep.own(other, key) == pytest.approx(value)
+        assert sweep.own_value(other, key) == pytest.approx(value)
         assert other.batch == scenario.batch
         assert other.data == scenario.data
     for wrong in (0.0, -1.0, float("nan"), float("inf"), 1e30):
@@ -314,7 +318,7 @@ def test_expected_size_is_the_drawn_size(mean, ratio):
         update={"samples": 40_000, "mean_mb": mean, "sigma_mb": mean * ratio}
     )
     scenario = scenario.model_copy(update={"data": data})
-    drawn = float(Workload(scenario).sizes.sum()) / 1e6
+    drawn = float(SimulatedWorkload(scenario).sizes.sum()) / 1e6
     assert drawn == pytest.approx(sweep.data_mb(scenario), rel=0.03)
 
 

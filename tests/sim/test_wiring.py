@@ -34,8 +34,8 @@ from penstock.sim import (
 from penstock.sim.importance import History, compare
 from penstock.sim.network import Traffic
 from penstock.sim.routed import Dragonfly
-from penstock.sim.sampled import room
-from penstock.sim.workload import Workload
+from penstock.sim.sampled import count_room
+from penstock.sim.workload import SimulatedWorkload
 
 pytest.importorskip("scipy")
 
@@ -125,16 +125,16 @@ def test_factors_of_a_tree(nodes: int, leaf: int, over: list[float], link: float
     for each in sorted(over):
         shape = {"kind": "fat-tree", "leaf_nodes": leaf, "oversubscription": each}
         scenario = changed(base, system_network=shape)
-        peers = contention.left(scenario, peers=True, storage=False)
-        storage = contention.left(scenario, peers=False, storage=True)
-        both = contention.left(scenario, peers=True, storage=True)
+        peers = contention.find_remaining(scenario, peers=True, storage=False)
+        storage = contention.find_remaining(scenario, peers=False, storage=True)
+        both = contention.find_remaining(scenario, peers=True, storage=True)
         assert peers.storage == storage.peers == 1
         for now, alone, then in zip(both, (peers.peers, storage.storage), before, strict=True):
             assert alone / 2 * (1 - 1e-9) <= now <= alone <= 1
             assert now <= then * (1 + 1e-9)
         before = both
         if nodes > leaf:
-            rate = float(sweep.own(scenario, "bandwidth")) / nodes
+            rate = float(sweep.own_value(scenario, "bandwidth")) / nodes
             away = (nodes - leaf) / (nodes - 1) * link * leaf
             if nodes % leaf == 0:
                 want = min(1.0, leaf * (link + rate) / each / away)
@@ -150,7 +150,7 @@ def test_factor_of_a_dragonfly(routing: Any) -> None:
     shape = {**FLY, "gateways": 2, "routing": routing}
     base = changed(load_scenario("s1"), training_nodes=70, training_global_batch=700)
     scenario = changed(base, system_network=shape, system_network_mb_s=4000.0)
-    left = contention.left(scenario, peers=True, storage=False)
+    left = contention.find_remaining(scenario, peers=True, storage=False)
     network = Dragonfly(4, 2, 2, link_bytes_per_s=1e9, node_bytes_per_s=1e12, routing=routing)
     terminals = np.setdiff1d(np.arange(72), [18, 54])
     among = Traffic.exchange(70, 4e9)
@@ -198,8 +198,8 @@ def test_storage_through_one_gateway() -> None:
     less than its table gives."""
     shape = {"kind": "torus", "dims": [9], "switch_nodes": 1, "gateways": 1, "link_mb_s": 5.0}
     scenario = small(system_network=shape)
-    left = contention.left(scenario, peers=False, storage=True)
-    assert left.storage == pytest.approx(2 * 5 / sweep.own(scenario, "bandwidth"), rel=1e-6)
+    left = contention.find_remaining(scenario, peers=False, storage=True)
+    assert left.storage == pytest.approx(2 * 5 / sweep.own_value(scenario, "bandwidth"), rel=1e-6)
     slow = simulate(scenario, "staging")
     assert slow.total_s == pytest.approx(
         simulate(small(), "staging").total_s / left.storage, rel=0.05
@@ -233,7 +233,7 @@ def test_hits_are_those_of_the_comparison(value: Any) -> None:
     base = changed(load_scenario("importance"), training_nodes=1, data_sigma_mb=0.0, **NARROW)
     scenario = holding(base, 4.0)
     options = {} if value is None else {"value": value}
-    held = room(Workload(scenario), "fixed")
+    held = count_room(SimulatedWorkload(scenario), "fixed")
     assert held == 40
     want = compare(600, 24, held, loss, seed=42, batches=75, **options)
     assert len(set(want["importance"].hits.values())) == 3
@@ -278,7 +278,7 @@ def test_who_needs_an_order_says_so() -> None:
             simulate(load_scenario("s1"), policy)
     with pytest.raises(UsageError, match="value is given, and s1 draws nothing"):
         simulate(load_scenario("s1"), "penstock", value=level)
-    with pytest.raises(UsageError, match="value gave the shape"):
+    with pytest.raises(UsageError, match="value returned the shape"):
         simulate(sampled, "recent", value=lambda history: np.ones(3))
 
 
@@ -345,12 +345,12 @@ def test_parity_knows_none_of_it() -> None:
     for parts, key in (
         ({"system_network": {"kind": "fat-tree"}}, "system.network"),
         ({"sampling": {"kind": "importance"}}, "sampling"),
-        ({"data_cache_block": 4}, "data.cache block"),
+        ({"data_cache_block": 4}, "data.cache_block"),
     ):
         scenario = changed(load_scenario("s1"), **parts)
-        found = sweep.outcome(sweep.Run(scenario, "naive", "parity"))
+        found = sweep.run_simulation(sweep.SimulationRun(scenario, "naive", "parity"))
         assert isinstance(found, sweep.Refusal)
-        assert f"{key}, which the published simulator knows nothing of" in found.reason
+        assert f"{key}, which the published simulator does not support" in found.reason
 
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_parity_knows_none_of_it() -> None:
 
 def by_force(
     scenario: Scenario,
-    grid: sizing.Grid,
+    grid: sizing.SizingGrid,
     epoch_s: float,
     prices: sizing.Prices,
     policy: str,
@@ -416,10 +416,10 @@ def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) 
 
 def test_a_plan_as_simulated() -> None:
     """The closed form of the scenario as it is comes near to what is simulated; the caches that
-    `closed.cheapest` says are needed are no larger than the grid's."""
+    `closed.find_cheapest` says are needed are no larger than the grid's."""
     scenario = load_scenario("s1")
-    own = sweep.own(scenario, "bandwidth")
-    one = sizing.Grid(np.array([4]), np.array([sweep.cached_mb(scenario)]), np.array([own]))
+    own = sweep.own_value(scenario, "bandwidth")
+    one = sizing.SizingGrid(np.array([4]), np.array([sweep.cached_mb(scenario)]), np.array([own]))
     found = sizing.sized(scenario, one, 1e9)
     for policy, choice in found.choices.items():
         result = simulate(scenario, policy)
@@ -428,8 +428,8 @@ def test_a_plan_as_simulated() -> None:
     grid = sizing.grid_of(scenario, 20_000, storage_mb_s=sizing.Range(10, 10))
     chosen = sizing.sized(scenario, grid, 0.7, prices=sizing.Prices(1, 1)).choices["penstock"]
     assert chosen is not None
-    exact = closed.cheapest(
-        sizing.settings_of(scenario, chosen.nodes, np.array([1e9]), np.array([10.0])),
+    exact = closed.find_cheapest(
+        sizing.make_settings(scenario, chosen.nodes, np.array([1e9]), np.array([10.0])),
         0.7,
         node_cost=1,
         cache_byte_cost=1e-9,
@@ -486,7 +486,7 @@ def test_plan_prints_and_writes(
         (("s1", "--settings", "1"), "settings is 1"),
         (("s1", "--epoch-s", "nan"), "epoch_s is nan"),
         (("s1", "--csv", "no/a.csv"), "there is no folder no"),
-        (("importance",), "importance has sampling, which the closed forms know nothing of"),
+        (("importance",), "importance has sampling, which the closed forms do not model"),
     ],
 )
 def test_bad_plans_are_one_message(

@@ -30,7 +30,7 @@ def calibrate_scenario(
     memory = measure_copying() / 1e6
     measured = calibrate.Measured(_parse_rates(storage), network_mb_s, memory)
     found = calibrate.calibrate(record.load_run(files), measured)
-    wanted = calibrate.resized(found.scenario, nodes=nodes, ram_mb=ram_mb)
+    wanted = calibrate.resize(found.scenario, nodes=nodes, ram_mb=ram_mb)
     found = calibrate.Calibration(wanted, found.policy, found.sources)
     for key, source in found.sources.items():
         console.say(f"{key}: {source}")

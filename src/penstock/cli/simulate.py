@@ -166,7 +166,7 @@ def _simulate(
 ) -> None:
     from ..sim import Result, report, sweep
 
-    runs = [sweep.Run(scenario, policy, model) for model in models for policy in policies]
+    runs = [sweep.SimulationRun(scenario, policy, model) for model in models for policy in policies]
     with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
         found = sweep.outcomes(
             runs, processes=_choose_processes(sweep.accesses(runs)), progress=progress
@@ -178,7 +178,7 @@ def _simulate(
 
     values = {key: sweep.points(scenario, key) for key in (keys or sweep.KEYS)}
     count = sum(len(each) + 1 for each in values.values()) * len(policies)
-    accesses = count * sweep.accesses([sweep.Run(scenario, policies[0], models[0])])
+    accesses = count * sweep.accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
     remark = ""
     if no_sweeps:
         values = {}

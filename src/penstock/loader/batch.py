@@ -134,7 +134,7 @@ def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]
         part = index.fields[number]
         fields[part.name] = (
             _field_of(part, layout, buffer)
-            if layout.bands is None
+            if layout.chunks is None
             else _decoded(index, number, planned, layout, buffer)
         )
     if planned.labels is not None:
@@ -162,7 +162,7 @@ def _decoded(
 ) -> npt.NDArray[Any] | Ragged:
     """A field whose rows in the buffer are bands."""
     part = index.fields[number]
-    bands, bounds = layout.bands, layout.bounds
+    bands, bounds = layout.chunks, layout.bounds
     assert bands is not None
     assert bounds is not None
     assert part.codec is not None
@@ -183,7 +183,7 @@ def _decoded(
     ]
     try:
         rows = codecs.rows(
-            part.codec.name, part.codec.options, read, bands.band, bands.row, (index, number)
+            part.codec.name, part.codec.options, read, bands.chunk, bands.row, (index, number)
         )
         if part.shape is not None:
             if not len(rows):

@@ -1,4 +1,12 @@
-"""The order folder."""
+"""Orders: functions from the positions of an epoch to samples, and back, in constant memory.
+
+`Order` shuffles one dataset, `Mixture` draws from several by weights; both are an `Ordering`.
+`choose_blocks` decides between exact and blocked shuffling, `shuffle_quality` measures an order,
+`shuffle` moves the rows of an array, and `rng` gives each sample its random numbers.
+
+All of it is pure arithmetic on integers. The folder must not know steps, ranks, files, bytes in
+flight or time: `plan` divides positions among steps and ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""MixFeistel in numpy, bit-equal to the compiled core: its oracle, and its stand-in where absent.
+"""MixFeistel in numpy, bit-equal to the compiled core: its oracle, and its fallback.
 
-Like the core's, a `Permutation` maps one-dimensional uint64 arrays into others (which may be the
-same arrays) and returns the index of the first value outside [0, count), or the size.
+A `Permutation` maps one-dimensional uint64 arrays into others, which may be the same arrays. It
+returns the index of the first value outside [0, count), or the size, as the core's does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def random_words(state: int, size: int) -> Words:
     return z ^ (z >> np.uint64(31))
 
 
-def first_outside(values: Words, count: int) -> int:
+def find_outside(values: Words, count: int) -> int:
     """The index of the first value at or above count, or the size."""
     if values.size == 0 or int(values.max()) < count:
         return values.size
@@ -43,7 +43,8 @@ def first_outside(values: Words, count: int) -> int:
 class Permutation:
     """A permutation of [0, count), drawn from a state: a table for small counts, else a cipher.
 
-    `cipher` forces the cipher at any count; `level` is the core's and has no meaning here.
+    cipher:  use the cipher at any count.
+    level:   ignored here; the core's choice of instructions.
     """
 
     def __init__(self, count: int, state: int, cipher: bool = False, level: str = "") -> None:
@@ -58,60 +59,60 @@ class Permutation:
             self._inverse_table = np.argsort(self._table).astype(np.uint64)
 
     def forward(self, positions: Words, samples: Words) -> int:
-        return self._mapped(positions, samples, inverted=False)
+        return self._map_values(positions, samples, inverse=False)
 
     def inverse(self, samples: Words, positions: Words) -> int:
-        return self._mapped(samples, positions, inverted=True)
+        return self._map_values(samples, positions, inverse=True)
 
     def run(self, start: int, samples: Words) -> int:
         samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
         return self.forward(samples, samples)
 
-    def _mapped(self, values: Words, out: Words, inverted: bool) -> int:
-        outside = first_outside(values, self.count)
+    def _map_values(self, values: Words, out: Words, inverse: bool) -> int:
+        outside = find_outside(values, self.count)
         if outside != values.size:
             return outside
-        table = self._inverse_table if inverted else self._table
+        table = self._inverse_table if inverse else self._table
         if table is not None:
             out[:] = table[values]
             return values.size
         for base in range(0, values.size, PIECE):
             piece = slice(base, base + PIECE)
-            out[piece] = self._walked(values[piece], inverted)
+            out[piece] = self._walk_cycles(values[piece], inverse)
         return values.size
 
-    def _walked(self, values: Words, inverted: bool) -> Words:
+    def _walk_cycles(self, values: Words, inverse: bool) -> Words:
         """Pass values through the cipher until they are below count."""
-        once = self._undone if inverted else self._done
-        values = once(values)
-        strays = np.flatnonzero(values >= self.count)
-        while strays.size:
-            again = once(values[strays])
-            values[strays] = again
-            strays = strays[again >= self.count]
+        apply = self._decrypt if inverse else self._encrypt
+        values = apply(values)
+        outside = np.flatnonzero(values >= self.count)
+        while outside.size:
+            next_values = apply(values[outside])
+            values[outside] = next_values
+            outside = outside[next_values >= self.count]
         return values
 
-    def _done(self, values: Words) -> Words:
+    def _encrypt(self, values: Words) -> Words:
         left, right = self._split(values)
         a = np.uint32(self.left_count)
         for r in (0, 2, 4, 6):
-            left += self._turn(right, r)
+            left += self._hash_turn(right, r)
             np.minimum(left, left - a, out=left)  # undoes a wrap: the wrapped one is the larger
-            right ^= _hash(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
-        return self._joined(left, right)
+            right ^= _hash32(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
+        return self._join(left, right)
 
-    def _undone(self, values: Words) -> Words:
+    def _decrypt(self, values: Words) -> Words:
         left, right = self._split(values)
         a = np.uint32(self.left_count)
         for r in (6, 4, 2, 0):
-            right ^= _hash(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
-            left -= self._turn(right, r)
+            right ^= _hash32(left, self.keys[r + 1]) >> np.uint32(32 - self.right_bits)
+            left -= self._hash_turn(right, r)
             np.minimum(left, left + a, out=left)
-        return self._joined(left, right)
+        return self._join(left, right)
 
-    def _turn(self, right: Halves, r: int) -> Halves:
-        """How far the left half turns: the hash taken to [0, a) by a multiplication."""
-        product = _hash(right, self.keys[r]).astype(np.uint64)
+    def _hash_turn(self, right: Halves, r: int) -> Halves:
+        """Rotation of the left half: the right half's hash, scaled to [0, a)."""
+        product = _hash32(right, self.keys[r]).astype(np.uint64)
         product *= np.uint64(self.left_count)
         product >>= np.uint64(32)
         return product.astype(np.uint32)
@@ -122,7 +123,7 @@ class Permutation:
         right &= np.uint32((1 << self.right_bits) - 1)
         return left, right
 
-    def _joined(self, left: Halves, right: Halves) -> Words:
+    def _join(self, left: Halves, right: Halves) -> Words:
         values = left.astype(np.uint64)
         values <<= np.uint64(self.right_bits)
         values |= right
@@ -130,7 +131,7 @@ class Permutation:
 
 
 class Groups:
-    """[0, count) cut into groups of `span`, each permuted by a cipher with a key of its own."""
+    """A permutation of [0, count) within groups of `span`, each by a cipher with its own key."""
 
     def __init__(self, count: int, span: int, state: int, level: str = "") -> None:
         self.count = count
@@ -138,13 +139,13 @@ class Groups:
         self._state = state
 
     def forward(self, positions: Words, samples: Words) -> int:
-        return self._mapped(positions, samples, inverted=False)
+        return self._map_values(positions, samples, inverse=False)
 
     def inverse(self, samples: Words, positions: Words) -> int:
-        return self._mapped(samples, positions, inverted=True)
+        return self._map_values(samples, positions, inverse=True)
 
-    def _mapped(self, values: Words, out: Words, inverted: bool) -> int:
-        outside = first_outside(values, self.count)
+    def _map_values(self, values: Words, out: Words, inverse: bool) -> int:
+        outside = find_outside(values, self.count)
         if outside != values.size:
             return outside
         group = values // np.uint64(self.span)
@@ -156,12 +157,12 @@ class Groups:
             state = mix64(((self._state ^ q) + GOLDEN) & WORD)
             permutation = Permutation(min(self.span, self.count - base), state, cipher=True)
             local = values[members] - np.uint64(base)
-            (permutation.inverse if inverted else permutation.forward)(local, local)
+            (permutation.inverse if inverse else permutation.forward)(local, local)
             out[members] = local + np.uint64(base)
         return values.size
 
 
-def _hash(x: Halves, key: np.uint32) -> Halves:
+def _hash32(x: Halves, key: np.uint32) -> Halves:
     x = x ^ key
     x *= np.uint32(0x85EBCA6B)
     x ^= x >> np.uint32(15)

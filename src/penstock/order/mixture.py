@@ -1,13 +1,13 @@
-"""The order of a mixture: which dataset's turn it is at each position, and which of its samples.
+"""The order of a mixture: the dataset drawn at each position, and the sample drawn from it.
 
-Weights are rounded to slots of a period of `limits.mixture_slots`, which a keyed permutation
-shuffles. Position p of a stretch of constant weights is slot p % period of its period p // period;
-that slot belongs to one dataset, of which so many samples have come before. So a position is
-arithmetic, in constant memory, and so is the way back.
+Weights are rounded to slots of a period of `limits.mixture_slots` slots. A keyed permutation
+shuffles the slots. Position p of a stretch of constant weights is slot p % period of its period
+p // period. Each slot belongs to one dataset, and the number of earlier slots of that dataset is
+known. So a position maps to a sample by arithmetic, in constant memory, and so does the inverse.
 
-A dataset's samples come in the order of its own passes: the n-th sample drawn from it, counted over
-all epochs of the mixture, stands at n % count of its pass n // count, which is an `Order` of its
-own. Weights decide how fast passes go by, never what a pass holds.
+A dataset's samples come in the order of its own passes. The n-th sample drawn from it, counted over
+all epochs of the mixture, stands at n % count of its pass n // count, and each pass is an `Order`.
+Weights decide how fast passes go by, never what a pass holds.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Counts = npt.NDArray[np.uint64]
 
 
 def divide_slots(weights: Weights) -> tuple[int, ...]:
-    """The slots of each dataset in a period: proportional to the weights, by largest remainder.
+    """Divide the slots of a period among datasets by weight, with largest remainders.
 
-    UsageError where a weight is no finite number from 0 on, all are 0, or one above 0 is too small
-    for a slot.
+    Raises UsageError if a weight is not a finite number from 0 on, if all weights are 0, or if a
+    weight above 0 is too small for one slot.
     """
     period = limits.mixture_slots
-    shares = [_weight(weight) for weight in weights]
+    shares = [_check_weight(weight) for weight in weights]
     largest = max(shares, default=0.0)
     if largest == 0:
         raise UsageError(f"weights are {list(weights)!r}: their sum must be above 0")
     total = math.fsum(share / largest for share in shares)
     exact = [share / largest / total * period for share in shares]
-    slots = [math.floor(part) for part in exact]
+    slots = [math.floor(exact_slots) for exact_slots in exact]
     by_remainder = sorted(range(len(slots)), key=lambda d: (slots[d] - exact[d], d))
     for d in by_remainder[: period - sum(slots)]:
         slots[d] += 1
-    for d, (share, held) in enumerate(zip(shares, slots, strict=True)):
-        if share > 0 and held == 0:
+    for d, (share, dataset_slots) in enumerate(zip(shares, slots, strict=True)):
+        if share > 0 and dataset_slots == 0:
             raise UsageError(
                 f"the weight {share!r} of dataset {d} is too small beside the others for one of "
                 f"{period} slots: raise it, or use 0"
@@ -57,7 +57,7 @@ def divide_slots(weights: Weights) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def _weight(value: object) -> float:
+def _check_weight(value: object) -> float:
     number = math.nan
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         number = float(value)
@@ -68,13 +68,14 @@ def _weight(value: object) -> float:
 
 @dataclass(frozen=True)
 class MixtureRecipe:
-    """What is mixed, and how: all that decides a mixture's order, besides the seed. A value.
+    """Datasets and weights of a mixture: all that decides its order besides the seed.
 
     counts:    samples of each dataset.
-    starts:    where each stretch of constant weights begins: positions of the mixture counted over
-               all epochs, or steps (`unit`); the first is 0.
-    slots:     of each stretch, the slots of each dataset in a period.
+    starts:    start of each stretch of constant weights, in positions of the mixture counted over
+               all epochs, or in steps (`unit`); the first is 0.
+    slots:     for each stretch, the slots of each dataset in a period.
     length:    positions of an epoch.
+    unit:      unit of `starts`.
     """
 
     counts: tuple[int, ...]
@@ -85,7 +86,7 @@ class MixtureRecipe:
 
     @property
     def digest(self) -> str:
-        """64 bits that name the recipe, for states."""
+        """Hash of 64 bits, as hex digits, that identifies the recipe in saved states."""
         text = repr((1, limits.mixture_slots, *self._fields()))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -97,11 +98,11 @@ class MixtureRecipe:
 class _Stretch(NamedTuple):
     """Constant weights from one position on.
 
-    start:   position, counted over all epochs.
-    source:  of each slot, whose it is.
-    nth:     of each slot, how many of the period's slots of that dataset come before it.
-    slots:   of each dataset.
-    drawn:   samples of each dataset before `start`.
+    start:   first position, counted over all epochs.
+    source:  dataset of each slot.
+    nth:     for each slot, the number of earlier slots of the same dataset in the period.
+    slots:   slots of each dataset in a period.
+    drawn:   samples of each dataset drawn before `start`.
     """
 
     start: int
@@ -110,34 +111,34 @@ class _Stretch(NamedTuple):
     slots: Counts
     drawn: Counts
 
-    def turns(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
-        """Of places in this stretch, whose turn it is, and how often it was before."""
+    def locate(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
+        """Return the dataset at each of these places, and how many of its samples came before."""
         since = places - np.uint64(self.start)
         periods = since // np.uint64(limits.mixture_slots)
         slot = (since - periods * np.uint64(limits.mixture_slots)).view(np.int64)
-        whose = self.source.take(slot)
-        drawn = self.slots.take(whose)
+        source = self.source.take(slot)
+        drawn = self.slots.take(source)
         drawn *= periods
-        drawn += self.drawn.take(whose)
+        drawn += self.drawn.take(source)
         drawn += self.nth.take(slot)
-        return whose, drawn
+        return source, drawn
 
-    def drawn_at(self, position: int) -> Counts:
-        """Samples of each dataset before a position of this stretch."""
+    def count_drawn(self, position: int) -> Counts:
+        """Count the samples of each dataset before a position of this stretch."""
         periods, rest = divmod(position - self.start, limits.mixture_slots)
-        part = np.bincount(self.source[:rest], minlength=len(self.slots))
-        return self.drawn + np.uint64(periods) * self.slots + part.astype(np.uint64)
+        of_rest = np.bincount(self.source[:rest], minlength=len(self.slots))
+        return self.drawn + np.uint64(periods) * self.slots + of_rest.astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Where each position of an epoch of a mixture leads: `penstock.order.Ordering` of datasets
-    whose samples are numbered one dataset after the other.
+    """An `Ordering` that draws from several datasets by weight.
 
-    Epoch e continues where epoch e-1 ended: passes go on across epochs. An epoch may hold a sample
-    several times, or not at all.
-    seed, shuffle, block, group:  of the datasets' own orders, see `Order`; whose turn it is depends
-    on the seed alone.
+    Samples are numbered one dataset after the other. Epoch e continues where epoch e-1 ended:
+    passes go on across epochs. An epoch may hold a sample several times, or not at all.
+
+    seed, shuffle, block, group:  of the datasets' own orders, see `Order`. The sequence of datasets
+                                  depends on the seed alone.
     """
 
     recipe: MixtureRecipe
@@ -151,19 +152,19 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self._passes:
-            self._pass(0, 0)  # checks seed, shuffle, block and group
+            self._get_pass(0, 0)  # checks seed, shuffle, block and group
         last = (self.epoch + 1) * self.recipe.length
         if not 0 <= self.epoch <= last <= limits.order_count_max:
             raise UsageError(f"epoch {self.epoch} of a mixture ends beyond 2^62 samples")
         if not self._stretches and (self.recipe.unit == "samples" or len(self.recipe.starts) == 1):
-            object.__setattr__(self, "_stretches", self._drawn_up(self.recipe.starts))
+            object.__setattr__(self, "_stretches", self._draw_stretches(self.recipe.starts))
 
     def __len__(self) -> int:
         return self.recipe.length
 
     @property
     def algorithm(self) -> str:
-        """What computed the order; a saved state continues only under the same identifier."""
+        """Identifier of the algorithm; a saved state continues only under the same one."""
         return f"mixture-1:{self.recipe.digest}/{self.parts()[0].algorithm}"
 
     def at_epoch(self, epoch: int) -> Mixture:
@@ -171,28 +172,30 @@ class Mixture:
         return replace(self, epoch=epoch)
 
     def for_steps(self, global_batch: int, steps: int) -> Mixture:
-        """The same for epochs of so many steps of so many samples: what a schedule in steps needs
-        to become one in positions."""
+        """The same mixture with a schedule in steps converted to one in positions.
+
+        An epoch has `steps` steps of `global_batch` samples each.
+        """
         if self.recipe.unit == "samples":
             return self
         starts = [
             start // steps * self.recipe.length + start % steps * global_batch
             for start in self.recipe.starts
         ]
-        return replace(self, _stretches=self._drawn_up(starts))
+        return replace(self, _stretches=self._draw_stretches(starts))
 
     def samples(self, positions: npt.ArrayLike) -> Words:
-        """The samples at these positions, numbered over all datasets one after the other."""
+        """Return the samples at these positions, numbered over all datasets one after the other."""
         return self.rows(positions)[0]
 
     def marks(self, positions: npt.ArrayLike) -> Marks:
-        """Of these positions "source", the number of the dataset, and "pass", its own epoch."""
+        """Return "source", each position's dataset number, and "pass", that dataset's own epoch."""
         return self.rows(positions)[1]
 
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Samples and marks together. About 60 ns a position."""
+        """Return samples and marks together. Takes about 60 ns a position."""
         words = check_words(positions, len(self), "position")
-        source, drawn = self._drawn(words.reshape(-1) + np.uint64(self.epoch * len(self)))
+        source, drawn = self._locate(words.reshape(-1) + np.uint64(self.epoch * len(self)))
         samples, turns = np.empty_like(drawn), np.empty_like(drawn)
         first = 0
         for d, count in enumerate(self.recipe.counts):
@@ -201,7 +204,7 @@ class Mixture:
                 own = drawn[rows]
                 turn = own // np.uint64(count)
                 turns[rows] = turn
-                samples[rows] = self._of_passes(d, turn, own - turn * np.uint64(count))
+                samples[rows] = self._map_passes(d, turn, own - turn * np.uint64(count))
                 samples[rows] += np.uint64(first)
             first += count
         marks = {
@@ -211,44 +214,51 @@ class Mixture:
         return samples.reshape(words.shape), marks
 
     def positions(self, source: int, turn: int, samples: npt.ArrayLike) -> Words:
-        """The positions, counted over all epochs, where samples of a dataset (numbered by itself)
-        stand in its pass `turn`. UsageError where the schedule never comes to that pass."""
+        """Return the positions of a dataset's samples in its pass `turn`.
+
+        Positions are counted over all epochs, samples within the dataset. Raises UsageError if the
+        schedule never comes to that pass.
+        """
         count = self.recipe.counts[source]
-        drawn = self._pass(source, turn).positions(samples) + np.uint64(turn * count)
-        begins = np.array([int(s.drawn[source]) for s in self._settled()], np.uint64)
-        found = np.empty_like(drawn)
+        drawn = self._get_pass(source, turn).positions(samples) + np.uint64(turn * count)
+        begins = np.array([int(s.drawn[source]) for s in self._require_stretches()], np.uint64)
+        positions = np.empty_like(drawn)
         # The last stretch that begins with so few drawn: one without this dataset draws none.
         at = np.searchsorted(begins, drawn, side="right") - 1
         for k in np.unique(at).tolist():
             rows = at == k
-            stretch = self._settled()[k]
+            stretch = self._require_stretches()[k]
             slots = stretch.slots[source]
             if slots == 0:
-                raise UsageError(f"pass {turn} of dataset {source} does not come: its weight is 0")
+                raise UsageError(
+                    f"the mixture never comes to pass {turn} of dataset {source}: its weight is 0"
+                )
             periods, nth = np.divmod(drawn[rows] - stretch.drawn[source], slots)
             own = np.flatnonzero(stretch.source == source).astype(np.uint64)
-            found[rows] = (
+            positions[rows] = (
                 np.uint64(stretch.start) + periods * np.uint64(limits.mixture_slots) + own[nth]
             )
-        return found
+        return positions
 
     def drawn(self, position: int) -> list[int]:
-        """Samples drawn from each dataset, over all epochs, before a position of this epoch."""
+        """Count the samples drawn from each dataset, over all epochs, before a position."""
         place = self.epoch * len(self) + position
-        stretch = next(s for s in reversed(self._settled()) if s.start <= place)
-        counts: list[int] = stretch.drawn_at(place).tolist()
+        stretch = next(s for s in reversed(self._require_stretches()) if s.start <= place)
+        counts: list[int] = stretch.count_drawn(place).tolist()
         return counts
 
     def parts(self) -> tuple[Order, ...]:
         """The order of each dataset's first pass."""
-        return tuple(self._order(source, 0) for source in range(len(self.recipe.counts)))
+        return tuple(self._make_order(source, 0) for source in range(len(self.recipe.counts)))
 
-    # -- how ---------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------
 
-    def _drawn(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
-        """Whose turn it is at these places, counted over all epochs, and how many of its samples
-        were drawn before."""
-        stretches = self._settled()
+    def _locate(self, places: Words) -> tuple[npt.NDArray[np.uint16], Counts]:
+        """Return the dataset at each of these places, and how many of its samples came before.
+
+        Places are positions counted over all epochs.
+        """
+        stretches = self._require_stretches()
         starts = [stretch.start for stretch in stretches]
         ends = [*starts[1:], WORD]
         least, most = (int(places.min()), int(places.max())) if len(places) else (0, 0)
@@ -256,31 +266,31 @@ class Mixture:
         drawn = np.empty(places.shape, np.uint64)
         for stretch, end in zip(stretches, ends, strict=True):
             if stretch.start <= least and most < end:
-                return stretch.turns(places)
+                return stretch.locate(places)
             if stretch.start <= most and least < end:
                 rows = (places >= np.uint64(stretch.start)) & (places < np.uint64(end))
-                source[rows], drawn[rows] = stretch.turns(places[rows])
+                source[rows], drawn[rows] = stretch.locate(places[rows])
         return source, drawn
 
-    def _of_passes(self, source: int, turns: Counts, places: Words) -> Words:
-        """The samples of one dataset at these places of its passes."""
+    def _map_passes(self, source: int, turns: Counts, places: Words) -> Words:
+        """Return the samples of one dataset at these places of its passes."""
         first = int(turns.min())
         if first == int(turns.max()):
-            return self._pass(source, first).samples(places)
-        found = np.empty_like(places)
+            return self._get_pass(source, first).samples(places)
+        samples = np.empty_like(places)
         for turn in np.unique(turns).tolist():
             rows = turns == turn
-            found[rows] = self._pass(source, turn).samples(places[rows])
-        return found
+            samples[rows] = self._get_pass(source, turn).samples(places[rows])
+        return samples
 
-    def _pass(self, source: int, turn: int) -> Order:
-        """The order of one pass of a dataset; the last one of each is kept."""
-        kept = self._passes.get(source)
-        if kept is None or kept.epoch != turn:
-            kept = self._passes[source] = self._order(source, turn)
-        return kept
+    def _get_pass(self, source: int, turn: int) -> Order:
+        """Return the order of one pass of a dataset; the last one of each dataset is kept."""
+        order = self._passes.get(source)
+        if order is None or order.epoch != turn:
+            order = self._passes[source] = self._make_order(source, turn)
+        return order
 
-    def _order(self, source: int, turn: int) -> Order:
+    def _make_order(self, source: int, turn: int) -> Order:
         return Order(
             self.recipe.counts[source],
             self.seed,
@@ -291,7 +301,7 @@ class Mixture:
             stream=source,
         )
 
-    def _settled(self) -> tuple[_Stretch, ...]:
+    def _require_stretches(self) -> tuple[_Stretch, ...]:
         if not self._stretches:
             raise UsageError(
                 "this mixture's schedule is in steps: call for_steps(global_batch, steps) first, "
@@ -299,8 +309,8 @@ class Mixture:
             )
         return self._stretches
 
-    def _drawn_up(self, starts: Sequence[int]) -> tuple[_Stretch, ...]:
-        """The stretches, each with what was drawn before it."""
+    def _draw_stretches(self, starts: Sequence[int]) -> tuple[_Stretch, ...]:
+        """Build the stretches, each with the counts of samples drawn before it."""
         period = limits.mixture_slots
         stretches: list[_Stretch] = []
         for k, (start, slots) in enumerate(zip(starts, self.recipe.slots, strict=True)):
@@ -311,7 +321,9 @@ class Mixture:
             nth = np.empty(period, np.uint64)
             begin = np.repeat(edges - slots, slots)
             nth[by_source] = np.arange(period, dtype=np.uint64) - begin.astype(np.uint64)
-            drawn = stretches[-1].drawn_at(start) if stretches else np.zeros(len(slots), np.uint64)
-            held = source.astype(np.uint16)
-            stretches.append(_Stretch(start, held, nth, np.array(slots, np.uint64), drawn))
+            drawn = np.zeros(len(slots), np.uint64)
+            if stretches:
+                drawn = stretches[-1].count_drawn(start)
+            slot_counts = np.array(slots, np.uint64)
+            stretches.append(_Stretch(start, source.astype(np.uint16), nth, slot_counts, drawn))
         return tuple(stretches)

@@ -1,18 +1,18 @@
 """The order: a function from position to sample, and back, in constant memory.
 
-`Order(count, seed).samples(positions)` says which samples stand at those positions of an epoch;
-`positions(samples)` says when samples are used. Both are pure functions of the order's fields, so
-every rank knows what every other reads, at any step, without messages.
+`Order(count, seed).samples(positions)` gives the samples at those positions of an epoch;
+`positions(samples)` gives the positions at which samples are used. Both are pure functions of the
+order's fields, so every rank knows what every other reads, at any step, without messages.
 
 A position goes through at most two permutations of the same kind:
 
     exact     position -> sample, one permutation of all samples.
     blocked   position -> (within its group of blocks) -> slot of a block -> (blocks) -> sample,
-              for storage that punishes small reads: a group's samples lie in few blocks.
+              for storage on which small reads are slow: a group's samples lie in few blocks.
     none      position = sample.
 
-Keys are a hash of (purpose, seed, epoch, stream, count), so that no two of these give related
-orders; `seed + epoch` would make epoch 1 of one seed epoch 0 of the next.
+Keys are a hash of (purpose, seed, epoch, stream, count), so that no two of these tuples give
+related orders. `seed + epoch` would make epoch 1 of one seed equal to epoch 0 of the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import UsageError
-from .feistel_numpy import GOLDEN, WORD, Words, first_outside, mix64
+from .feistel_numpy import GOLDEN, WORD, Words, find_outside, mix64
 
 try:
     from .._core import Groups, Permutation
@@ -41,21 +41,21 @@ except ModuleNotFoundError:
     compiled = False
 
 Shuffle = Literal["exact", "blocked", "none"]
-"""How the epoch's sequence is drawn."""
+"""Method by which the sequence of an epoch is drawn."""
 
 Purpose = Literal["sample", "placement", "shard", "mixture", "augmentation"]
-"""What an order is for; orders of different purposes are unrelated."""
+"""Use of an order; orders of different purposes are unrelated."""
 
 _TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 5}
 _BLOCKS, _GROUPS = 0x100, 0x200  # added to a tag for the two permutations of a blocked order
 
 
 Marks = Mapping[str, npt.NDArray[np.int64]]
-"""What an order says of each position besides the sample, by name."""
+"""Values that an order gives for each position besides the sample, by name."""
 
 
 class Ordering(Protocol):
-    """What decides which samples stand at the positions of an epoch: `Order`, or a mixture."""
+    """Assignment of samples to the positions of an epoch: an `Order`, or a `Mixture`."""
 
     @property
     def seed(self) -> int: ...
@@ -73,7 +73,7 @@ class Ordering(Protocol):
 
 
 class _Map(Protocol):
-    """What permutations and their compositions do; see `penstock.order.feistel_numpy`."""
+    """Interface of permutations and their compositions; see `penstock.order.feistel_numpy`."""
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
@@ -81,7 +81,7 @@ class _Map(Protocol):
 
 
 def key_state(tag: int, *words: int) -> int:
-    """The generator's state from which a permutation is drawn: a hash of 64-bit words."""
+    """Hash 64-bit words to the generator's state from which a permutation is drawn."""
     state = tag
     for word in words:
         state = mix64(((state ^ word) + GOLDEN) & WORD)
@@ -123,7 +123,7 @@ class Order:
             ("block", 1, limits.order_count_max),
             ("group", 1, limits.order_count_max),
         ):
-            object.__setattr__(self, name, _integer(name, getattr(self, name), least, most))
+            object.__setattr__(self, name, _check_integer(name, getattr(self, name), least, most))
         for name, choices in (("shuffle", get_args(Shuffle)), ("purpose", get_args(Purpose))):
             if getattr(self, name) not in choices:
                 raise UsageError(
@@ -133,9 +133,9 @@ class Order:
             raise UsageError(
                 f"Order.block * Order.group is {self.block * self.group}: use at most 2^62"
             )
-        object.__setattr__(self, "_map", self._built())
+        object.__setattr__(self, "_map", self._build_map())
 
-    def _built(self) -> _Map:
+    def _build_map(self) -> _Map:
         if self.shuffle == "none":
             return _Identity(self.count)
         if self.shuffle == "blocked":
@@ -157,15 +157,15 @@ class Order:
         return replace(self, epoch=epoch)
 
     def for_steps(self, global_batch: int, steps: int) -> Order:
-        """Itself: how an epoch is divided into steps does not change this order."""
+        """Return the order itself: the division of an epoch into steps does not change it."""
         return self
 
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """The samples, and what more there is to say of each: nothing; see `Mixture.marks`."""
+        """Return the samples, and no marks; see `Mixture.marks`."""
         return self.samples(positions), {}
 
     def drawn(self, position: int) -> list[int]:
-        """Samples drawn, over all epochs, before a position of this epoch; see `Mixture.drawn`."""
+        """Count the samples drawn over all epochs before a position; see `Mixture.drawn`."""
         return [self.epoch * self.count + position]
 
     def parts(self) -> tuple[Order, ...]:
@@ -174,7 +174,7 @@ class Order:
 
     @property
     def algorithm(self) -> str:
-        """What computed the order; a saved state continues only under the same identifier."""
+        """Identifier of the algorithm; a saved state continues only under the same one."""
         match self.shuffle:
             case "none":
                 return "none-1"
@@ -188,48 +188,48 @@ class Order:
         return key_state(tag, self.seed, self.epoch, self.stream, self.count, *words)
 
     def samples(self, positions: npt.ArrayLike) -> Words:
-        """The samples at these positions, in their shape; uint64 arrays are not copied.
+        """Return the samples at these positions, in their shape; uint64 input is not copied.
 
-        Raises UsageError where a position is not an integer in 0..count-1.
+        Raises UsageError if a position is not an integer in 0..count-1.
         """
-        return self._mapped(self._map.forward, positions, "position")
+        return self._map_values(self._map.forward, positions, "position")
 
     def positions(self, samples: npt.ArrayLike) -> Words:
-        """The positions of these samples, in their shape: the inverse of `samples`."""
-        return self._mapped(self._map.inverse, samples, "sample")
+        """Return the positions of these samples, in their shape: the inverse of `samples`."""
+        return self._map_values(self._map.inverse, samples, "sample")
 
     def run(self, start: int, count: int) -> Words:
-        """The samples at positions start .. start+count-1."""
-        start = _integer("run(start)", start, 0, self.count)
-        count = _integer("run(count)", count, 0, self.count - start)
+        """Return the samples at positions start .. start+count-1."""
+        start = _check_integer("run(start)", start, 0, self.count)
+        count = _check_integer("run(count)", count, 0, self.count - start)
         out = np.empty(count, np.uint64)
         self._map.run(start, out)
         return out
 
-    def _mapped(
-        self, through: Callable[[Words, Words], int], values: npt.ArrayLike, noun: str
+    def _map_values(
+        self, apply: Callable[[Words, Words], int], values: npt.ArrayLike, noun: str
     ) -> Words:
-        given = _integers(values, noun)
+        integers = _check_integers(values, noun)
         # Negative values become 2^63 and more, which is outside as well.
-        words = given.view(np.uint64)
+        words = integers.view(np.uint64)
         out = np.empty(words.shape, np.uint64)
-        outside = through(words.reshape(-1), out.reshape(-1))
+        outside = apply(words.reshape(-1), out.reshape(-1))
         if outside != words.size:
-            raise _outside(noun, given.reshape(-1)[outside], self.count)
+            raise _describe_outside(noun, integers.reshape(-1)[outside], self.count)
         return out
 
 
 def check_words(values: npt.ArrayLike, count: int, noun: str) -> Words:
-    """The values as uint64; UsageError where one is not an integer in 0..count-1."""
-    given = _integers(values, noun)
-    words = given.view(np.uint64)
-    outside = first_outside(words.reshape(-1), count)
+    """Return the values as uint64. Raises UsageError if one is not an integer in 0..count-1."""
+    integers = _check_integers(values, noun)
+    words = integers.view(np.uint64)
+    outside = find_outside(words.reshape(-1), count)
     if outside != words.size:
-        raise _outside(noun, given.reshape(-1)[outside], count)
+        raise _describe_outside(noun, integers.reshape(-1)[outside], count)
     return words
 
 
-def _outside(noun: str, value: object, count: int) -> UsageError:
+def _describe_outside(noun: str, value: object, count: int) -> UsageError:
     return UsageError(f"{noun} {value} is outside this order: use 0..{count - 1}")
 
 
@@ -237,38 +237,40 @@ _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 
 
 def parse_shuffle(algorithm: str) -> tuple[Shuffle, int, int] | None:
-    """`shuffle`, `block` and `group` of the order with this `algorithm`, or None where it is none
-    of an `Order`."""
+    """Return `shuffle`, `block` and `group` of the order with this `algorithm`.
+
+    None if it is not the algorithm of an `Order`.
+    """
     plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}
     if algorithm in plain:
         return plain[algorithm], 256, 64
-    found = _blocked.fullmatch(algorithm)
-    return None if found is None else ("blocked", int(found[1]), int(found[2]))
+    blocked = _blocked.fullmatch(algorithm)
+    return None if blocked is None else ("blocked", int(blocked[1]), int(blocked[2]))
 
 
 class _Identity:
-    """Position = sample."""
+    """The map in which position = sample."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     def forward(self, values: Words, out: Words) -> int:
         out[:] = values
-        return first_outside(values, self._count)
+        return find_outside(values, self._count)
 
     inverse = forward
 
     def run(self, start: int, samples: Words) -> int:
         samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
-        return first_outside(samples, self._count)
+        return find_outside(samples, self._count)
 
 
 class _Blocked:
-    """Blocks permuted among each other, samples permuted within groups of `group` blocks.
+    """A permutation of blocks, and of the samples within groups of `group` blocks.
 
     The stream is the blocks laid end to end in their permuted sequence. Its place t belongs to
-    group t // (group * block). One block may be partial; it is permuted like the others, and from
-    the place where it ends every slot starts `missing` places earlier than slot * block.
+    group t // (group * block). One block may be partial and is permuted like the others. From the
+    place where it ends every slot starts `missing` places earlier than slot * block.
     """
 
     def __init__(self, order: Order) -> None:
@@ -297,7 +299,7 @@ class _Blocked:
         return mapped
 
     def inverse(self, samples: Words, positions: Words) -> int:
-        outside = first_outside(samples, self._count)
+        outside = find_outside(samples, self._count)
         if outside == samples.size:
             slot = samples // self._block
             offset = samples - slot * self._block
@@ -312,8 +314,8 @@ class _Blocked:
         return self.forward(samples, samples)
 
 
-def _integer(name: str, value: object, least: int, most: int) -> int:
-    """The argument as an int; bools, floats and values out of range are refused."""
+def _check_integer(name: str, value: object, least: int, most: int) -> int:
+    """Return the argument as an int. Refuse bools, floats and values out of range."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -325,8 +327,8 @@ def _integer(name: str, value: object, least: int, most: int) -> int:
     return number
 
 
-def _integers(values: npt.ArrayLike, noun: str) -> npt.NDArray[Any]:
-    """The values as a contiguous int64 or uint64 array, copied only where they are not one."""
+def _check_integers(values: npt.ArrayLike, noun: str) -> npt.NDArray[Any]:
+    """Return the values as a contiguous int64 or uint64 array, copied only if they are not one."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:

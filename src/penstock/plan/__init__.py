@@ -1,4 +1,13 @@
-"""The plan folder."""
+"""Plans: which rank processes which samples of a step, and which bytes that takes. All pure.
+
+`Steps` divides the positions of an epoch among steps and ranks, by place or, with `Locality`, by
+the nodes that keep the samples. `plan_samples` turns samples into a `StepPlan`: reads with their
+destinations. `Session` is one rank's walk through an epoch, `Cursor` its resumable position.
+`Placement` says which node keeps which cache block, and `Soonest` which replicas are worth keeping.
+
+The folder must not open files, wait, read a clock or know an engine: the loader and the cache do
+what a plan says.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
 """Local assignment: samples of a global batch go to the ranks of the node that keeps them. Pure.
 
-Which rank processes which sample of a global batch changes no global batch, so it is free to
-follow the caches. The rule, for each step by itself:
+The rank that processes a sample changes no global batch, so assignment may follow the caches. The
+capacity of a node or rank is the number of samples of a step that it processes. The rule, for each
+step by itself:
 
-    each node keeps, in the order of the batch, the first samples that it owns, up to the seats of
-    its ranks; the others and those of no owner, in the order of the batch, take the seats that are
-    left, node by node; within a node samples go to its ranks in turn, in the order of the batch.
+    each node takes, in the order of the batch, the first samples that it owns, up to its capacity;
+    the others and those of no owner, in the order of the batch, fill the capacity that is left,
+    node by node; within a node samples go to its ranks in turn, in the order of the batch.
 
-Every rank works this out for the whole global batch, without messages. No assignment moves fewer
-samples: each node must give away what it owns beyond its seats, and nothing else leaves its owner.
+Every rank computes this for the whole global batch, without messages. No assignment moves fewer
+samples: each node must give away what it owns beyond its capacity, and nothing else leaves its
+owner.
 
-Let N nodes have b seats each and own all samples, independently of the order. A node owns
+Let N nodes have capacity b each and own all samples, independently of the order. A node owns
 K ~ Bin(N b, 1/N) of a batch, and E[(K - b)+] = E|K - b| / 2. By de Moivre's formula for the mean
 absolute deviation of a binomial (Diaconis and Zabell, Statistical Science 6, 1991), samples are
 processed away from their owner with probability
@@ -35,11 +37,9 @@ _radix_bins = 1 << 16  # numpy sorts 16-bit keys by radix, wider ones by compari
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """Who keeps samples, and on which nodes the ranks are: what local assignment goes by.
+    """Owners of the samples, and nodes of the ranks, for local assignment. Equal on every rank.
 
-    nodes:  the node of each rank, a number below `placement.nodes`; in any sequence.
-
-    The same on every rank.
+    nodes:  node of each rank, a number below `placement.nodes`; in any sequence.
     """
 
     placement: Placement
@@ -59,86 +59,91 @@ class Locality:
         object.__setattr__(self, "_nodes", nodes.astype(np.int64))
 
     def rows(self, samples: npt.NDArray[np.uint64], quotas: Int, rank: int) -> Int:
-        """Which rows of some steps a rank has.
+        """Select the rows of some steps that a rank processes.
 
-        samples:  (steps, held), the global batches.
-        quotas:   of each rank, its samples of each step; their sum is `held`.
+        samples:  (steps, rows), the global batches.
+        quotas:   of each rank, its samples of each step; their sum is `rows`.
         Returns indices into the flat samples, ascending: int64 (steps * quotas[rank],).
         """
         node = self.nodes[rank]
-        seats = self._seats(quotas)
-        at = assign_nodes(self.placement.owners(samples), seats)
-        own = np.flatnonzero(at == node).reshape(len(samples), seats[node])
-        turns = self._turns(np.flatnonzero(self._nodes == node), quotas)
-        return own[:, turns == rank].reshape(-1)
+        capacities = self._sum_capacities(quotas)
+        row_nodes = assign_nodes(self.placement.owners(samples), capacities)
+        own = np.flatnonzero(row_nodes == node).reshape(len(samples), capacities[node])
+        rank_turns = self._take_turns(np.flatnonzero(self._nodes == node), quotas)
+        return own[:, rank_turns == rank].reshape(-1)
 
     def ranks(self, samples: npt.NDArray[np.uint64], quotas: Int) -> Nodes:
-        """The rank that has each row of some steps, int32 (steps, held); see `rows`."""
-        seats = self._seats(quotas)
-        at = assign_nodes(self.placement.owners(samples), seats)
-        dealt = self._turns(np.arange(len(self.nodes)), quotas).astype(np.int32)
-        found = np.empty_like(at)
-        for step, nodes in enumerate(at):
-            found[step, np.argsort(_narrow(nodes, len(seats)), kind="stable")] = dealt
-        return found
+        """Return the rank that has each row of some steps, int32 (steps, rows); see `rows`."""
+        capacities = self._sum_capacities(quotas)
+        row_nodes = assign_nodes(self.placement.owners(samples), capacities)
+        rank_turns = self._take_turns(np.arange(len(self.nodes)), quotas).astype(np.int32)
+        ranks = np.empty_like(row_nodes)
+        for step, nodes in enumerate(row_nodes):
+            by_node = np.argsort(_narrow_integers(nodes, len(capacities)), kind="stable")
+            ranks[step, by_node] = rank_turns
+        return ranks
 
-    def _turns(self, ranks: Int, quotas: Int) -> Int:
-        """The ranks, seat by seat, node after node: those of a node in turn."""
+    def _take_turns(self, ranks: Int, quotas: Int) -> Int:
+        """Return the rank of each row of a step, node after node: the ranks of a node in turn."""
         quota = quotas[ranks]
         rank = np.repeat(ranks, quota)
         turn = np.arange(len(rank)) - np.repeat(np.cumsum(quota) - quota, quota)
-        found: Int = rank[np.lexsort((rank, turn, self._nodes[rank]))]
-        return found
+        rank_turns: Int = rank[np.lexsort((rank, turn, self._nodes[rank]))]
+        return rank_turns
 
-    def _seats(self, quotas: Int) -> Int:
+    def _sum_capacities(self, quotas: Int) -> Int:
+        """Sum the quotas of each node's ranks, int64 (nodes,)."""
         return np.bincount(self._nodes, quotas, self.placement.nodes).astype(np.int64)
 
 
-def assign_nodes(owners: Nodes, seats: Int) -> Nodes:
-    """The node that processes each sample of some steps.
+def assign_nodes(owners: Nodes, capacities: Int) -> Nodes:
+    """Assign each sample of some steps to the node that processes it.
 
-    owners:  int32 (steps, held), who keeps each sample of a global batch; -1 for nobody.
-    seats:   int64 (nodes,), how many samples of each step a node has; their sum is `held`.
-    Returns int32 (steps, held), in which each node stands `seats` times a step.
+    owners:      int32 (steps, rows), the node that keeps each sample of a global batch; -1 if none.
+    capacities:  int64 (nodes,), samples of each step that a node processes; their sum is `rows`.
+    Returns int32 (steps, rows), in which each node stands as often in a step as its capacity says.
     """
-    steps = max(1, _radix_bins // (len(seats) + 1))
+    steps = max(1, _radix_bins // (len(capacities) + 1))
     if len(owners) <= steps:
-        return _seat(owners, seats)
-    parts = [_seat(owners[k : k + steps], seats) for k in range(0, len(owners), steps)]
-    return np.concatenate(parts)
+        return _assign_narrow(owners, capacities)
+    starts = range(0, len(owners), steps)
+    return np.concatenate([_assign_narrow(owners[k : k + steps], capacities) for k in starts])
 
 
-def _seat(owners: Nodes, seats: Int) -> Nodes:
-    """The same for so few steps that their nodes can be told apart by narrow numbers."""
+def _assign_narrow(owners: Nodes, capacities: Int) -> Nodes:
+    """Assign samples of so few steps that 16-bit numbers tell their nodes apart."""
     steps, _ = owners.shape
-    # Samples of nobody belong to a node without seats, which comes first in each step.
-    width = len(seats) + 1
-    bins = _narrow(
+    # Samples without an owner belong to a node without capacity, which comes first in each step.
+    width = len(capacities) + 1
+    bins = _narrow_integers(
         owners + np.arange(1, 1 + steps * width, width, dtype=np.int32)[:, None], steps * width
     ).reshape(-1)
-    held = np.bincount(bins, minlength=steps * width)
-    places = np.tile(np.append(0, seats), steps)
-    kept = np.minimum(held, places)
-    runs = np.stack([kept, held - kept], axis=1).reshape(-1)
-    over = np.repeat(np.tile([False, True], steps * width), runs)
-    free = np.zeros(len(bins), bool)
-    free[np.argsort(bins, kind="stable")[over]] = True
-    found = owners.copy()
+    owned = np.bincount(bins, minlength=steps * width)
+    places = np.tile(np.append(0, capacities), steps)
+    kept = np.minimum(owned, places)
+    runs = np.stack([kept, owned - kept], axis=1).reshape(-1)
+    is_surplus = np.repeat(np.tile([False, True], steps * width), runs)
+    is_free = np.zeros(len(bins), bool)
+    is_free[np.argsort(bins, kind="stable")[is_surplus]] = True
+    nodes = owners.copy()
     numbers = np.tile(np.arange(-1, width - 1, dtype=np.int32), steps)
-    found.reshape(-1)[free] = np.repeat(numbers, places - kept)
-    return found
+    nodes.reshape(-1)[is_free] = np.repeat(numbers, places - kept)
+    return nodes
 
 
-def _narrow(values: npt.NDArray[np.integer], bins: int) -> npt.NDArray[np.integer]:
+def _narrow_integers(values: npt.NDArray[np.integer], bins: int) -> npt.NDArray[np.integer]:
     return values.astype(np.uint16 if bins <= _radix_bins else np.int64)
 
 
-def expected_moves(seats: int, nodes: int) -> float:
-    """The fraction of samples that local assignment moves away from their owner, where `nodes` own
-    all samples and have `seats` each; see above. Finite data moves a little less."""
-    n = seats * nodes
+def expected_moves(capacity: int, nodes: int) -> float:
+    """Fraction of samples that local assignment moves away from their owner.
+
+    `nodes` nodes own all samples and process `capacity` samples of a step each; the formula is in
+    the module's docstring. Finite data moves a little less.
+    """
+    n = capacity * nodes
     if nodes == 1:
         return 0.0
-    log = math.lgamma(n + 1) - math.lgamma(seats + 1) - math.lgamma(n - seats + 1)
-    log += seats * -math.log(nodes) + (n - seats) * math.log1p(-1 / nodes)
+    log = math.lgamma(n + 1) - math.lgamma(capacity + 1) - math.lgamma(n - capacity + 1)
+    log += capacity * -math.log(nodes) + (n - capacity) * math.log1p(-1 / nodes)
     return (1 - 1 / nodes) * math.exp(log)

@@ -1,8 +1,9 @@
-"""Cache blocks: how many neighbouring samples are placed, read and kept as one, and how many fit. Pure.
+"""Sizes of cache blocks, and the number of blocks that fit into a room. Pure.
 
-What a cache block costs: placement is coarser, a step waits for more than it needs while the first epoch
-begins, and where lengths vary room is left for chance. What it gains: larger reads. So it is the
-smallest that reads about as fast as large reads do.
+A cache block is neighbouring samples that are placed, read and kept as one. Larger blocks make
+larger reads. They also make placement coarser, let a step wait for more than it needs while the
+first epoch begins, and, if lengths vary, leave room unused for chance. So the best block is the
+smallest one that reads about as fast as large reads do.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from ..index import Index
 from ..order import ReadCost
 
 _enough = 0.9
-"""Of what large reads give, in the first epoch, in which alone cache blocks are read from storage."""
+"""Part of the bandwidth of large reads that reads of cache blocks have to reach.
+
+Only the first epoch reads cache blocks from storage.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheBlockChoice:
-    """The choice, and why.
+    """Chosen size of cache blocks, and the reason.
 
-    samples:  of a cache block.
-    reached:  part of the bandwidth of large reads that reads of cache blocks are expected to get; None
-              where nothing was measured.
+    samples:  samples of a cache block.
+    reached:  part of the bandwidth of large reads that reads of cache blocks are expected to get;
+              None if nothing was measured.
     """
 
     samples: int
@@ -36,11 +40,12 @@ class CacheBlockChoice:
 
 
 def choose_cache_block(count: int, mean_bytes: float, measured: ReadCost) -> CacheBlockChoice:
-    """The smallest cache block whose reads get 90 % of what large ones do; a single sample where that
-    does, and is no less than what storage reads at a time anyway.
+    """Choose the smallest cache block whose reads get 90 % of the bandwidth of large reads.
 
-    In bytes a power of two, so that measuring again mostly gives the same: from
-    `limits.cache_block_bytes_min` up to `cache_block_bytes_max`, and no more than leaves `cache_blocks_min` cache blocks.
+    It is a single sample if that is enough, and no smaller than what storage reads at a time
+    anyway. Its size in bytes is a power of two, so that measuring again mostly gives the same size:
+    from `limits.cache_block_bytes_min` up to `limits.cache_block_bytes_max`, and no larger than
+    leaves `limits.cache_blocks_min` cache blocks.
     """
     size = max(1.0, mean_bytes)
     overhead = measured.overhead_bytes(size)
@@ -64,12 +69,12 @@ def choose_cache_block(count: int, mean_bytes: float, measured: ReadCost) -> Cac
 
 
 def samples_per_block(cache_block_bytes: int, count: int, mean_bytes: float) -> int:
-    """Samples of a lot of about so many bytes."""
+    """Number of samples in a cache block of about `cache_block_bytes` bytes."""
     return max(1, min(count, int(cache_block_bytes // max(1.0, mean_bytes))))
 
 
 def count_cache_blocks(index: Index, cache_block: int, room_bytes: int, alignment: int) -> int:
-    """How many cache blocks fit; one that by chance does not is left out."""
+    """Count the cache blocks that fit into a room; one that by chance does not fit is left out."""
     mean, deviation = measure_cache_blocks(index, cache_block, alignment)
     total = -(-index.count // cache_block)
     if room_bytes >= total * mean + limits.slab_spare_bytes:
@@ -78,8 +83,11 @@ def count_cache_blocks(index: Index, cache_block: int, room_bytes: int, alignmen
 
 
 def count_fitting(room: float, mean: float, deviation: float) -> int:
-    """How many cache blocks of this mean size and standard deviation fit into a room, nearly for sure:
-    their sum exceeds its mean by three standard deviations once in 700 cases."""
+    """Count the cache blocks of this mean size and standard deviation that fit into a room.
+
+    They fit nearly for sure: their sum exceeds its mean by three standard deviations once in 700
+    cases.
+    """
     if deviation == 0:
         return int(room // mean)
     # n mean + 3 deviation sqrt(n) <= room
@@ -88,7 +96,7 @@ def count_fitting(room: float, mean: float, deviation: float) -> int:
 
 
 def required_bytes(index: Index, cache_block: int, cache_blocks: int, alignment: int) -> int:
-    """Bytes in which so many cache blocks fit, as `count_cache_blocks` reckons."""
+    """Bytes of room in which `cache_blocks` cache blocks fit, by `count_cache_blocks`'s rule."""
     mean, deviation = measure_cache_blocks(index, cache_block, alignment)
     return (
         math.ceil(cache_blocks * mean + 3 * deviation * math.sqrt(cache_blocks))
@@ -97,7 +105,7 @@ def required_bytes(index: Index, cache_block: int, cache_blocks: int, alignment:
 
 
 def sample_key_lengths(index: Index) -> Int:
-    """Bytes of some keys, of samples from everywhere: those of one field, then of the next."""
+    """Lengths in bytes of some keys, of samples spread over the data: field after field."""
     ids = np.linspace(0, index.count - 1, min(index.count, limits.cache_blocks_looked_at))
     samples = ids.astype(np.uint64)
     fields = range(len(index.fields))
@@ -105,7 +113,7 @@ def sample_key_lengths(index: Index) -> Int:
 
 
 def measure_cache_blocks(index: Index, cache_block: int, alignment: int) -> tuple[float, float]:
-    """Mean bytes that a cache block takes, and their standard deviation."""
+    """Measure the mean bytes that a cache block takes, and their standard deviation."""
     total = -(-index.count // cache_block)
     some = np.linspace(0, total - 1, min(total, limits.cache_blocks_looked_at)).astype(np.int64)
     ids = (some[:, None] * cache_block + np.arange(cache_block)).reshape(-1)

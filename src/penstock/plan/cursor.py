@@ -1,8 +1,8 @@
-"""The cursor: where a run stands, as a few integers that are the same on every rank. Pure.
+"""The cursor: the place that a run has reached, as a few integers, equal on every rank. Pure.
 
-The state holds what decides the sequence (data, seed, order, global batch) and the place in it
-(epoch, step). It does not hold world size, workers, budgets or read-ahead, so a run continues
-exactly with others of these.
+The state holds all that decides the sequence (data, seed, order, global batch) and the place in it
+(epoch, step). It does not hold world size, workers, budgets or read-ahead, so a run can continue
+exactly with different values of these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _version = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What decides the sequence of global batches."""
+    """Values that decide the sequence of global batches."""
 
     fingerprint: str
     order: str
@@ -29,12 +29,12 @@ class Identity:
 
 
 class Cursor:
-    """Counts epochs and steps.
+    """A counter of epochs and steps.
 
     `begin` opens an epoch: the one that a restored state or `set_epoch` named, else the one after
     the last begun. `moved` records a step that was handed to the user. Abandoning an epoch (a
-    `break`) is normal: the next `begin` goes on to the next epoch from its start, and only a
-    restored state continues one.
+    `break`) is normal: the next `begin` goes on to the next epoch from its start. Only a restored
+    state continues an abandoned epoch.
     """
 
     def __init__(self, identity: Identity, steps: int) -> None:
@@ -55,7 +55,7 @@ class Cursor:
 
     @property
     def begun(self) -> bool:
-        """Whether the epoch has been begun where the cursor stands, by this loader."""
+        """True if this loader has begun the epoch at the cursor's place."""
         return not self._fresh
 
     @property
@@ -64,8 +64,10 @@ class Cursor:
         return self._epoch if self._fresh else self._epoch + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `begin` opens this epoch: from its start, or from where a restored state stands
-        in it."""
+        """Let the next `begin` open this epoch.
+
+        It opens from its start, or from the step at which a restored state stands in it.
+        """
         try:
             number = -1 if isinstance(epoch, bool) else operator.index(epoch)
         except TypeError:
@@ -78,25 +80,25 @@ class Cursor:
         self._fresh = True
 
     def begin(self) -> tuple[int, int]:
-        """Open an epoch; returns it and its first step."""
+        """Open an epoch; return it and its first step."""
         if not self._fresh:
             self._epoch, self._step = self._epoch + 1, 0
         self._fresh = False
         return self._epoch, self._step
 
     def not_begun(self, epoch: int, step: int) -> None:
-        """Take back a `begin` that came to nothing."""
+        """Undo a `begin` that failed before its first step."""
         self._epoch, self._step, self._fresh = epoch, step, True
 
     def moved(self, epoch: int, step: int) -> None:
-        """Steps before `step` of `epoch` have been handed over."""
+        """Record that the steps before `step` of `epoch` have been handed over."""
         self._epoch, self._step = epoch, step
         self._fresh = False
         if step >= self._steps:  # the end of an epoch is the start of the next
             self._epoch, self._step, self._fresh = epoch + 1, 0, True
 
     def state(self) -> dict[str, Any]:
-        """JSON-able, under 1 KiB, with always the same keys."""
+        """Return the state: JSON-able, under 1 KiB, always with the same keys."""
         return {
             "version": _version,
             "fingerprint": self._identity.fingerprint,
@@ -108,21 +110,23 @@ class Cursor:
         }
 
     def restore(self, state: Mapping[str, Any], world_size: int) -> None:
-        """Stand where `state` was taken. Raises StateError where it does not fit this loader."""
+        """Move to the place of `state`. Raises StateError if it does not fit this loader."""
         if isinstance(state, Mapping) and not state:
-            return  # torch's convention: an empty state says nothing
+            return  # torch's convention: an empty state restores nothing
         self._check(state, world_size)
         self._epoch, self._step, self._fresh = state["epoch"], state["step"], True
 
     def _check(self, state: Mapping[str, Any], world_size: int) -> None:
         if not isinstance(state, Mapping) or set(state) != set(self.state()):
-            found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+            contents = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise StateError(
-                f"this is no state of a penstock loader: it has {found}, not {sorted(self.state())}"
+                f"this is no state of a penstock loader: it has {contents}, not "
+                f"{sorted(self.state())}; pass what state_dict() returned"
             )
         if state["version"] != _version:
             raise StateError(
-                f"the state is of version {state['version']!r}; this penstock reads {_version}"
+                f"the state is of version {state['version']!r}; this penstock reads {_version}: "
+                "use the version of penstock that saved it"
             )
         mine = self._identity
         if state["fingerprint"] != mine.fingerprint:

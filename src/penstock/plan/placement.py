@@ -1,13 +1,14 @@
-"""The placement: which node of a job keeps which samples, and where, as arithmetic. Pure.
+"""The placement of samples on the nodes of a job, as arithmetic. Pure.
 
-Samples are placed in cache blocks: cache block u is the samples [u * cache block, (u+1) * cache block), neighbours in storage,
-which one node reads in one go and keeps. A keyed permutation puts all cache blocks in a row that has
-nothing to do with their numbers, so that data sorted by class is spread evenly. Each node owns one
-stretch of that row, its share; a cache block's slot is its place in the owner's stretch. Low slots lie in
-memory, the next ones on the node's disk, and cache blocks beyond all shares stay in storage.
+Samples are placed in cache blocks of `cache_block` samples. Cache block u is the samples
+[u * cache_block, (u+1) * cache_block): neighbours in storage, which one node reads in one go and
+keeps. A keyed permutation puts all cache blocks in a row that has nothing to do with their numbers,
+so that data sorted by class is spread evenly. Each node owns one stretch of that row, its share. A
+cache block's slot is its place in the owner's stretch. Low slots lie in memory, the next ones on
+the node's disk, and cache blocks beyond all shares stay in storage.
 
 The key is the same in every epoch: a sample has one owner for the whole run. No policy reads less
-from storage than such a fixed division, as every epoch needs every sample once.
+from storage than such a fixed division, because every epoch needs every sample once.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from ..extent import Int
 from ..order import Order, Words, check_words
 
 Nodes = npt.NDArray[np.int32]
-"""Nodes by number, -1 for none."""
+"""Numbers of nodes, -1 for none."""
 
 
 class CacheTier(IntEnum):
-    """Where a cache block is kept, the nearest first."""
+    """Tier that keeps a cache block, the nearest first."""
 
     RAM = 0
     DISK = 1
     STORAGE = 2
 
 
-class Slots(NamedTuple):
-    """Where cache blocks are kept.
+class BlockSlots(NamedTuple):
+    """Owners and slots of cache blocks.
 
-    owner:  int32, the node; -1 where a cache block stays in storage.
+    owner:  int32, the node; -1 if the cache block stays in storage.
     slot:   int64, the place among the owner's cache blocks, 0..share-1; undefined without an owner.
     """
 
@@ -52,19 +53,19 @@ class Slots(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Gives each cache block of `count` samples at most one owner, in O(nodes) memory.
+    """A map that gives each cache block of `count` samples at most one owner, in O(nodes) memory.
 
-    count:      samples of the data set, 1..2^62.
+    count:              samples of the data set, 1..2^62.
     ram_cache_blocks:   cache blocks that each node keeps in memory.
-    disk_cache_blocks:  cache blocks that each node keeps on its disk besides; None for none.
-    ranks:      ranks of each node: nodes share in this proportion, as a node that processes more
-                wants to own more. None: all alike.
-    seed:       of the permutation; equal on all ranks.
-    cache block:        samples of a cache block; the last cache block may have fewer.
+    disk_cache_blocks:  cache blocks that each node also keeps on its disk; None for none.
+    ranks:              ranks of each node. Nodes share in this proportion, because a node that
+                        processes more should own more. None: all alike.
+    seed:               of the permutation; equal on all ranks.
+    cache_block:        samples of a cache block; the last cache block may have fewer.
 
-    Shares are as equal, by rank, as the capacities allow; where they allow it nodes of as many
-    ranks differ by at most one cache block, the first ones having more. About 15 ns a sample. Threads
-    may use one together.
+    Shares are as equal, by rank, as the capacities allow. If capacities allow it, nodes with the
+    same number of ranks differ by at most one cache block, and the first ones have more. A look-up
+    takes about 15 ns a sample. Threads may use one placement together.
     """
 
     count: int
@@ -80,22 +81,22 @@ class Placement:
 
     def __post_init__(self) -> None:
         for name in ("count", "cache_block"):
-            (value,) = _whole(name, [getattr(self, name)], 1)
+            (value,) = _check_whole(name, [getattr(self, name)], 1)
             object.__setattr__(self, name, value)
-        ram = _whole("ram_cache_blocks", self.ram_cache_blocks, 0)
-        disk = _whole("disk_cache_blocks", self.disk_cache_blocks or [0] * len(ram), 0)
-        ranks = _whole("ranks", self.ranks or [1] * len(ram), 1)
+        ram = _check_whole("ram_cache_blocks", self.ram_cache_blocks, 0)
+        disk = _check_whole("disk_cache_blocks", self.disk_cache_blocks or [0] * len(ram), 0)
+        ranks = _check_whole("ranks", self.ranks or [1] * len(ram), 1)
         if not ram or not len(ram) == len(disk) == len(ranks):
             raise UsageError(
-                f"ram_cache_blocks, disk_cache_blocks and ranks are of {len(ram)}, {len(disk)} and {len(ranks)} "
-                "nodes: give one entry a node, for at least one node"
+                f"ram_cache_blocks, disk_cache_blocks and ranks are of {len(ram)}, {len(disk)} and "
+                f"{len(ranks)} nodes: give one entry a node, for at least one node"
             )
         object.__setattr__(self, "ram_cache_blocks", ram)
         object.__setattr__(self, "disk_cache_blocks", disk)
         object.__setattr__(self, "ranks", ranks)
         object.__setattr__(self, "_order", Order(self.cache_blocks, self.seed, purpose="placement"))
         capacities = [a + b for a, b in zip(ram, disk, strict=True)]
-        shares = shares_of(self.cache_blocks, capacities, ranks)
+        shares = divide_shares(self.cache_blocks, capacities, ranks)
         object.__setattr__(self, "_starts", np.array([0, *accumulate(shares)], np.int64))
         # One bucket is a few times shorter than a share, so that most hold no end, or one.
         buckets = np.arange((self.cache_blocks >> self._shift) + 1, dtype=np.int64) << self._shift
@@ -119,48 +120,48 @@ class Placement:
 
     @property
     def kept(self) -> float:
-        """The fraction of all samples that have an owner."""
+        """Fraction of all samples that have an owner."""
         placed = int(self._starts[-1])
         missing = self.cache_blocks * self.cache_block - self.count  # of the last cache block
         (owner,), _ = self.place([self.cache_blocks - 1])
         return (placed * self.cache_block - (missing if owner >= 0 else 0)) / self.count
 
     def owners(self, samples: npt.ArrayLike) -> Nodes:
-        """The node that keeps each of these samples, -1 for none, in their shape.
+        """Return the node that keeps each of these samples, -1 for none, in their shape.
 
-        Raises UsageError where a sample is not an integer in 0..count-1.
+        Raises UsageError if a sample is not an integer in 0..count-1.
         """
         return self._owners_at(self._row(self.cache_blocks_at(samples)))
 
     def cache_blocks_at(self, samples: npt.ArrayLike) -> Words:
-        """The cache block that each of these samples is in, uint64, in their shape.
+        """Return the cache block of each of these samples, uint64, in their shape.
 
-        Raises UsageError where a sample is not an integer in 0..count-1.
+        Raises UsageError if a sample is not an integer in 0..count-1.
         """
         words = check_words(samples, self.count, "sample")
         return words if self.cache_block == 1 else words // np.uint64(self.cache_block)
 
     def span(self, cache_block: int) -> tuple[int, int]:
-        """The samples of a cache block: from the first up to and without the second."""
+        """Return the samples of a cache block as a half-open range (first, end)."""
         return cache_block * self.cache_block, min(self.count, (cache_block + 1) * self.cache_block)
 
-    def place(self, cache_blocks: npt.ArrayLike) -> Slots:
-        """Owner and slot of each of these cache blocks, in their shape."""
+    def place(self, cache_blocks: npt.ArrayLike) -> BlockSlots:
+        """Return owner and slot of each of these cache blocks, in their shape."""
         row = self._row(cache_blocks)
         owner = self._owners_at(row)
-        return Slots(owner, row - self._starts[owner])
+        return BlockSlots(owner, row - self._starts[owner])
 
     def tiers(self, cache_blocks: npt.ArrayLike) -> npt.NDArray[np.int8]:
-        """The `CacheTier` of each of these cache blocks, in their shape."""
+        """Return the `CacheTier` of each of these cache blocks, in their shape."""
         owner, slot = self.place(cache_blocks)
         ram = np.array(self.ram_cache_blocks, np.int64)
-        held = np.where(slot < ram[owner], np.int8(CacheTier.RAM), np.int8(CacheTier.DISK))
-        return np.where(owner < 0, np.int8(CacheTier.STORAGE), held)
+        node_tier = np.where(slot < ram[owner], np.int8(CacheTier.RAM), np.int8(CacheTier.DISK))
+        return np.where(owner < 0, np.int8(CacheTier.STORAGE), node_tier)
 
     def cache_blocks_of(self, node: int, first: int = 0, last: int | None = None) -> Words:
-        """The cache blocks in the slots [first, last) of a node, slot by slot: the inverse of `place`.
+        """Return the cache blocks in the slots [first, last) of a node: the inverse of `place`.
 
-        Slots beyond the node's share hold none and are left out.
+        They come slot by slot. Slots beyond the node's share hold none and are left out.
         """
         start, end = self._starts[node : node + 2].tolist()
         stop = end if last is None else min(end, start + last)
@@ -168,12 +169,15 @@ class Placement:
         return self._order.run(begin, stop - begin)
 
     def _row(self, cache_blocks: npt.ArrayLike) -> Int:
-        """Where cache blocks stand in the row that nodes own stretches of."""
+        """Return the places of cache blocks in the row of which each node owns a stretch."""
         return self._order.positions(cache_blocks).view(np.int64)
 
     @property
     def _shift(self) -> int:
-        """Of a place in the row, what gives its bucket in the guide: at least 4 to a mean share."""
+        """Bits by which a place in the row is shifted to its bucket in the guide.
+
+        There are at least 4 buckets to a mean share.
+        """
         return max(0, (self.cache_blocks // (4 * self.nodes)).bit_length() - 1)
 
     def _owners_at(self, row: Int) -> Nodes:
@@ -189,9 +193,12 @@ class Placement:
         return owner.reshape(row.shape)
 
 
-def shares_of(cache_blocks: int, capacities: list[int], weights: tuple[int, ...]) -> list[int]:
-    """How many cache blocks each node owns: min(capacity, level * weight) for one level, that of the water
-    that fills vessels of these capacities and widths, rounded by largest remainder."""
+def divide_shares(cache_blocks: int, capacities: list[int], weights: tuple[int, ...]) -> list[int]:
+    """Divide cache blocks among nodes: min(capacity, level * weight) each, for one common level.
+
+    The level is that of the water that fills vessels of these capacities and widths. Shares are
+    rounded by largest remainder.
+    """
     shares = list(capacities)
     left, width = cache_blocks, sum(weights)
     nodes = sorted(range(len(shares)), key=lambda k: Fraction(capacities[k], weights[k]))
@@ -211,12 +218,12 @@ def shares_of(cache_blocks: int, capacities: list[int], weights: tuple[int, ...]
     return shares
 
 
-def _whole(name: str, values: object, least: int) -> tuple[int, ...]:
+def _check_whole(name: str, values: object, least: int) -> tuple[int, ...]:
     try:
-        found = tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
+        integers = tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
     except TypeError:
         raise UsageError(f"Placement.{name} is {values!r}: use whole numbers") from None
-    for value in found:
+    for value in integers:
         if not least <= value <= limits.order_count_max:
             raise UsageError(f"Placement.{name} has {value}: use {least}..2^62")
-    return found
+    return integers

@@ -1,11 +1,11 @@
-"""Replication: which samples of other nodes are worth keeping a copy of, and until when. Pure.
+"""Replication: the choice of the other nodes' samples that a node keeps a copy of. Pure.
 
-Where ranks have the samples that their place in the order gives them (strided, contiguous), one of
-N nodes uses each sample with probability 1/N an epoch, whoever keeps it. The order has an inverse,
-so what is used next, and when, is known (`Uses`), and Belady's rule needs no guess (`Soonest`): of
-what has just been used and what is kept, keep what is used soonest.
+If ranks get their samples by place in the order (strided, contiguous), a node uses each sample with
+probability 1/N an epoch, whichever of the N nodes keeps it. The order has an inverse, so the time
+of every next use is known (`Uses`). So Belady's rule needs no guess (`Soonest`): of the samples
+just used and the samples kept, keep those that are used soonest.
 
-What it saves. Let an epoch last 1. Between a node's uses of a sample lie g = k + v - u epochs, with
+Savings. Let an epoch last 1. Between a node's uses of a sample lie g = k + v - u epochs, with
 k geometric, P[k] = (1 - 1/N)^(k-1) / N, and u, v uniform in [0, 1]. In the long run copies are kept
 whose g is at most some G, and each takes room for g epochs, so that with room for r of all samples,
 q of which other nodes keep,
@@ -40,13 +40,15 @@ _none = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """When the ranks of a node use samples: the use at position p of epoch e has the time
-    e * count + p, so times of all epochs compare.
+    """Times at which the ranks of a node use samples.
 
-    order:  of any epoch. Repeats that pad a step are not counted.
-    steps:  by place: strided or contiguous.
-    ranks:  of the node.
-    epoch:  that it is.
+    The use at position p of epoch e has the time e * count + p, so times of all epochs compare.
+    Repeats that pad a step are not counted.
+
+    order:  order of any epoch.
+    steps:  steps with assignment by place: strided or contiguous.
+    ranks:  ranks of the node.
+    epoch:  the current epoch.
     """
 
     order: Order
@@ -66,11 +68,11 @@ class Uses:
         return self._at(self.epoch + 1)
 
     def now(self, samples: Ids) -> int:
-        """The time at which the last of these samples is used in this epoch."""
+        """Return the time at which the last of these samples is used in this epoch."""
         return self.begin + int(self._order(self.epoch).positions(samples).max())
 
     def next(self, samples: Ids, start: int, until: int | None = None) -> Int:
-        """The time at which each sample is used first at `start` or later, int64.
+        """Return the time at which each sample is first used at `start` or later, int64.
 
         Epochs are searched up to that of `until`, and at most `limits.replica_epochs` of them. A
         sample that these ranks do not use in an epoch searched gets some time in a later epoch.
@@ -78,7 +80,7 @@ class Uses:
         times = np.empty(len(samples), np.int64)
         left = np.arange(len(samples))
         here = np.zeros(self.steps.world_size + 1, bool)  # the last one for nobody, -1
-        here[list(self.ranks)] = True
+        here[list(self.ranks)] = True  # ranks of this node
         first = start // self.order.count
         end = first + limits.replica_epochs
         if until is not None:
@@ -86,10 +88,10 @@ class Uses:
         for epoch in range(first, end + 1):
             positions = self._order(epoch).positions(samples[left]).view(np.int64)
             time = positions + self._at(epoch)
-            found = here[self.steps.ranks(positions)] & (time >= start)
-            found |= epoch == end
-            times[left[found]] = time[found]
-            left = left[~found]
+            is_used = here[self.steps.ranks(positions)] & (time >= start)
+            is_used |= epoch == end
+            times[left[is_used]] = time[is_used]
+            left = left[~is_used]
             if not len(left):
                 break
         return times
@@ -105,10 +107,10 @@ class Uses:
 
 
 class Soonest:
-    """Entries that share a room, of which those that are used soonest are kept.
+    """A set of entries of limited size that keeps those that are used soonest.
 
-    An entry is a number below `entries`, and takes some units of the `room`. Costs of a decision
-    grow with what is decided about, not with what is kept.
+    An entry is a number below `entries`, and takes some units of the `room`. The cost of a decision
+    grows with the number of entries that it is about, not with the number kept.
     """
 
     def __init__(self, entries: int, room: int) -> None:
@@ -120,25 +122,29 @@ class Soonest:
         self._floor = _never
 
     def sizes(self, entries: Int) -> Int:
-        """Units that each entry takes."""
+        """Return the units that each entry takes."""
         return self._size[entries].astype(np.int64)
 
     def before(self, time: int) -> Int:
-        """The entries whose time is past."""
+        """Return the entries whose time is before `time`."""
         return np.flatnonzero((self._time != _gone) & (self._time < time))
 
     def until(self, units: int) -> int | None:
-        """The time after which nothing would be kept that takes so many units: that of the latest
-        entry, or None while so many are free."""
+        """Return the time after which a new entry of `units` units would not be kept.
+
+        It is the time of the latest entry, or None while so many units are free.
+        """
         if units <= self.free:
             return None
         late = self._latest(1)
         return int(self._time[late[-1]]) if len(late) else 0
 
     def choose(self, times: Int, sizes: Int) -> tuple[Mask, Int]:
-        """Belady's rule, with bypass: which of these new things are to be put in, and which entries
-        have to be dropped for them. Of all of them, those used soonest, as many as there is room
-        for. Nothing is changed."""
+        """Choose by Belady's rule, with bypass. Changes nothing.
+
+        Returns a mask of the new entries to put in, and the present entries to drop for them. Of
+        all of them, those used soonest are kept, as many as there is room for.
+        """
         short = int(sizes.sum()) - self.free
         if short <= 0:
             return np.ones(len(times), bool), _none
@@ -151,41 +157,41 @@ class Soonest:
         return kept[len(late) :], late[~kept[: len(late)]]
 
     def put(self, entries: Int, times: Int, sizes: Int) -> None:
-        """Put new entries in. There is room for them."""
+        """Put new entries in. The caller has checked that there is room for them."""
         self._size[entries] = sizes
         self.free -= int(sizes.sum())
         self._time[entries] = times
         self._sort_in(entries)
 
     def move(self, entries: Int, times: Int) -> None:
-        """Entries are used at other times than was said before."""
+        """Change the times at which entries are used."""
         self._forget(entries)
         self._time[entries] = times
         self._sort_in(entries)
 
     def drop(self, entries: Int) -> Int:
-        """Take entries out; returns their sizes."""
+        """Remove entries; return their sizes."""
         self._forget(entries)
         sizes = self.sizes(entries)
         self.free += int(sizes.sum())
         return sizes
 
     def _latest(self, units: int) -> Int:
-        """The latest entries, by time, that take so many units, or all."""
-        late = self._enough(units)
+        """Return the latest entries, by time, that take `units` units, or all entries."""
+        late = self._latest_sorted(units)
         if len(late) or not self._floor:
             return late if len(late) else self._late
         self._sort(units)
         return self._latest(units)
 
-    def _enough(self, units: int) -> Int:
-        """The same of those that are sorted; none where these take less."""
+    def _latest_sorted(self, units: int) -> Int:
+        """Return such entries among the sorted ones, or none if these take less."""
         late = self._late[-units:]  # each takes one or more
         enough = int(np.searchsorted(np.cumsum(self._size[late[::-1]]), units)) + 1
         return late[len(late) - enough :] if enough <= len(late) else _none
 
     def _sort(self, units: int) -> None:
-        """Sort so many of the latest entries that this need not be done soon again."""
+        """Sort the latest entries, enough of them that it is not soon needed again."""
         live = np.flatnonzero(self._time != _gone)
         time = self._time[live]
         self._floor = 0
@@ -208,7 +214,7 @@ class Soonest:
             self._late_times = np.insert(self._late_times, at, times)
 
     def _forget(self, entries: Int) -> None:
-        """Have entries at no time, and not among those that are sorted."""
+        """Clear the times of entries, and remove them from the sorted ones."""
         times = self._time[entries]
         self._time[entries] = _gone
         late = times >= self._floor
@@ -220,11 +226,12 @@ class Soonest:
 
 
 def expected_hits(nodes: int, others: float, room: float) -> float:
-    """The fraction of the samples that other nodes keep which a node finds among its copies, in the
-    long run; see above.
+    """Fraction of the samples kept by other nodes that a node finds among its copies.
+
+    It holds in the long run; the formula is in the module's docstring.
 
     others:  fraction of all samples that other nodes keep.
-    room:    for copies of so many, as a fraction of all samples.
+    room:    copies that a node has room for, as a fraction of all samples.
     """
     if room >= others or nodes == 1:
         return 1.0

@@ -1,4 +1,4 @@
-"""Target with which each of several readers begins, so that they do not queue at one. Pure."""
+"""Rotation: the target with which each of several readers begins, so that none queue. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..errors import UsageError
 from ..extent import Int
 
 
-def rotation(readers: int, targets: int) -> Int:
-    """The target that each reader begins with, int64 (readers,); it goes on in order, and
-    from the last one to the first.
+def rotate_readers(readers: int, targets: int) -> Int:
+    """Return the target that each reader begins with, int64 (readers,).
 
-    Readers that walk all targets so, one in a slot, and targets that serve them as they come, take
-    max(readers, targets) slots, which is the least; beginning all with the first target takes
+    A reader goes on in order, and from the last target to the first. If readers walk all targets
+    so, one in a slot, and targets serve them as they come, the walk takes max(readers, targets)
+    slots, which is the least. If all began with the first target, it would take
     readers + targets - 1.
     """
     for name, value in (("readers", readers), ("targets", targets)):
@@ -25,5 +25,5 @@ def rotation(readers: int, targets: int) -> Int:
 
 
 def rotation_start(reader: int, readers: int) -> Callable[[int], int]:
-    """Where one of several readers begins among any number of targets, as `rotation` has it."""
-    return lambda targets: int(rotation(readers, targets)[reader])
+    """Return a function from the number of targets to the one that this reader begins with."""
+    return lambda targets: int(rotate_readers(readers, targets)[reader])

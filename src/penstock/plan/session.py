@@ -1,8 +1,8 @@
 """The session: one rank's walk through one epoch, as a pure state machine.
 
-It decides what to ask for next and which step may be handed over; it reads nothing, waits for
-nothing and knows no clock. The loader drives it over the real engine; a simulator may drive it
-over a modelled one.
+The session decides which reads to request next and which step may be handed over. It reads nothing,
+waits for nothing and knows no clock. The loader drives it over the real engine; a simulator may
+drive it over a modelled one.
 
 Theory of operation. A step goes through
 
@@ -25,18 +25,18 @@ from collections import deque
 
 from .. import limits
 from ..order import Ordering
-from .steps import Group, Planned, StepPlan, Steps, plan_window
+from .steps import Group, PlanSource, StepPlan, Steps, plan_steps
 
 
 class Session:
     """The walk of `rank` through the steps from `first_step` on.
 
-    gap_bytes: see `plan_window`; None where reads are not worth merging.
+    gap_bytes: see `plan_steps`; None if reads are not worth merging.
     """
 
     def __init__(
         self,
-        index: Planned,
+        index: PlanSource,
         order: Ordering,
         steps: Steps,
         rank: int,
@@ -64,24 +64,24 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether every step has been handed over."""
+        """True if every step has been handed over."""
         return not self._requested and not self._planned and self._next_planned >= len(self._steps)
 
     @property
     def head(self) -> StepPlan:
-        """The step to be handed over next. Only between `admit` and `finished`."""
+        """The step to be handed over next. Valid only between `admit` and `finished`."""
         return self._requested[0]
 
     @property
     def reached(self) -> int:
-        """Every step below this one is in place, or handed over."""
+        """First step that is not in place; every step below it is in place or handed over."""
         return self._reached
 
     def admit(self) -> list[Group]:
-        """The groups to submit now, in order."""
+        """Admit the groups that fit the budget; return them, to be submitted in order."""
         admitted: list[Group] = []
         while group := self._peek():
-            if self._requested and not self._room_for(group):
+            if self._requested and not self._has_room(group):
                 break
             self._planned.popleft()
             self._requested.extend(group.steps)
@@ -105,7 +105,7 @@ class Session:
         self._handed += 1
         return head
 
-    def _room_for(self, group: Group) -> bool:
+    def _has_room(self, group: Group) -> bool:
         ramp = 2 + 2 * self._handed
         steps_max = min(self._readahead_steps, max(ramp, len(group.steps)))
         return (
@@ -117,7 +117,7 @@ class Session:
         if not self._planned and self._next_planned < len(self._steps):
             last = min(len(self._steps), self._next_planned + self._window_steps())
             self._planned.extend(
-                plan_window(
+                plan_steps(
                     self._index,
                     self._order,
                     self._steps,
@@ -131,8 +131,11 @@ class Session:
         return self._planned[0] if self._planned else None
 
     def _window_steps(self) -> int:
-        """Steps in the next window: few at first, then as many as numpy needs to be cheap; merged
-        windows also have to fit the read-ahead twice, to overlap."""
+        """Choose the number of steps in the next window.
+
+        They are few at first, then as many as numpy needs to be cheap. Merged windows also have to
+        fit into the read-ahead twice, so that they overlap.
+        """
         bound = self._steps.window(self._rank)
         if self._gap_bytes is not None:
             rows = max(1, self._steps.rows(0, self._rank))

@@ -1,7 +1,7 @@
-"""Steps and plans: who processes what, and which bytes that takes. Pure.
+"""Steps and plans: the samples that each rank processes, and the bytes that takes. Pure.
 
-`Steps` deals the positions of an epoch to steps and ranks; it is the same on every rank and
-knows nothing of bytes. `plan_window` turns a few steps of one rank into requests: positions ->
+`Steps` deals the positions of an epoch to steps and ranks; it is equal on every rank and knows
+nothing of bytes. `plan_steps` turns a window, a few steps of one rank, into requests: positions ->
 samples -> extents -> destinations, sorted and merged. All of it is vectorised over the window.
 """
 
@@ -25,15 +25,15 @@ from .rotation import rotation_start
 Ids = npt.NDArray[np.uint64]
 
 Assignment = Literal["strided", "contiguous", "local"]
-"""Which of a step's samples each rank processes."""
+"""Rule by which the samples of a step are dealt to ranks."""
 
 # Fields of one step lie one after the other in its buffer, each at a multiple of this: the
 # strictest alignment that O_DIRECT asks of a destination.
 field_alignment_bytes = 4096
 
 
-class Planned(Protocol):
-    """What a plan needs to know of the data: an `Index`, or one whose samples are cached."""
+class PlanSource(Protocol):
+    """Data as a plan sees it: an `Index`, or one whose samples are cached."""
 
     @property
     def fields(self) -> tuple[Field, ...]: ...
@@ -51,13 +51,16 @@ class Planned(Protocol):
 class Steps:
     """The geometry of an epoch: `count` samples in steps of `global_batch`, dealt to `world_size`.
 
-    Step k holds the positions [k * global_batch, (k+1) * global_batch). Within it a rank has every
-    world_size-th position, as torch's DistributedSampler deals ("strided"); or ranks have one
-    stretch each, one after the other ("contiguous"), so that who reads in the order of storage
-    reads pieces of it; or the samples that their node keeps, as far as shares allow ("local", by
-    `locality`). Which rank has a sample changes no global batch.
+    Step k holds the positions [k * global_batch, (k+1) * global_batch). `assignment` deals them:
 
-    The last step may be smaller: it is left out (`drop_last`), dealt so that shares differ by at
+    strided     a rank has every world_size-th position, as torch's DistributedSampler deals.
+    contiguous  each rank has one stretch of the step, one after the other. If the order is that of
+                storage, each rank then reads contiguous pieces.
+    local       a rank has samples that its node keeps, as far as shares allow, by `locality`.
+
+    The rank that has a sample changes no global batch.
+
+    The last step may be smaller. It is left out (`drop_last`), dealt so that shares differ by at
     most one (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
     Every rank has the same number of steps.
     """
@@ -98,8 +101,8 @@ class Steps:
         if self.assignment != "local":
             if self.locality is not None:
                 raise UsageError(
-                    f"assignment={self.assignment!r} takes no account of who keeps samples: leave "
-                    "locality out, or use assignment='local'"
+                    f"assignment={self.assignment!r} does not use locality: leave locality out, or "
+                    "use assignment='local'"
                 )
         elif self.locality is None:
             raise UsageError(
@@ -108,7 +111,7 @@ class Steps:
             )
         elif len(self.locality.nodes) != self.world_size:
             raise UsageError(
-                f"locality says the nodes of {len(self.locality.nodes)} ranks, and there are "
+                f"locality gives the nodes of {len(self.locality.nodes)} ranks, but there are "
                 f"{self.world_size}: give the node of each rank"
             )
 
@@ -119,37 +122,37 @@ class Steps:
 
     @property
     def full(self) -> int:
-        """Steps that hold a whole global batch."""
+        """Number of steps that hold a whole global batch."""
         return self.count // self.global_batch
 
     def rows(self, step: int, rank: int) -> int:
-        """Samples of one rank in one step."""
-        held = min(self.global_batch, self.count - step * self.global_batch)
+        """Number of samples of one rank in one step."""
+        samples = min(self.global_batch, self.count - step * self.global_batch)
         if self.pad and step >= self.full:
-            return -(-held // self.world_size)
-        return (held - rank + self.world_size - 1) // self.world_size
+            return -(-samples // self.world_size)
+        return (samples - rank + self.world_size - 1) // self.world_size
 
     def quotas(self, step: int) -> Int:
-        """Samples of each rank in one step, int64 (world_size,)."""
-        held = min(self.global_batch, self.count - step * self.global_batch)
+        """Number of samples of each rank in one step, int64 (world_size,)."""
+        samples = min(self.global_batch, self.count - step * self.global_batch)
         if self.pad and step >= self.full:
-            return np.full(self.world_size, -(-held // self.world_size))
-        return np.arange(held + self.world_size - 1, held - 1, -1) // self.world_size
+            return np.full(self.world_size, -(-samples // self.world_size))
+        return np.arange(samples + self.world_size - 1, samples - 1, -1) // self.world_size
 
     def window(self, rank: int) -> int:
-        """Steps to be dealt in one pass: as many as numpy needs to be cheap."""
+        """Number of steps to be dealt in one pass: as many as numpy needs to be cheap."""
         samples = self.rows(0, rank) if self.locality is None else self.global_batch
         return max(1, min(limits.window_steps_max, limits.window_samples_max // max(1, samples)))
 
     def positions(
         self, first: int, last: int, rank: int, order: Ordering | None = None
     ) -> tuple[Ids, Int, int]:
-        """Positions of one rank in the steps [first, last).
+        """Return the positions of one rank in the steps [first, last).
 
-        order:  of the epoch; local assignment needs it, as it goes by samples.
+        order:  of the epoch; needed by local assignment, which depends on the samples.
 
-        Returns the positions, the boundaries of the steps within them (last - first + 1), and
-        how many at the end are repeats that fill a padded step.
+        Returns the positions, the boundaries of the steps within them (last - first + 1), and the
+        number of repeats at the end that fill a padded step.
         """
         whole = max(first, min(last, self.full))
         positions = self._share(first, whole, rank, order)
@@ -163,14 +166,15 @@ class Steps:
         return positions, np.append(bounds, len(positions)), repeats
 
     def _share(self, first: int, last: int, rank: int, order: Ordering | None) -> Ids:
-        """Positions of one rank in steps of one size; from `count` on they are repeats."""
+        """Return the positions of one rank in steps of one size; from `count` on, repeats."""
         if first == last:
             return np.empty(0, np.uint64)
         starts = np.arange(first, last, dtype=np.uint64)[:, None] * np.uint64(self.global_batch)
         if self.locality is None:
-            held = min(self.global_batch, self.count - first * self.global_batch)
-            return (starts + self._dealt(held, self.rows(first, rank), rank)).reshape(-1)
-        assert order is not None, "who keeps a sample depends on which one it is: give the order"
+            samples_count = min(self.global_batch, self.count - first * self.global_batch)
+            rows = self.rows(first, rank)
+            return (starts + self._deal_by_place(samples_count, rows, rank)).reshape(-1)
+        assert order is not None, "local assignment depends on the samples: give the order"
         quotas = self.quotas(first)
         positions = starts + np.arange(quotas.sum(), dtype=np.uint64)
         repeated = first >= self.full and self.pad
@@ -178,68 +182,71 @@ class Steps:
         return positions.reshape(-1)[self.locality.rows(samples, quotas, rank)]
 
     def ranks(self, positions: Int) -> Int:
-        """The rank that has each position of an epoch, -1 where it is left out, int64. Not for
-        local assignment, which goes by samples, and without the repeats that fill a padded step."""
-        assert self.locality is None, "who keeps a sample depends on which one it is"
+        """Return the rank that has each position of an epoch, int64; -1 if it is left out.
+
+        Not for local assignment, which depends on the samples. The repeats that fill a padded step
+        are left out.
+        """
+        assert self.locality is None, "local assignment depends on the samples, not on positions"
         inside = positions % self.global_batch
         if self.assignment == "strided":
             rank = inside % self.world_size
         else:
-            rank = self._stretch(inside, self.quotas(0))
+            rank = self._find_stretch(inside, self.quotas(0))
             last = np.flatnonzero(positions >= self.full * self.global_batch)
             if len(last) and len(self) > self.full:
-                rank[last] = self._stretch(inside[last], self.quotas(self.full))
+                rank[last] = self._find_stretch(inside[last], self.quotas(self.full))
         rank[positions >= len(self) * self.global_batch] = -1
         return rank
 
     @staticmethod
-    def _stretch(inside: Int, quotas: Int) -> Int:
-        """Whose stretch of a step each place is in."""
-        found: Int = np.searchsorted(np.cumsum(quotas), inside, side="right")
-        return found
+    def _find_stretch(inside: Int, quotas: Int) -> Int:
+        """Return the rank whose stretch of a step holds each place."""
+        ranks: Int = np.searchsorted(np.cumsum(quotas), inside, side="right")
+        return ranks
 
-    def _dealt(self, held: int, rows: int, rank: int) -> Ids:
-        """Which of a step's `held` positions a rank has; from `held` on they are repeats."""
+    def _deal_by_place(self, samples: int, rows: int, rank: int) -> Ids:
+        """Return the places of a rank among a step's `samples`; from `samples` on, repeats."""
         number = np.arange(rows, dtype=np.uint64)
         if self.assignment == "strided":
             return number * np.uint64(self.world_size) + np.uint64(rank)
-        if rows * self.world_size > held:  # padded, or this rank has one more than the last ones
+        if rows * self.world_size > samples:  # padded, or this rank has one more than the last ones
             before = rank * rows
         else:
-            before = rank * rows + held - rows * self.world_size
+            before = rank * rows + samples - rows * self.world_size
         return number + np.uint64(before)
 
 
-class Bands(NamedTuple):
-    """Which bands a step reads for one field, and where each of its samples is in them.
+class ChunkRows(NamedTuple):
+    """Compressed chunks that a step reads for one field, and the place of each sample in them.
 
-    number:  int64, the bands, ascending; they are the field's rows in the buffer.
-    band:    int64 (samples,), which of these rows a sample comes out of.
-    row:     int64 (samples,), which of the samples that come out of it.
+    number:  int64, numbers of the chunks, ascending; they are the field's rows in the buffer.
+    chunk:   int64 (samples,), the row of the buffer, a chunk, that holds the sample.
+    row:     int64 (samples,), the place of the sample among those of its chunk.
     """
 
     number: Int
-    band: Int
+    chunk: Int
     row: Int
 
 
 class FieldRows(NamedTuple):
-    """Where one field of one step lies in the step's buffer.
+    """Layout of one field of one step in the step's buffer.
 
     base:     first byte.
-    bounds:   int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None where all rows
-              have `row_bytes`.
-    bands:    where the rows are bands, which have to be decoded; else they are the samples.
+    bounds:   int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None if all rows have
+              `row_bytes` bytes.
+    chunks:   chunks to be decoded, if the rows are compressed chunks; None if rows are samples.
     """
 
     base: int
     row_bytes: int
     bounds: Int | None
     rows: int
-    bands: Bands | None = None
+    chunks: ChunkRows | None = None
 
     def row_at(self, target: int) -> int | None:
-        """The row that this byte of the buffer belongs to, or None."""
+        """Return the row that this byte of the buffer belongs to, or None."""
         at = target - self.base
         if self.bounds is None:
             row = at // self.row_bytes if at >= 0 else self.rows
@@ -251,21 +258,21 @@ class FieldRows(NamedTuple):
         return row
 
     def sample_of(self, row: int) -> int:
-        """The first of the step's samples that a row has to do with."""
-        return row if self.bands is None else int(np.argmax(self.bands.band == row))
+        """Return the first of the step's samples that a row holds."""
+        return row if self.chunks is None else int(np.argmax(self.chunks.chunk == row))
 
 
 class StepPlan(NamedTuple):
-    """One step of one rank.
+    """Plan of one step of one rank.
 
     ids:       uint64 (rows,), the samples in the order of the batch.
-    repeats:   how many rows at the end fill a padded step and were seen before.
+    repeats:   number of rows at the end that fill a padded step and were seen before.
     labels:    int64 (rows,) or None.
-    marks:     what the order says of each row besides its sample, int64 (rows,) each.
+    marks:     values that the order gives each row besides its sample, int64 (rows,) each.
     layouts:   one for each field.
     bytes:     size of the step's buffer.
-    requests:  what to submit for this step. Their buffer numbers count the steps of the group
-               that this step belongs to: a merged read may bring bytes for later ones.
+    requests:  reads to submit for this step. Their buffer numbers count the steps of the group that
+               this step belongs to, because a merged read may bring bytes for later ones.
     """
 
     step: int
@@ -285,8 +292,8 @@ class Group(NamedTuple):
     bytes: int
 
 
-def plan_window(
-    index: Planned,
+def plan_steps(
+    index: PlanSource,
     order: Ordering,
     steps: Steps,
     rank: int,
@@ -296,13 +303,13 @@ def plan_window(
 ) -> list[Group]:
     """Plan the steps [first, last) of one rank.
 
-    With `gap_bytes` the window's extents are sorted by file and offset and neighbours no further
-    apart than that are read together, by the earliest step that needs one of them; the window is
-    one group. With None each step asks for its samples in batch order and is a group of its own.
+    With `gap_bytes` the window's extents are sorted by file and offset. Neighbours no further apart
+    than that are read together, by the earliest step that needs one of them, and the window is one
+    group. With None each step requests its samples in batch order and is a group of its own.
 
-    Sorted, the reads of all ranks go through the same files in the same order: rank r of N begins
-    r/N of the way through them, so that the ranks do not queue at one file, or server, after the
-    other. That changes no batch.
+    Sorted, the reads of all ranks go through the same files in the same order. So rank r of N
+    begins r/N of the way through them, so that the ranks do not queue at one file, or server, after
+    the other. That changes no batch.
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
     ids, marks = order.rows(positions)
@@ -311,7 +318,7 @@ def plan_window(
 
 
 def plan_samples(
-    index: Planned,
+    index: PlanSource,
     ids: Ids,
     bounds: Int,
     first: int,
@@ -320,16 +327,16 @@ def plan_samples(
     marks: Marks | None = None,
     begin: Callable[[int], int] | None = None,
 ) -> list[Group]:
-    """Plan steps from `first` on that hold these samples; see `plan_window`.
+    """Plan steps from `first` on that hold these samples; see `plan_steps`.
 
-    bounds:   where each step begins in `ids`, and the end.
+    bounds:   start of each step in `ids`, and the end.
     repeats:  of the last step.
     marks:    of each of the samples, to be handed on.
-    begin:    of how many merged reads the one to begin with; see `merge`.
+    begin:    function from the number of merged reads to the one to begin with; see `merge`.
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
-    placed, placed_bounds, layouts, sizes = _place(index, ids, bounds)
+    placed, placed_bounds, layouts, sizes = _place_fields(index, ids, bounds)
     if gap_bytes is None:
         requests = separate(placed, placed_bounds)
     else:
@@ -353,12 +360,13 @@ def plan_samples(
     return [Group(planned, sum(sizes))]
 
 
-def _place(
-    index: Planned, ids: Ids, bounds: Int
+def _place_fields(
+    index: PlanSource, ids: Ids, bounds: Int
 ) -> tuple[Placed, Int, list[tuple[FieldRows, ...]], list[int]]:
-    """Destinations for every field of every sample; extents in sample order, fields together.
+    """Place every field of every sample in buffers; extents in sample order, fields together.
 
-    Also where each step begins among the extents, where its fields lie, and its bytes.
+    Returns the extents with destinations, the start of each step among them, the layouts of each
+    step's fields, and each step's bytes.
     """
     steps = len(bounds) - 1
     base = np.zeros(steps, np.int64)  # of the next field, in each step's buffer
@@ -367,10 +375,10 @@ def _place(
     plain = True  # one extent for each field of each sample
     for number, row_bytes in enumerate(index.row_bytes):
         layout = index.layouts[number]
-        bands: list[Bands] | None = None
+        chunks: list[ChunkRows] | None = None
         units, edges = ids, bounds
         if isinstance(layout, Chunked):
-            units, edges, bands = _bands(layout, ids, bounds)
+            units, edges, chunks = _find_chunks(layout, ids, bounds)
             plain = False
         extents, pieces = index.units(units, number)
         rows = np.diff(edges)
@@ -388,8 +396,8 @@ def _place(
             filled = ends[edges[1:]] - ends[edges[:-1]]
             for k, start in enumerate(base.tolist()):
                 inside = ends[edges[k] : edges[k + 1] + 1] - ends[edges[k]]
-                of_step = None if bands is None else bands[k]
-                layouts[k].append(FieldRows(start, 0, inside, int(rows[k]), of_step))
+                step_chunks = None if chunks is None else chunks[k]
+                layouts[k].append(FieldRows(start, 0, inside, int(rows[k]), step_chunks))
         if number:
             target += np.repeat(base, rows)
         if pieces is not None:
@@ -403,42 +411,42 @@ def _place(
     fields = [tuple(step) for step in layouts]
     if plain:
         return interleave(placed), bounds * len(placed), fields, sizes
-    together = _together(placed)
-    edges = np.searchsorted(together.part, np.arange(steps + 1))
-    return together, edges.astype(np.int64), fields, sizes
+    by_step = _sort_by_step(placed)
+    edges = np.searchsorted(by_step.part, np.arange(steps + 1))
+    return by_step, edges.astype(np.int64), fields, sizes
 
 
-def _together(placed: list[Placed]) -> Placed:
-    """The extents of all fields, step by step."""
-    part = np.concatenate([each.part for each in placed])
+def _sort_by_step(placed: list[Placed]) -> Placed:
+    """Sort the extents of all fields by step."""
+    part = np.concatenate([field.part for field in placed])
     order = np.argsort(part, kind="stable")
     return Placed(
-        np.concatenate([each.file for each in placed])[order],
-        np.concatenate([each.offset for each in placed])[order],
-        np.concatenate([each.length for each in placed])[order],
+        np.concatenate([field.file for field in placed])[order],
+        np.concatenate([field.offset for field in placed])[order],
+        np.concatenate([field.length for field in placed])[order],
         part[order],
-        np.concatenate([each.target for each in placed])[order],
+        np.concatenate([field.target for field in placed])[order],
     )
 
 
 def place_pieces(
     extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
 ) -> tuple[Int, npt.NDArray[np.uint32]]:
-    """Destination and step of each piece of rows: a row's pieces lie end to end."""
-    ends = np.cumsum(extents.length) - extents.length  # where each piece would start, all in line
+    """Return destination and step of each piece of rows. A row's pieces lie end to end."""
+    starts = np.cumsum(extents.length) - extents.length  # of each piece, if all lay end to end
     first = np.cumsum(pieces) - pieces
-    held = pieces > 0
-    inside = ends - np.repeat(ends[first[held]], pieces[held])
+    filled = pieces > 0
+    inside = starts - np.repeat(starts[first[filled]], pieces[filled])
     return np.repeat(target, pieces) + inside, np.repeat(step_of, pieces)
 
 
-def _bands(layout: Chunked, ids: Ids, bounds: Int) -> tuple[Ids, Int, list[Bands]]:
-    """The bands that each step needs, each once; where each step begins; and who is in which."""
-    band, row = layout.find_chunks(ids.view(np.int64))
-    found: list[Bands] = []
+def _find_chunks(layout: Chunked, ids: Ids, bounds: Int) -> tuple[Ids, Int, list[ChunkRows]]:
+    """Return the chunks that each step needs, each once, the start of each step, and the rows."""
+    chunk, row = layout.find_chunks(ids.view(np.int64))
+    steps: list[ChunkRows] = []
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        number, which = np.unique(band[first:last], return_inverse=True)
-        found.append(Bands(number, which.reshape(-1), row[first:last]))
-    edges = np.concatenate([[0], np.cumsum([len(each.number) for each in found])])
-    units = np.concatenate([each.number for each in found])
-    return units.view(np.uint64), edges, found
+        number, which = np.unique(chunk[first:last], return_inverse=True)
+        steps.append(ChunkRows(number, which.reshape(-1), row[first:last]))
+    edges = np.concatenate([[0], np.cumsum([len(step.number) for step in steps])])
+    units = np.concatenate([step.number for step in steps])
+    return units.view(np.uint64), edges, steps

@@ -1,10 +1,15 @@
-"""The simulator: what a policy of caching and prefetching takes, on a cluster that is described.
+"""The simulator: run times of policies of caching and prefetching, on a described cluster.
 
-    scenario = penstock.sim.load_scenario("s1")  # or a path; names() lists those that come along
+    scenario = penstock.sim.load_scenario("s1")  # or a path; see list_scenarios()
     result = penstock.sim.simulate(scenario, "penstock")
 
-Two models: "corrected", in which bandwidth that is shared is shared, and "parity", the published
+There are two models. In "corrected" nodes divide shared bandwidth; "parity" is the published
 simulator of clairvoyant prefetching with its faults. docs/simulator.md states both.
+
+A `Scenario` describes cluster, data and training; a `Result` holds times and bytes by epoch.
+`sweep` varies one key, `sizing` finds the cheapest cluster in closed form, `calibrate` makes a
+scenario of a recorded run, and `report` renders the pages. The folder must not read data sets,
+touch devices or use a loader: it uses `order` and `plan` as pure functions.
 """
 
 from __future__ import annotations
@@ -50,7 +55,9 @@ else:
             "record": "record",
             "report": "report",
             "results": "Result SOURCES",
-            "scenario": "POLICIES Policy SAMPLED Scenario load_scenario list_scenarios parse_scenario",
+            "scenario": (
+                "POLICIES Policy SAMPLED Scenario load_scenario list_scenarios parse_scenario"
+            ),
             "simulation": "Model simulate",
             "sizing": "Prices Range sizing",
             "sweep": "KEYS data_mb sweep",

@@ -1,9 +1,9 @@
-"""From a recorded run to a scenario: rates for which the corrected model takes as long as it did.
+"""Calibration: a scenario for which the corrected model takes as long as a recorded run did.
 
-A run tells the rate of a device only where it waited for it. So a rate is looked for where, with an
-unlimited device, the model takes clearly less than the run did; it is the one for which both take
-as long. Of other devices the run says that they gave what was asked of them: that, or what
-was measured by itself, is used, and `Calibration.sources` says which.
+A run shows the rate of a device only if it waited for it. So a rate is fitted if, with an unlimited
+device, the model takes clearly less time than the run; it is the rate at which both take equally
+long. Other devices delivered all that was requested of them. For these the observed rate is used,
+or one that was measured separately, and `Calibration.sources` says which.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import yaml
 from ..errors import UsageError
 from . import corrected
 from .devices import Floats
-from .policies import Traffic
-from .record import Epoch, Run
+from .policies import NodeTraffic
+from .record import EpochRecord, RecordedRun
 from .scenario import Policy, Scenario
-from .workload import BYTES, Workload
+from .workload import BYTES, SimulatedWorkload
 
 _unlimited = 1e9  # MB/s
 _hindered = 1.1  # by a device: the run takes so much longer than it would without
@@ -36,8 +36,8 @@ _tries = 40
 class Calibration:
     """A scenario that takes as long as the run did.
 
-    policy:   what the run did, as the simulator calls it.
-    sources:  of each key that was not simply what the run was given, where its value is from.
+    policy:   the simulator's name of the run's policy.
+    sources:  for each key that is not simply a setting of the run, the origin of its value.
     """
 
     scenario: Scenario
@@ -45,19 +45,19 @@ class Calibration:
     sources: Mapping[str, str]
 
     def yaml(self) -> str:
-        """The scenario as a file, which says where its values are from."""
+        """Write the scenario as YAML, with comments that give the origin of its values."""
         lines = [f"# {key}: {source}\n" for key, source in self.sources.items()]
-        told = _plain(self.scenario.model_dump())
-        text: str = yaml.safe_dump(told, sort_keys=False, width=100)
+        values = _to_plain(self.scenario.model_dump())
+        text: str = yaml.safe_dump(values, sort_keys=False, width=100)
         return "".join(lines) + text
 
 
 class Measured(NamedTuple):
-    """Rates that were measured by themselves, in MB/s; None where they were not.
+    """Rates that were measured separately, in MB/s; None if they were not.
 
-    storage:  by how many hosts read at once, all together, in reads as the run makes them.
-    network:  that a host receives from others.
-    memory:   of copying on a host.
+    storage:  total rate by the number of hosts that read at once, in reads as the run makes them.
+    network:  rate that a host receives from others.
+    memory:   rate of copying on a host.
     """
 
     storage: Mapping[int, float] | None = None
@@ -65,12 +65,12 @@ class Measured(NamedTuple):
     memory: float | None = None
 
 
-def calibrate(run: Run, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
-    """The scenario of a run. Raises UsageError where the run cannot be one of the model."""
-    return _Calibrating(run, measured).result()
+def calibrate(run: RecordedRun, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
+    """Make the scenario of a run. Raises UsageError if the model cannot represent the run."""
+    return _Calibrator(run, measured).result()
 
 
-def resized(
+def resize(
     scenario: Scenario,
     *,
     nodes: int | None = None,
@@ -78,58 +78,68 @@ def resized(
     step_s: float | None = None,
     epochs: int | None = None,
 ) -> Scenario:
-    """The same on so many nodes, with as many samples a step on each; with so much memory on each;
-    with steps that compute so long. UsageError where that is no scenario."""
-    told = scenario.model_dump()
-    training = told["training"]
+    """Change the size of a scenario. Raises UsageError if the result is no valid scenario.
+
+    nodes:   number of nodes; the samples of a step on each node stay.
+    ram_mb:  memory of each node.
+    step_s:  time that a step computes.
+    epochs:  number of epochs.
+    """
+    values = scenario.model_dump()
+    training = values["training"]
     if nodes is not None:
         training |= {"nodes": nodes, "global_batch": nodes * scenario.batch}
     if ram_mb is not None:
         # A tier has some room: less than a byte is as good as none.
-        told["system"]["tiers"][0]["capacity_mb"] = max(ram_mb, 0.1 / BYTES)
+        values["system"]["tiers"][0]["capacity_mb"] = max(ram_mb, 0.1 / BYTES)
     if step_s is not None:
         training["compute_mb_s"] = scenario.batch * scenario.data.mean_mb / step_s
     if epochs is not None:
         training["epochs"] = epochs
-    return Scenario.of(told, scenario.name)
+    return Scenario.of(values, scenario.name)
 
 
 @dataclass(frozen=True)
 class _Device:
-    """A rate to be found. put: a scenario with this rate; moved: bytes of an epoch through it."""
+    """A device whose rate is to be found.
+
+    put:    sets the rate in a scenario.
+    moved:  bytes of an epoch that went through the device.
+    waits:  True if an epoch may have waited for the device.
+    """
 
     key: str
     what: str
     put: Callable[[dict[str, Any], float], None]
-    moved: Callable[[Epoch], float]
-    waits: Callable[[Epoch], bool]
+    moved: Callable[[EpochRecord], float]
+    waits: Callable[[EpochRecord], bool]
 
 
-class _Calibrating:
-    """Works a scenario out, key by key."""
+class _Calibrator:
+    """The calibration of one run: its scenario is completed key by key."""
 
-    def __init__(self, run: Run, measured: Measured) -> None:
+    def __init__(self, run: RecordedRun, measured: Measured) -> None:
         self._run, self._measured = run, measured
         self._sources: dict[str, str] = {}
-        self._policy = _policy_of(run)
-        self._told = self._unhindered()
-        self._traffic: Traffic | None = None
+        self._policy = _name_policy(run)
+        self._values = self._unhindered()
+        self._traffic: NodeTraffic | None = None
 
     def result(self) -> Calibration:
         self._overhead()
         for device in self._devices():
             self._find(device)
-        storage = self._told["system"]["storage"]
+        storage = self._values["system"]["storage"]
         table = storage["read_mb_s"]
         storage["link_mb_s"] = max(table.values())
         self._sources["system.storage.link_mb_s"] = "assumed: no limit beside that of the storage"
         self._check_bytes()
         return Calibration(self._scenario(), self._policy, self._sources)
 
-    # -- what the run was given ------------------------------------------------------------------
+    # -- the run's settings ----------------------------------------------------------------------
 
     def _unhindered(self) -> dict[str, Any]:
-        """The scenario with unlimited devices, and computing as it was seen."""
+        """Make the scenario with unlimited devices, and with the observed computing time."""
         run, rank = self._run, self._run.rank
         nodes = run.hosts
         if rank.global_batch % nodes:
@@ -150,16 +160,18 @@ class _Calibrating:
         self._sources["training.compute_mb_s"] = "the least time between batches of any rank"
         if rank.hosts is None:
             self._sources["training.nodes"] = "without a cache, each rank is taken for a host"
-        if run.told < rank.ranks:
-            self._sources["bytes"] = f"{run.told} of {rank.ranks} ranks told; others taken alike"
+        if run.recorded_ranks < rank.ranks:
+            self._sources["bytes"] = (
+                f"{run.recorded_ranks} of {rank.ranks} ranks have a record; others assumed equal"
+            )
         memory = self._measured.memory or _unlimited
         measured = "given, or measured by copying" if self._measured.memory else "assumed: no limit"
         self._sources["system.staging.read_mb_s, system.tiers[0].read_mb_s"] = measured
         mine = step_bytes * nodes / rank.ranks  # bytes of a rank's step
         ahead = min(rank.readahead_steps, int(rank.readahead_bytes // mine))
-        tiers = [_tier("ram", rank.ram_bytes / BYTES, memory)]
+        tiers = [_make_tier("ram", rank.ram_bytes / BYTES, memory)]
         if rank.disk_bytes:
-            tiers.append(_tier("disk", rank.disk_bytes / BYTES, _unlimited))
+            tiers.append(_make_tier("disk", rank.disk_bytes / BYTES, _unlimited))
         ranks = max(1, rank.ranks // nodes)
         return {
             "name": "recorded",
@@ -194,13 +206,13 @@ class _Calibrating:
             "policies": list(dict.fromkeys([self._policy, *_offered])),
         }
 
-    # -- what it tells -----------------------------------------------------------------------------
+    # -- rates from the run's times ----------------------------------------------------------------
 
     def _overhead(self) -> None:
-        """What epochs that nothing hinders take longer than computing does."""
+        """Set the overhead: the time besides computing in epochs that no device delays."""
         key = "training.step_overhead_s"
         waits = [
-            self._run.rank.decode_threads > 0 or not self._from_memory(epoch)
+            self._run.rank.decode_threads > 0 or not self._is_from_memory(epoch)
             for epoch in self._run.epochs
         ]
         model = self._seconds()
@@ -212,35 +224,39 @@ class _Calibrating:
         if not free:
             self._sources[key] = "assumed: no epoch of the run was without waiting"
             return
-        self._told["training"]["step_overhead_s"] = max(0.0, min(free))
+        self._values["training"]["step_overhead_s"] = max(0.0, min(free))
         self._sources[key] = "what a step took beside computing, in epochs without waiting"
 
     def _devices(self) -> list[_Device]:
-        """In the sequence in which they can be told apart."""
-        nodes, threads = self._run.hosts, self._told["system"]["staging"]["threads"]
+        """List the devices in the sequence in which their rates can be found."""
+        nodes, threads = self._run.hosts, self._values["system"]["staging"]["threads"]
         all_bytes = self._run.rank.samples * self._run.rank.mean_bytes
         decoding = self._run.rank.decode_threads > 0
 
-        def kept(epoch: Epoch) -> bool:
+        def kept(epoch: EpochRecord) -> bool:
             return epoch.storage_bytes < 0.01 * all_bytes
 
-        def decode(told: dict[str, Any], rate: float) -> None:
-            told["training"]["preprocess_mb_s"] = rate / threads
+        def decode(values: dict[str, Any], rate: float) -> None:
+            values["training"]["preprocess_mb_s"] = rate / threads
 
-        def network(told: dict[str, Any], rate: float) -> None:
-            told["system"]["network_mb_s"] = rate
+        def network(values: dict[str, Any], rate: float) -> None:
+            values["system"]["network_mb_s"] = rate
 
-        def disk(told: dict[str, Any], rate: float) -> None:
-            told["system"]["tiers"][-1]["read_mb_s"] = {1: rate}
+        def disk(values: dict[str, Any], rate: float) -> None:
+            values["system"]["tiers"][-1]["read_mb_s"] = {1: rate}
 
-        def storage(told: dict[str, Any], rate: float) -> None:
+        def storage(values: dict[str, Any], rate: float) -> None:
             table = dict(self._measured.storage or {})
-            told["system"]["storage"]["read_mb_s"] = table | {nodes: rate * nodes}
+            values["system"]["storage"]["read_mb_s"] = table | {nodes: rate * nodes}
 
         devices = [
             _Device("system.network_mb_s", "peers", network, lambda e: e.peer_bytes, kept),
             _Device(
-                "system.storage.read_mb_s", "storage", storage, lambda e: e.storage_bytes, _any
+                "system.storage.read_mb_s",
+                "storage",
+                storage,
+                lambda e: e.storage_bytes,
+                _accept_any,
             ),
         ]
         if self._run.rank.disk_bytes:
@@ -248,42 +264,44 @@ class _Calibrating:
             devices.insert(0, _Device(key, "the disk", disk, lambda e: e.disk_bytes, kept))
         key = "training.preprocess_mb_s"
         if decoding:
-            device = _Device(key, "decoding", decode, lambda _: all_bytes, self._from_memory)
+            device = _Device(key, "decoding", decode, lambda _: all_bytes, self._is_from_memory)
             devices.insert(0, device)
         else:
             self._sources[key] = "nothing was decoded"
         return devices
 
     def _find(self, device: _Device) -> None:
-        """The rate of a device, of each node, where the run tells it, or something has measured it;
-        else that which was seen."""
+        """Set the rate of a device, for each node.
+
+        It is fitted if the run shows it, else the measured rate, else the observed one.
+        """
         epochs = [k for k, e in enumerate(self._run.epochs) if device.moved(e) and device.waits(e)]
         per_s = [self._per_s(device, k) for k in range(len(self._run.epochs))]
         if epochs:
             busiest = max(epochs, key=lambda k: device.moved(self._run.epochs[k]))
             if rate := self._fitted(device, busiest, per_s[busiest]):
-                device.put(self._told, rate)
+                device.put(self._values, rate)
                 number = self._run.epochs[busiest].epoch
                 self._sources[device.key] = f"from how long epoch {number} waited for {device.what}"
                 return
         given = self._given(device)
         if given:
-            device.put(self._told, given)
+            device.put(self._values, given)
             self._sources[device.key] = "given; the run did not wait for it"
         elif device.what == "peers":
-            device.put(self._told, max(_network_mb_s, *per_s))
+            device.put(self._values, max(_network_mb_s, *per_s))
             self._sources[device.key] = "assumed: 10 Gbit/s; the run did not wait for peers"
         elif seen := max(per_s):
-            device.put(self._told, seen)
+            device.put(self._values, seen)
             self._sources[device.key] = f"assumed: what {device.what} gave, the run did not wait"
         else:
             raise UsageError(
-                f"{self._run.where}: no epoch read from {device.what}, so its rate cannot be told: "
+                f"{self._run.where}: no epoch read from {device.what}, so its rate is unknown: "
                 "record a run from its first epoch, or give the rate"
             )
 
     def _given(self, device: _Device) -> float:
-        """Of each node."""
+        """Measured rate of a device for each node, MB/s; 0 if it was not measured."""
         if device.what == "peers":
             return self._measured.network or 0.0
         if device.what == "storage" and self._measured.storage:
@@ -294,75 +312,75 @@ class _Calibrating:
         return 0.0
 
     def _per_s(self, device: _Device, epoch: int) -> float:
-        """MB/s that the device gave each node in an epoch."""
+        """Rate that the device gave each node in an epoch, MB/s."""
         seen = self._run.epochs[epoch]
         return device.moved(seen) / BYTES / seen.seconds / self._run.hosts
 
     def _fitted(self, device: _Device, epoch: int, guess: float) -> float | None:
-        """The rate for which an epoch takes as long as it did; None where it hardly matters.
+        """Fit the rate at which an epoch takes as long as in the run; None if it hardly matters.
 
-        Found by secants over 1/rate, of which the time is nearly a straight line, within bounds
-        that are halved where secants would leave them.
+        The search uses secants over 1/rate, in which the time is nearly linear, within bounds that
+        are halved if secants would leave them.
         """
         wanted = self._run.epochs[epoch].seconds * self._part()
 
         def too_long(slowness: float) -> float:
-            device.put(self._told, 1 / slowness)
+            device.put(self._values, 1 / slowness)
             return float(self._seconds()[epoch]) - wanted
 
         low, at_low = 1 / _unlimited, too_long(1 / _unlimited)
         if wanted < _hindered * (wanted + at_low):
-            device.put(self._told, _unlimited)
+            device.put(self._values, _unlimited)
             return None
         high, at_high = 1 / guess, too_long(1 / guess)
         while at_high <= 0:
             high *= 2
             at_high = too_long(high)
         for turn in range(_tries):
-            found = low + (high - low) * at_low / (at_low - at_high)
+            slowness = low + (high - low) * at_low / (at_low - at_high)
             if turn % 3 == 2:
-                found = (low + high) / 2
-            at_found = too_long(found)
-            if abs(at_found) <= _precise * wanted:
+                slowness = (low + high) / 2
+            excess_s = too_long(slowness)
+            if abs(excess_s) <= _precise * wanted:
                 break
-            if at_found > 0:
-                high, at_high = found, at_found
+            if excess_s > 0:
+                high, at_high = slowness, excess_s
             else:
-                low, at_low = found, at_found
-        return 1 / found
+                low, at_low = slowness, excess_s
+        return 1 / slowness
 
     # -- the model ---------------------------------------------------------------------------------
 
     def _scenario(self) -> Scenario:
-        return Scenario.of(self._told, self._run.where)
+        return Scenario.of(self._values, self._run.where)
 
-    def _flows(self) -> Traffic:
+    def _flows(self) -> NodeTraffic:
         if self._traffic is None:
-            self._traffic = corrected.TRAFFIC[self._policy](Workload(self._scenario()))
+            self._traffic = corrected.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
         return self._traffic
 
     def _seconds(self) -> Floats:
-        """What each epoch takes, float64 (epochs,)."""
+        """Seconds of each epoch by the model, float64 (epochs,)."""
         scenario = self._scenario()
-        ends = corrected.run(scenario, self._flows())
+        ends = corrected.run_traffic(scenario, self._flows())
         ends = ends.reshape(scenario.training.epochs, -1)[:, -1]
         seconds: Floats = np.diff(ends, prepend=0) / 1e9
         return seconds
 
     def _part(self) -> float:
-        """Of an epoch of the run, what the model has: it leaves out what does not fill a step."""
+        """Part of the run's epoch in the model, which leaves out samples that fill no step."""
         scenario = self._scenario()
         if self._run.rank.steps == scenario.steps:
             return 1.0
         return scenario.steps * scenario.training.global_batch / scenario.data.samples
 
-    def _from_memory(self, epoch: Epoch) -> bool:
-        """Whether all of an epoch's bytes were in the memory of the host that processed them."""
+    def _is_from_memory(self, epoch: EpochRecord) -> bool:
+        """True if all of an epoch's bytes were in the memory of the host that processed them."""
         total = epoch.ram_bytes + epoch.disk_bytes + epoch.peer_bytes + epoch.storage_bytes
         return epoch.ram_bytes >= 0.99 * total > 0
 
     def _check_bytes(self) -> None:
-        """The model must read what the run has read, or it is of something else."""
+        """Note the epochs in which the model does not read as many bytes as the run did."""
         read = self._flows().ring.sum(axis=1).reshape(len(self._run.epochs), -1).sum(axis=1)
         for modelled, epoch in zip(read, self._run.epochs, strict=True):
             least = _alike * self._run.rank.samples * self._run.rank.mean_bytes
@@ -374,27 +392,27 @@ class _Calibrating:
 
 
 _offered: tuple[Policy, ...] = ("staging", "nopfs", "penstock", "penstock_local", "lower_bound")
-"""What a recorded run is compared with."""
+"""Policies with which a recorded run is compared."""
 
 
-def _any(_: Epoch) -> bool:
+def _accept_any(_: EpochRecord) -> bool:
     return True
 
 
-def _policy_of(run: Run) -> Policy:
-    # Without a cache it is one that holds nothing.
+def _name_policy(run: RecordedRun) -> Policy:
+    # A run without a cache is one whose cache holds nothing.
     return "penstock_local" if run.rank.assignment == "local" else "penstock"
 
 
-def _tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:
+def _make_tier(name: str, capacity_mb: float, rate: float) -> dict[str, Any]:
     capacity_mb = max(capacity_mb, 0.1 / BYTES)
     return {"name": name, "capacity_mb": capacity_mb, "threads": 1, "read_mb_s": {1: rate}}
 
 
-def _plain(value: Any) -> Any:
-    """The same in lists and mappings, which YAML has."""
+def _to_plain(value: Any) -> Any:
+    """Convert tuples to lists, at any depth, because YAML has no tuples."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(each) for each in value]
+        return [_to_plain(item) for item in value]
     return value

@@ -1,30 +1,29 @@
-"""Closed forms: epoch times, and the shares of storage, peers and cache, of a million settings at
-once. Pure.
+"""Closed forms for epoch times and the shares of storage, peers and cache. Pure.
 
-All inputs are arrays that broadcast together, all outputs have their common shape. Bytes, seconds,
-samples/s and bytes/s throughout. A `Forecast` carries `form`, so that a report can say that nothing
-was simulated.
+They work on a million settings at once. All inputs are arrays that broadcast together, and all
+outputs have their common shape. Units are bytes, seconds, samples/s and bytes/s. A `Forecast`
+carries `form`, so that a report can say that nothing was simulated.
 
-An epoch takes as long as its busiest resource: prefetching is taken to hide everything else, so
+An epoch takes as long as its busiest resource. Prefetching is assumed to hide everything else, so
 latency, the start of an epoch, finite buffers, congestion and unequal sizes are left out. With N
-nodes, S bytes of data and C bytes of cache on each node, of which the fraction q = min(1, N C / S)
-is kept by somebody, and shares of S that come from storage (s) and from peers (r):
+nodes, S bytes of data and C bytes of cache on each node, the fraction q = min(1, N C / S) of the
+data is kept by some node. With shares of S that come from storage (s) and from peers (r):
 
     epoch = max(compute, s S / storage, r S / N / peer link, (1 - s) S / N / cache)
 
     policy             first epoch         later epochs
     `least`            s = 1, r = 0        s = 1 - q, r = 0: no policy can be faster
     `penstock`         s = 1, r as later   s = 1 - q, r by the assignment, see `remote_share`
-    `nopfs`            s = 1, r = 0        s = `nobody`, r = 1 - s - `coverage`
-    `from_storage`     s = 1, r = 0        s = 1, r = 0: what a loader without a cache does
+    `nopfs`            s = 1, r = 0        s = `nobody_share`, r = 1 - s - `coverage`
+    `from_storage`     s = 1, r = 0        s = 1, r = 0: a loader without a cache
 
-That storage must give S - N C bytes in each later epoch, whatever is evicted when: each sample is
-used once an epoch, so between two epochs lies an instant that every reuse spans, and what is not
-held then is read again. A fixed owner for each sample reaches that.
+Storage must give S - N C bytes in each later epoch, whatever is evicted when. Each sample is used
+once an epoch, so between two epochs lies an instant that every reuse spans, and data that is not
+cached then is read again. A fixed owner for each sample reaches that bound.
 
 Sources: Dryden, Boehringer, Ben-Nun, Hoefler, Clairvoyant Prefetching for Distributed Machine
-Learning I/O (SC'21), for NoPFS and its access frequencies; its law of coverage and the share that
-nobody keeps are derived here.
+Learning I/O (SC'21), for NoPFS and its access frequencies. Its law of coverage and the share that
+no node keeps are derived here.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from .arguments import Float, scipy
+from .arguments import Float, import_scipy
 
 FORM = "closed form"
-"""What `form` says of results that were worked out without a simulation."""
+"""Value of `form` for results that were computed without a simulation."""
 
 RESOURCES = ("compute", "storage", "peers", "cache")
-"""What may bind, by number."""
+"""Resources that may bind, by number."""
 
 Numbers = npt.ArrayLike
 Column = Any
-"""Given as `Numbers`; once the settings are made, a float64 array."""
+"""Values of a setting: passed as `Numbers`, and a float64 array in `Settings`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,8 @@ class Settings:
     nodes:                     N, nodes that keep a cache each.
     samples, sample_bytes:     how many, and their mean size.
     cache_bytes:               of each node; 0 for none.
-    seats:                     samples of each step that are processed on a node.
-    epochs:                    of the whole run; what NoPFS's frequencies depend on.
+    capacity:                  samples of each step that are processed on a node.
+    epochs:                    of the whole run; NoPFS's frequencies depend on it.
     compute_samples_per_s:     of a node, with the data at hand; decoding included.
     storage_bytes_per_s:       of the storage, over all nodes.
     storage_node_bytes_per_s:  of one node's way to it.
@@ -71,7 +70,7 @@ class Settings:
     samples: Column
     sample_bytes: Column
     cache_bytes: Column
-    seats: Column
+    capacity: Column
     epochs: Column
     compute_samples_per_s: Column
     storage_bytes_per_s: Column
@@ -80,11 +79,12 @@ class Settings:
     cache_bytes_per_s: Column = np.inf
 
     def __post_init__(self) -> None:
-        values = {each.name: _checked(each.name, getattr(self, each.name)) for each in fields(self)}
+        names = [field.name for field in fields(self)]
+        values = {name: _check_setting(name, getattr(self, name)) for name in names}
         try:
-            np.broadcast_shapes(*(each.shape for each in values.values()))
+            np.broadcast_shapes(*(value.shape for value in values.values()))
         except ValueError:
-            shapes = {name: each.shape for name, each in values.items() if each.shape}
+            shapes = {name: value.shape for name, value in values.items() if value.shape}
             raise UsageError(f"Settings do not broadcast together: {shapes}") from None
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -92,33 +92,33 @@ class Settings:
     @property
     def shape(self) -> tuple[int, ...]:
         """The common shape."""
-        return np.broadcast_shapes(*(getattr(self, each.name).shape for each in fields(self)))
+        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
 
 
-_whole = {"nodes", "samples", "seats", "epochs"}
+_whole = {"nodes", "samples", "capacity", "epochs"}
 
 
-def _checked(name: str, value: Numbers) -> Float:
-    given = np.asarray(value, np.float64)
+def _check_setting(name: str, value: Numbers) -> Float:
+    values = np.asarray(value, np.float64)
     least = 0 if name == "cache_bytes" else np.nextafter(0, 1)
-    fits = given >= least  # which NaN does not
+    is_valid = values >= least  # False for NaN
     if name in _whole:
-        fits &= given == np.floor(given)
-    if not fits.all():
+        is_valid &= values == np.floor(values)
+    if not is_valid.all():
         what = ("whole " * (name in _whole)) + ("numbers above 0" if least else "numbers from 0 on")
-        raise UsageError(f"Settings.{name} has {given[~fits].flat[0]}: use {what}")
-    return given
+        raise UsageError(f"Settings.{name} has {values[~is_valid].flat[0]}: use {what}")
+    return values
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Forecast:
-    """What a policy makes of each setting; arrays of one shape.
+    """Times and shares of a policy for each setting; arrays of one shape.
 
-    first_s, later_s:        of the first epoch, with caches empty, and of each later one.
+    first_s, later_s:        seconds of the first epoch, with empty caches, and of each later one.
     storage, remote, local:  shares of a later epoch's bytes: read from storage, fetched from the
                              caches of other nodes, found in the node's own. Their sum is 1.
-    binding:                 which of `RESOURCES` a later epoch waits for, by number.
-    form:                    how these numbers came about: not by a simulation.
+    binding:                 number of the one of `RESOURCES` that a later epoch waits for.
+    form:                    method by which these numbers were computed: not a simulation.
     """
 
     first_s: Float
@@ -130,7 +130,7 @@ class Forecast:
     form: str = FORM
 
     def run_s(self, epochs: Numbers) -> Float:
-        """Seconds of a run of so many epochs."""
+        """Seconds of a run of `epochs` epochs."""
         return np.asarray(self.first_s + (np.asarray(epochs) - 1) * self.later_s)
 
 
@@ -138,13 +138,13 @@ Assignment = Literal["local", "strided"]
 
 
 def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
-    """This library with a cache: one owner for each sample, `assignment` as the loader has it.
+    """Forecast this library with a cache: one owner for each sample, and the given assignment.
 
-    In the first epoch, too, an owner reads its own samples and hands on what others process.
+    In the first epoch, too, an owner reads its own samples and sends those that others process.
     """
-    q = _kept(settings)
+    q = _share_kept(settings)
     if assignment == "local":
-        remote = remote_share(settings.seats, settings.nodes, q)
+        remote = remote_share(settings.capacity, settings.nodes, q)
     elif assignment == "strided":
         remote = q * (1 - 1 / np.asarray(settings.nodes))
     else:
@@ -153,35 +153,35 @@ def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
 
 
 def nopfs(settings: Settings) -> Forecast:
-    """NoPFS: each node keeps what it will use most often, whatever others keep.
+    """Forecast NoPFS: each node keeps the samples it will use most often, whatever others keep.
 
-    In its favour: filling the caches costs the first epoch nothing beyond what is consumed, a node
-    knows at once what others keep, and cold misses count as hits.
+    The forecast favours it: filling the caches costs the first epoch nothing beyond what is
+    consumed, a node knows at once what others keep, and cold misses count as hits.
     """
-    own = np.minimum(1, settings.cache_bytes / _data_bytes(settings))
+    own = np.minimum(1, settings.cache_bytes / _total_bytes(settings))
     local, storage = _frequencies(settings.epochs, settings.nodes, own)
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
 
 def from_storage(settings: Settings) -> Forecast:
-    """A loader without a cache: everything from storage, in every epoch."""
+    """Forecast a loader without a cache: everything comes from storage, in every epoch."""
     return _forecast(settings, 1.0, 0.0)
 
 
 def least(settings: Settings) -> Forecast:
-    """The lower bound: what compute and storage take at least, of any policy whatever."""
-    return _forecast(settings, 1 - _kept(settings), 0.0, cache=False)
+    """Forecast the lower bound: the least time of compute and storage under any policy."""
+    return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
 
 
-def _data_bytes(settings: Settings) -> Float:
-    found: Float = settings.samples * settings.sample_bytes
-    return found
+def _total_bytes(settings: Settings) -> Float:
+    total: Float = settings.samples * settings.sample_bytes
+    return total
 
 
-def _kept(settings: Settings) -> Float:
-    """The share of the data that some node keeps."""
-    found: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _data_bytes(settings))
-    return found
+def _share_kept(settings: Settings) -> Float:
+    """Share of the data that some node keeps."""
+    share: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _total_bytes(settings))
+    return share
 
 
 def _forecast(
@@ -192,9 +192,9 @@ def _forecast(
     first_remote: Float | float = 0.0,
     cache: bool = True,
 ) -> Forecast:
-    of_first = _seconds(settings, 1.0, first_remote, cache)
-    of_later = _seconds(settings, storage, remote, cache)
-    storage, remote = (np.broadcast_to(each, settings.shape) for each in (storage, remote))
+    of_first = _busy_seconds(settings, 1.0, first_remote, cache)
+    of_later = _busy_seconds(settings, storage, remote, cache)
+    storage, remote = (np.broadcast_to(share, settings.shape) for share in (storage, remote))
     return Forecast(
         of_first.max(axis=0),
         of_later.max(axis=0),
@@ -205,43 +205,43 @@ def _forecast(
     )
 
 
-def _seconds(
+def _busy_seconds(
     settings: Settings, storage: Float | float, remote: Float | float, cache: bool
 ) -> Float:
     """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
-    own = _data_bytes(settings) / settings.nodes
-    found = np.empty((len(RESOURCES), *settings.shape))
-    found[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
-    found[1] = storage * _data_bytes(settings) / _storage_bytes_per_s(settings)
-    found[2] = remote * own / settings.peer_bytes_per_s
-    found[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
-    return found
+    own = _total_bytes(settings) / settings.nodes
+    seconds = np.empty((len(RESOURCES), *settings.shape))
+    seconds[0] = settings.samples / (settings.nodes * settings.compute_samples_per_s)
+    seconds[1] = storage * _total_bytes(settings) / _storage_bytes_per_s(settings)
+    seconds[2] = remote * own / settings.peer_bytes_per_s
+    seconds[3] = (1 - storage) * own / settings.cache_bytes_per_s if cache else 0
+    return seconds
 
 
 def _storage_bytes_per_s(settings: Settings) -> Float:
-    """What all nodes together get from storage."""
-    ways = settings.nodes * settings.storage_node_bytes_per_s
-    found: Float = np.minimum(settings.storage_bytes_per_s, ways)
-    return found
+    """Rate that all nodes together get from storage."""
+    links = settings.nodes * settings.storage_node_bytes_per_s
+    rate: Float = np.minimum(settings.storage_bytes_per_s, links)
+    return rate
 
 
-def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
-    """The share of samples that local assignment has fetched from another node.
+def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
+    """Share of samples that local assignment fetches from another node.
 
-    seats:  b, samples of each step that a node processes.
-    nodes:  N.
-    kept:   q, the share of samples that have an owner; the others fill what seats are free.
+    capacity:  b, samples of each step that a node processes.
+    nodes:     N.
+    kept:      q, the share of samples that have an owner; the others fill the free capacity.
 
-    A node owns K ~ Bin(N b, q/N) of a step and gives away what is beyond its seats:
+    A node owns K ~ Bin(N b, q/N) of a step and gives away the samples beyond its capacity:
 
         E[(K - b)+] / b  =  (1 - q/N) P[Bin(N b - 1, q/N) = b] - (1 - q) P[Bin(N b - 1, q/N) >= b]
 
-    which for q = 1 is (1 - 1/N) P[Bin(N b, 1/N) = b], as `penstock.plan.expected_moves` has
-    it. Owners are taken to be independent of the order; with F samples and steps of B multiply by
-    about sqrt(1 - B/F).
+    which for q = 1 is (1 - 1/N) P[Bin(N b, 1/N) = b], the formula of `expected_moves` in
+    `penstock.plan.assignment`. Owners are assumed to be independent of the order; with F samples
+    and steps of B multiply by about sqrt(1 - B/F).
     """
-    special = scipy("special")
-    b, n, q = (np.asarray(each, np.float64) for each in (seats, nodes, kept))
+    special = import_scipy("special")
+    b, n, q = (np.asarray(values, np.float64) for values in (capacity, nodes, kept))
     b, n, q = np.broadcast_arrays(b, n, q)
     several = (n > 1) & (q > 0)
     n, q = np.where(several, n, 2), np.where(several, q, 1)
@@ -253,36 +253,35 @@ def remote_share(seats: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
 
 
 def coverage(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
-    """G(q): the share of a node's accesses that it finds in its cache, if it keeps the fraction q
-    of all samples that it will use most often.
+    """Share G(q) of a node's accesses that hit its cache of the most often used samples.
 
-    A node processes a sample in X ~ Bin(E, 1/N) of E epochs. Take samples by descending X until
-    their probability is q: G is the part of E[X] = E/N that has been taken. First accesses, which
-    cannot be found, are counted as found.
+    The cache holds the fraction q of all samples. A node processes a sample in X ~ Bin(E, 1/N) of E
+    epochs. Take samples by descending X until their probability is q: G is the part of E[X] = E/N
+    that has been taken. First accesses, which cannot be hits, are counted as hits.
     """
     return _frequencies(epochs, nodes, fraction)[0]
 
 
-def nobody(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
-    """The share of samples that no node keeps, if each keeps the fraction q that it will use most
-    often, whatever others keep: what NoPFS reads from storage in every epoch.
+def nobody_share(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
+    """Share of samples that no node keeps: those that NoPFS reads from storage in every epoch.
 
-    The N nodes' counts are multinomial, and a node keeps a sample that it uses X times with
-    probability w(X): 1 above a threshold, 0 below, and between 0 and 1 at it, so that q is used up.
-    Nodes draw cache blocks for equal counts. A multinomial is N Poisson counts, given that their sum is E,
-    so that with P ~ Poisson(E/N)
+    Each node keeps the fraction q that it will use most often, whatever others keep. The N nodes'
+    counts are multinomial. A node keeps a sample that it uses X times with probability w(X): 1
+    above a threshold, 0 below, and between 0 and 1 at it, so that q is used up. Nodes decide at
+    random among samples of equal counts. A multinomial is N Poisson counts, given that their sum is
+    E, so that with P ~ Poisson(E/N)
 
-        nobody = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]
+        share = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]
 
-    where [z^E] is a Fourier sum. Interpolated between 16 points a count: within 0.0005.
+    where [z^E] is a Fourier sum. It is interpolated between 16 points a count: within 0.0005.
     """
     return _frequencies(epochs, nodes, fraction)[1]
 
 
 class _Law(NamedTuple):
-    """Points of `coverage` and `nobody`, by ascending fraction, float64 (points,).
+    """Points of `coverage` and `nobody_share`, by ascending fraction, float64 (points,).
 
-    degree:  (points - 1,), of which power `nobody` is between two points, nearly.
+    degree:  (points - 1,), the power that `nobody_share` nearly follows between two points.
     """
 
     fraction: Float
@@ -291,20 +290,20 @@ class _Law(NamedTuple):
     degree: Float
 
     def shares(self, fraction: Float) -> tuple[Float, Float]:
-        """`coverage` and `nobody` between the points."""
+        """Interpolate `coverage` and `nobody_share` between the points."""
         covered = np.interp(fraction, self.fraction, self.covered)
         after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
         start, end = self.fraction[after - 1], self.fraction[after]
         part = ((fraction - start) / (end - start)).clip(0, 1)
         ends = self.nobody[after - 1], self.nobody[after]
-        return covered, _blended(*ends, part, self.degree[after - 1])
+        return covered, _blend(*ends, part, self.degree[after - 1])
 
 
-def _blended(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
-    """Between two values of a function whose root of that degree is a line."""
+def _blend(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
+    """Interpolate between two values of a function whose root of that degree is linear."""
     root = 1 / degree
-    found: Float = ((1 - part) * start**root + part * end**root) ** degree
-    return found
+    blend: Float = ((1 - part) * start**root + part * end**root) ** degree
+    return blend
 
 
 _points = 16
@@ -312,27 +311,27 @@ _negligible = 1e-15
 
 
 def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
-    """`coverage` and `nobody`; each pair of epochs and nodes costs one law."""
-    e, n, q = np.broadcast_arrays(*(np.asarray(each) for each in (epochs, nodes, fraction)))
+    """Compute `coverage` and `nobody_share`; each pair of epochs and nodes takes one law."""
+    e, n, q = np.broadcast_arrays(*(np.asarray(values) for values in (epochs, nodes, fraction)))
     pairs, which = np.unique(np.stack([e.ravel(), n.ravel()]), axis=1, return_inverse=True)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which.ravel(), minlength=pairs.shape[1]))
     wanted = q.ravel()[order]
-    found = np.empty((2, q.size))
+    shares = np.empty((2, q.size))
     start = 0
     for pair, end in zip(pairs.T, ends, strict=True):
-        law = _law(int(pair[0]), int(pair[1]))
+        law = _tabulate_law(int(pair[0]), int(pair[1]))
         part = wanted[start:end]
         covered, missing = law.shares(part)
         # All caches together hold no more than N q, which the last digits must not hide.
-        found[:, order[start:end]] = covered, np.maximum(missing, 1 - pair[1] * part)
+        shares[:, order[start:end]] = covered, np.maximum(missing, 1 - pair[1] * part)
         start = end
-    return found[0].reshape(q.shape), found[1].reshape(q.shape)
+    return shares[0].reshape(q.shape), shares[1].reshape(q.shape)
 
 
 @lru_cache(maxsize=4096)
-def _law(epochs: int, nodes: int) -> _Law:
-    special = scipy("special")
+def _tabulate_law(epochs: int, nodes: int) -> _Law:
+    special = import_scipy("special")
     k = np.arange(epochs + 1)
     log = special.gammaln(epochs + 1) - special.gammaln(k + 1) - special.gammaln(epochs - k + 1)
     chance = np.exp(log + special.xlogy(k, 1 / nodes) + special.xlog1py(epochs - k, -1 / nodes))
@@ -342,12 +341,13 @@ def _law(epochs: int, nodes: int) -> _Law:
     mass, sum_ = chance[used], used * chance[used]
     fraction = (np.cumsum(mass) - mass)[:, None] + kept * mass[:, None]
     covered = (np.cumsum(sum_) - sum_)[:, None] + kept * sum_[:, None]
-    missing = np.append(1.0, _nobody(epochs, nodes, used, kept))
-    # A polynomial in what is not kept, of as many nodes' degree as can use a sample so often: near
-    # to that power, or to a line where somebody must. Each second point tells which.
+    missing = np.append(1.0, _tabulate_nobody(epochs, nodes, used, kept))
+    # The share is a polynomial in the part that is not kept. Its degree is the number of nodes that
+    # can use a sample so often: it is near to that power, or to a line if some node must keep the
+    # sample. Each second point tells which.
     degree = np.repeat(np.minimum(nodes, epochs // used), _points // 2).astype(float)
     start, middle, end = missing[:-1:2], missing[1::2], missing[2::2]
-    errors = [np.abs(_blended(start, end, 0.5, each) - middle) for each in (degree, 1)]
+    errors = [np.abs(_blend(start, end, 0.5, power) - middle) for power in (degree, 1)]
     degree = np.where(errors[0] < errors[1], degree, 1.0)
     return _Law(
         np.append(0.0, fraction),
@@ -357,9 +357,9 @@ def _law(epochs: int, nodes: int) -> _Law:
     )
 
 
-def _nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
-    """P[no node keeps a sample] by threshold and the part kept there: (counts, kept)."""
-    special = scipy("special")
+def _tabulate_nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
+    """Tabulate P[no node keeps a sample] by threshold and the part kept there: (counts, kept)."""
+    special = import_scipy("special")
     k = np.arange(counts.max() + 1)
     rate = epochs / nodes
     poisson = np.exp(special.xlogy(k, rate) - rate - special.gammaln(k + 1))
@@ -373,34 +373,34 @@ def _nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
     ahead[1:-1] *= 2
     total = np.exp(special.xlogy(epochs, epochs) - epochs - special.gammaln(epochs + 1))
     ahead /= 2 * half * total
-    found = np.zeros((len(counts), len(kept)))
+    chances = np.zeros((len(counts), len(kept)))
     for row, count in enumerate(counts):
         factor = below[count] + (1 - kept)[:, None] * terms[count]
-        found[row] = (_power(factor, nodes) @ ahead).real
-        if found[row, -1] < _negligible:  # then all that follow are
+        chances[row] = (_raise_power(factor, nodes) @ ahead).real
+        if chances[row, -1] < _negligible:  # then all that follow are
             break
-    return found.clip(0, 1)
+    return chances.clip(0, 1)
 
 
-def _power(base: Any, exponent: int) -> Any:
-    """By squaring, which takes a fraction of the time of complex `**`."""
-    found = base if exponent & 1 else np.ones_like(base)
+def _raise_power(base: Any, exponent: int) -> Any:
+    """Raise to a power by squaring, which takes a fraction of the time of complex `**`."""
+    power = base if exponent & 1 else np.ones_like(base)
     while exponent := exponent >> 1:
         base = base * base
         if exponent & 1:
-            found = found * base
-    return found
+            power = power * base
+    return power
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Purchase:
     """The cheapest of several candidates; arrays of one shape.
 
-    choice:       which candidate, from 0; -1 where none is fast enough.
-    nodes:        of it; 0 for none.
-    cache_bytes:  that each node needs; the least that will do.
+    choice:       number of the candidate, from 0; -1 if none is fast enough.
+    nodes:        of the candidate; 0 for none.
+    cache_bytes:  least cache that each node needs.
     cost:         of nodes and caches; infinite for none.
-    form:         how these numbers came about: not by a simulation.
+    form:         method by which these numbers were computed: not a simulation.
     """
 
     choice: Int
@@ -410,7 +410,7 @@ class Purchase:
     form: str = FORM
 
 
-def cheapest(
+def find_cheapest(
     candidates: Settings,
     wanted_s: Numbers,
     *,
@@ -418,43 +418,42 @@ def cheapest(
     cache_byte_cost: Numbers,
     assignment: Assignment = "local",
 ) -> Purchase:
-    """How many nodes with how much cache make `penstock`'s later epochs fast enough, for the least
-    cost.
+    """Find the cheapest nodes and caches that make `penstock`'s later epochs fast enough.
 
-    candidates:       settings whose last axis is what to choose from, the first where costs are
-                      equal: nodes, and the seats of each; `cache_bytes` is the most that
-                      a node can have.
-    wanted_s:         seconds of a later epoch; of the shape that is left, or one for all.
+    candidates:       settings whose last axis holds the candidates: nodes, and the capacity of
+                      each. Of equal costs the first is taken. `cache_bytes` is the most that a node
+                      can have.
+    wanted_s:         seconds of a later epoch; of the shape without the last axis, or one for all.
     node_cost:        of a node without cache, in any currency; may differ by candidate.
     cache_byte_cost:  of a byte of cache on one node.
 
-    The least cache is that with which storage gives the rest in time: more would only be sent
-    around more. So each candidate has one price, and the least is taken.
+    The least cache is that with which storage gives the rest in time: a larger one would only cause
+    more exchange. So each candidate has one price, and the least is taken.
     """
     if not candidates.shape:
         raise UsageError("candidates have no axis to choose from: give nodes as an array")
-    data = _data_bytes(candidates)
+    data = _total_bytes(candidates)
     wanted = np.asarray(wanted_s, np.float64)[..., None]
     if not (wanted > 0).all():
         raise UsageError("wanted_s has values that are not above 0: give seconds")
     rest = wanted * _storage_bytes_per_s(candidates)
     needed = np.ceil(np.maximum(0, data - rest) / candidates.nodes)
     needed = np.minimum(needed, np.ceil(candidates.cache_bytes))
-    values = {each.name: getattr(candidates, each.name) for each in fields(candidates)}
+    values = {field.name: getattr(candidates, field.name) for field in fields(candidates)}
     forecast = penstock(Settings(**{**values, "cache_bytes": needed}), assignment)
     price = candidates.nodes * (np.asarray(node_cost) + cache_byte_cost * needed)
     price = np.where(forecast.later_s <= wanted * (1 + 1e-9), price, np.inf)
     choice = np.argmin(price, axis=-1)
 
-    def chosen(values: Any) -> Float:
+    def select(values: Any) -> Float:
         rows = np.broadcast_to(values, price.shape)
         return np.take_along_axis(rows, choice[..., None], axis=-1)[..., 0]
 
-    cost = chosen(price)
-    found = np.isfinite(cost)
+    cost = select(price)
+    is_possible = np.isfinite(cost)
     return Purchase(
-        np.where(found, choice, -1),
-        np.where(found, chosen(candidates.nodes), 0),
-        np.where(found, chosen(needed), 0),
+        np.where(is_possible, choice, -1),
+        np.where(is_possible, select(candidates.nodes), 0),
+        np.where(is_possible, select(needed), 0),
         cost,
     )

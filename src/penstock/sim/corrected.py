@@ -1,7 +1,7 @@
-"""The corrected model: bandwidth that is shared is shared (cpp/sim/fluid.hpp).
+"""The corrected model: nodes divide shared bandwidth (cpp/sim/fluid.hpp).
 
-`policies` say which bytes go where, the core when; this module hands one to the other and states
-the bound that no policy can beat.
+`policies` decide which bytes go where, and the core computes when. This module connects the two and
+states the bound that no policy can beat.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from .. import _sim
 from ..errors import UsageError
 from . import contention, frequency, policies, sampled
-from .devices import Floats, rates_at, shares
+from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
-from .policies import Traffic
+from .policies import NodeTraffic
 from .results import SOURCES, Result
-from .scenario import SAMPLED, Importance, Policy, Scenario
-from .workload import BYTES, Ints, Workload
+from .scenario import SAMPLED, ImportanceSampling, Policy, Scenario
+from .workload import BYTES, Ints, SimulatedWorkload
 
-TRAFFIC: dict[str, Callable[[Workload], Traffic]] = {
+TRAFFIC: dict[str, Callable[[SimulatedWorkload], NodeTraffic]] = {
     "naive": policies.naive,
     "staging": policies.staging,
     "deepio": policies.deepio,
@@ -40,28 +40,28 @@ _bytes_per_ns = BYTES / _ns  # of a rate of 1 MB/s
 
 
 def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
-    """One policy by the corrected model. Raises UsageError where the policy cannot run.
+    """Simulate one policy by the corrected model. Raises UsageError if the policy cannot run.
 
-    value: of samples, where they are drawn by it.
+    value: worth of samples, if sampling draws them by it.
     """
     if policy not in get_args(Policy):
         raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
-    if isinstance(scenario.sampling, Importance) and policy not in SAMPLED:
+    if isinstance(scenario.sampling, ImportanceSampling) and policy not in SAMPLED:
         raise UsageError(
-            f"{policy} cannot run in {scenario.name}: it goes by the order, which is not known "
+            f"{policy} cannot run in {scenario.name}: it depends on the order, which is not known "
             "beforehand where sampling draws each batch by the losses of those before; use one of "
             f"{', '.join(SAMPLED)}, or leave sampling out"
         )
-    workload = Workload(scenario)
+    workload = SimulatedWorkload(scenario)
     epochs = scenario.training.epochs
     notes: dict[str, Any] = {}
     if policy == "lower_bound":
-        need = _needed(workload)
-        ends, setup = bound(workload, need), 0
+        need = _sum_needed(workload)
+        ends, setup = bound_epochs(workload, need), 0
         moved = np.zeros((epochs, len(SOURCES)))
     else:
-        if isinstance(scenario.sampling, Importance):
-            traffic, notes = sampled.traffic(workload, scenario.sampling, policy, value)
+        if isinstance(scenario.sampling, ImportanceSampling):
+            traffic, notes = sampled.sample_traffic(workload, scenario.sampling, policy, value)
         elif policy in TRAFFIC:
             traffic = TRAFFIC[policy](workload)
         else:
@@ -70,27 +70,29 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
                 "epoch uses every sample once; give sampling.kind importance, or use fixed owners, "
                 "such as penstock's"
             )
-        left = _left(scenario, traffic)
-        times = run(scenario, traffic, left)
+        left = _find_remaining(scenario, traffic)
+        times = run_traffic(scenario, traffic, left)
         setup = int(times[0]) if traffic.setup else 0
         ends = times[traffic.setup :].reshape(epochs, -1)[:, -1]
-        need, moved = traffic.need[traffic.setup :], _moved(scenario, traffic)
+        need, moved = traffic.need[traffic.setup :], _sum_moved(scenario, traffic)
         if left != contention.ALL:
             notes["network"] = left._asdict()
     took = np.diff(ends, prepend=setup)
-    stall = took - _computing(scenario, need)
+    stall = took - _time_computing(scenario, need)
     times_s = (float(ends[-1]) / _ns, setup / _ns, took / _ns, stall / _ns)
     return Result(scenario.name, policy, "corrected", *times_s, moved, notes)
 
 
-def _left(scenario: Scenario, traffic: Traffic) -> contention.Left:
-    """What the network leaves of the links that this traffic uses."""
-    storage = any(each.any() for each in (traffic.ring, traffic.demand, traffic.ahead))
-    return contention.left(scenario, peers=bool(traffic.received.any()), storage=storage)
+def _find_remaining(scenario: Scenario, traffic: NodeTraffic) -> contention.RemainingBandwidth:
+    """Find the bandwidth that the network leaves for the links that this traffic uses."""
+    storage = any(amounts.any() for amounts in (traffic.ring, traffic.demand, traffic.ahead))
+    return contention.find_remaining(scenario, peers=bool(traffic.received.any()), storage=storage)
 
 
-def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention.ALL) -> Ints:
-    """When each step of the traffic ends, int64 (steps,), in ns."""
+def run_traffic(
+    scenario: Scenario, traffic: NodeTraffic, left: contention.RemainingBandwidth = contention.ALL
+) -> Ints:
+    """Run the traffic; return the time at which each step ends, int64 (steps,), in ns."""
     training, system = scenario.training, scenario.system
     nodes = training.nodes
     window = int(system.staging.capacity_mb * BYTES) if traffic.staged else 0
@@ -101,7 +103,7 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
             f"node's part of a step has up to {most / BYTES:g} MB: give it more, or use smaller "
             "batches"
         )
-    tiers = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+    tiers = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
     ends: Ints = _sim.run_fluid(
         nodes=nodes,
         window=window if traffic.known else 0,
@@ -113,17 +115,17 @@ def run(scenario: Scenario, traffic: Traffic, left: contention.Left = contention
         compute=training.compute_mb_s * _bytes_per_ns,
         stage=stage_mb_s(scenario, traffic.staged) * _bytes_per_ns,
         link=system.network_mb_s * left.peers * _bytes_per_ns,
-        storage_shares=shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        storage_shares=divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
         * left.storage
         * _bytes_per_ns,
         tier_rates=np.array(tiers) * _bytes_per_ns,
         need=traffic.need.reshape(-1),
-        ring=_or_nothing(traffic.ring),
-        demand=_or_nothing(traffic.demand),
-        ahead=_or_nothing(traffic.ahead),
-        tiers=_or_nothing(traffic.tiers),
-        sent=_or_nothing(traffic.sent),
-        received=_or_nothing(traffic.received),
+        ring=_empty_if_zero(traffic.ring),
+        demand=_empty_if_zero(traffic.demand),
+        ahead=_empty_if_zero(traffic.ahead),
+        tiers=_empty_if_zero(traffic.tiers),
+        sent=_empty_if_zero(traffic.sent),
+        received=_empty_if_zero(traffic.received),
     )
     return ends
 
@@ -132,20 +134,22 @@ def _overhead_ns(scenario: Scenario) -> int:
     return round(scenario.training.step_overhead_s * 1e9)
 
 
-def _or_nothing(amounts: Ints) -> Ints:
+def _empty_if_zero(amounts: Ints) -> Ints:
     return amounts.reshape(-1) if amounts.any() else np.empty(0, np.int64)
 
 
 def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
-    """MB/s that a node decodes and stores, with all its staging threads or with one."""
+    """Rate at which a node decodes and stores, MB/s, with all its staging threads or with one."""
     staging = scenario.system.staging
     threads = staging.threads if staged else 1
-    together = float(rates_at(staging.read_mb_s, staging.threads)) / staging.threads * threads
+    together = (
+        float(interpolate_rates(staging.read_mb_s, staging.threads)) / staging.threads * threads
+    )
     return min(scenario.training.preprocess_mb_s * threads, together)
 
 
-def _needed(workload: Workload) -> Ints:
-    """What each node processes in each step, dealt strided: int64 (steps, nodes)."""
+def _sum_needed(workload: SimulatedWorkload) -> Ints:
+    """Bytes that each node processes in each step, dealt strided: int64 (steps, nodes)."""
     training = workload.scenario.training
     parts = [
         workload.sizes[window.samples].reshape(len(window.samples), -1, training.nodes).sum(axis=1)
@@ -154,21 +158,21 @@ def _needed(workload: Workload) -> Ints:
     return np.concatenate(parts)
 
 
-def _computing(scenario: Scenario, need: Ints) -> Ints:
-    """How long the slowest node of each step computes, by epoch: int64 (epochs,), in ns."""
+def _time_computing(scenario: Scenario, need: Ints) -> Ints:
+    """Time that the slowest nodes of the steps compute, by epoch: int64 (epochs,), in ns."""
     rate = scenario.training.compute_mb_s * _bytes_per_ns
     slowest = np.ceil(need.max(axis=1) / rate).astype(np.int64) + _overhead_ns(scenario)
     summed: Ints = slowest.reshape(scenario.training.epochs, -1).sum(axis=1)
     return summed
 
 
-def bound(workload: Workload, need: Ints) -> Ints:
-    """When each epoch can end at the earliest, whatever the policy: int64 (epochs,), in ns.
+def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
+    """Earliest time at which each epoch can end, whatever the policy: int64 (epochs,), in ns.
 
-    need:  what each node processes in each step.
+    need:  bytes that each node processes in each step.
 
-    Three things cannot be had faster, from cold caches, if every epoch uses each of its samples
-    once and all of its uses come before those of the next epoch:
+    Three things bound the time, from cold caches, if every epoch uses each of its samples once and
+    all of its uses come before those of the next epoch:
 
     - computing: a step takes as long as its slowest node computes, and steps follow each other;
     - storage: let D be all memory and disks of the cluster, staging included, and U_e the bytes
@@ -179,19 +183,22 @@ def bound(workload: Workload, need: Ints) -> Ints:
       end_e >= max_{f <= e} (R_f / T + computing of epochs f+1..e);
     - staging: each node decodes and stores all that it processes.
 
-    The bound goes by who processes what: another assignment has another slowest node. Policies
-    that replace samples by such as are at hand are not bound by storage.
+    The bound depends on the assignment: another assignment has another slowest node. Policies that
+    replace samples by others that are at hand are not bound by storage.
     """
     scenario = workload.scenario
     training, system = scenario.training, scenario.system
-    computing = _computing(scenario, need)
+    computing = _time_computing(scenario, need)
     used = need.sum(axis=1).reshape(training.epochs, -1).sum(axis=1)
     room = system.staging.capacity_mb + sum(tier.capacity_mb for tier in system.tiers)
     room *= training.nodes * BYTES
     read = np.cumsum(np.append(used[0], np.maximum(0, used[1:] - room)))
     clients = np.arange(1, training.nodes + 1)
     best = float(
-        (shares(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes) * clients).max()
+        (
+            divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, training.nodes)
+            * clients
+        ).max()
     )
     by_storage = read / (best * _bytes_per_ns)
     staged = need.reshape(training.epochs, -1, training.nodes).sum(axis=1).cumsum(axis=0)
@@ -205,8 +212,8 @@ def bound(workload: Workload, need: Ints) -> Ints:
     return ends
 
 
-def _moved(scenario: Scenario, traffic: Traffic) -> Floats:
-    """MB of each epoch from storage, peers, and nodes' own tiers; the setup's in the first row."""
+def _sum_moved(scenario: Scenario, traffic: NodeTraffic) -> Floats:
+    """Sum the MB of each epoch from storage, peers and own tiers; the first row has the setup's."""
     storage = (traffic.ring + traffic.demand + traffic.ahead).sum(axis=1)
     moved = np.stack([storage, traffic.received.sum(axis=1), traffic.own], axis=1) / BYTES
     rows: Floats = moved[traffic.setup :].reshape(scenario.training.epochs, -1, 3).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Devices: what rate a table of measured rates gives for any number of clients or threads. Pure."""
+"""Devices: rates for any number of clients or threads, from a table of measured rates. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 Rates = Mapping[int, float]
-"""Measured rates in MB/s by how many clients, or threads, read at once: all together, not each."""
+"""Measured rates in MB/s by the number of clients or threads that read at once: their total."""
 
 
-def rates_at(rates: Rates, readers: npt.ArrayLike) -> Floats:
-    """The rate of so many readers together, MB/s: linear between measured points, and that of the
-    nearest point outside them."""
+def interpolate_rates(rates: Rates, readers: npt.ArrayLike) -> Floats:
+    """Interpolate the total rate of `readers` readers, MB/s.
+
+    It is linear between measured points, and that of the nearest point outside them.
+    """
     points = sorted(rates)
-    given = np.asarray(readers, np.float64)
-    return np.interp(given, points, [rates[point] for point in points])
+    counts = np.asarray(readers, np.float64)
+    return np.interp(counts, points, [rates[point] for point in points])
 
 
-def shares(rates: Rates, link: float, clients: int) -> Floats:
-    """What each of 1, 2, ... clients reads, MB/s, through a link of its own: float64 (clients,)."""
+def divide_rates(rates: Rates, link: float, clients: int) -> Floats:
+    """Rate of each of 1, 2, ... clients, MB/s, through a link of its own: float64 (clients,)."""
     readers = np.arange(1, clients + 1)
-    return np.minimum(link, rates_at(rates, readers) / readers)
+    return np.minimum(link, interpolate_rates(rates, readers) / readers)

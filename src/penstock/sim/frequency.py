@@ -1,13 +1,14 @@
 """NoPFS: each node by itself keeps the samples that it will read most often. Pure.
 
 A node looks through its whole stream, fills its tiers with its most frequent samples, the fastest
-tier first, and reads them from shared storage by itself, each before it first needs it. What it
-does not keep it asks a peer for that does, else reads from storage every time. One peer is known
-for each sample: the one with the fastest tier, then the one that needs it soonest of what it keeps.
+tier first, and reads them from shared storage by itself, each before it first needs it. For a
+sample that it does not keep it asks a peer that does, or else reads from storage every time. One
+peer is known for each sample: the one with the fastest tier, then the one that needs it soonest
+among the samples that it keeps.
 
-How far peers are ahead, a node of NoPFS guesses. The model is on its side: from the second epoch on
-a peer has a sample whenever somebody asks for it. In the first, whoever needs a sample reads it
-from storage, since each is needed once.
+A node of NoPFS guesses how far peers are ahead. The model favours it: from the second epoch on a
+peer has a sample whenever a node asks for it. In the first epoch each sample is needed once, and
+the node that needs it reads it from storage.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .policies import Traffic
-from .workload import BYTES, Ints, Nodes, Workload
+from .policies import NodeTraffic
+from .workload import BYTES, Ints, Nodes, SimulatedWorkload
 
 Streams = npt.NDArray[np.uint32]
 
@@ -28,15 +29,21 @@ _never = np.iinfo(np.int64).max
 
 
 @dataclass
-class _Known:
-    """Of each sample, the peer that is known to keep it: rank (tier, then place in its list), node,
-    and the step when it is first needed from there."""
+class _KnownPeers:
+    """The peer that is known to keep each sample.
+
+    rank:  of the peer's copy: its tier, then its place in the peer's list; the lowest wins.
+    node:  the peer; -1 for none.
+    tier:  the peer's tier.
+    step:  step at which the peer itself first needs the sample.
+    due:   step at which the sample is first needed from there, by any node.
+    """
 
     samples: int
     rank: Ints = field(init=False)
     node: Nodes = field(init=False)
     tier: npt.NDArray[np.int8] = field(init=False)
-    step: Ints = field(init=False)  # when the peer itself needs it first
+    step: Ints = field(init=False)
     due: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,31 +53,31 @@ class _Known:
         self.step = np.zeros(self.samples, np.int64)
 
 
-def nopfs(workload: Workload) -> Traffic:
-    """Memory is 4 bytes an access of the whole run, of all nodes."""
+def nopfs(workload: SimulatedWorkload) -> NodeTraffic:
+    """Trace NoPFS. Memory is 4 bytes an access of the whole run, of all nodes."""
     scenario = workload.scenario
     accesses = workload.steps * scenario.training.global_batch
     if len(workload.sizes) >= _kept or accesses > 1 << 32:
         raise UsageError(
             f"nopfs cannot run in {scenario.name}: it looks through {accesses:,} accesses to "
-            f"{len(workload.sizes):,} samples, and 2^32 and 2^31 is where the model ends; use "
+            f"{len(workload.sizes):,} samples, above the model's limits of 2^32 and 2^31; use "
             "fewer epochs, or leave it out"
         )
-    traffic = Traffic.empty(scenario)
-    streams = _streams(workload)
-    known = _Known(len(workload.sizes))
+    traffic = NodeTraffic.empty(scenario)
+    streams = _deal_streams(workload)
+    known = _KnownPeers(len(workload.sizes))
     scratch = np.full(len(workload.sizes), -1, np.int64)
     for node in range(scenario.training.nodes):
-        _plan(workload, traffic, known, node, streams[node], scratch)
+        _choose_kept(workload, traffic, known, node, streams[node], scratch)
     known.due = known.step.copy()
     for epoch in range(scenario.training.epochs):
-        _others(workload, traffic, known, epoch, streams)
+        _ask_peers(workload, traffic, known, epoch, streams)
     _read_ahead(workload, traffic, known)
     return traffic
 
 
-def _streams(workload: Workload) -> Streams:
-    """What each node reads, in its sequence: uint32 (nodes, accesses)."""
+def _deal_streams(workload: SimulatedWorkload) -> Streams:
+    """Deal the samples that each node reads, in its sequence: uint32 (nodes, accesses)."""
     nodes, batch = workload.scenario.training.nodes, workload.scenario.batch
     streams = np.empty((nodes, workload.steps * batch), np.uint32)
     for window in workload.windows():
@@ -80,10 +87,15 @@ def _streams(workload: Workload) -> Streams:
     return streams
 
 
-def _plan(
-    workload: Workload, traffic: Traffic, known: _Known, node: int, stream: Streams, scratch: Ints
+def _choose_kept(
+    workload: SimulatedWorkload,
+    traffic: NodeTraffic,
+    known: _KnownPeers,
+    node: int,
+    stream: Streams,
+    scratch: Ints,
 ) -> None:
-    """What one node keeps; marks it in the stream.
+    """Choose the samples that one node keeps; mark them in the stream.
 
     scratch: int64 (samples,), of any values.
     """
@@ -101,9 +113,9 @@ def _plan(
     often = np.argsort((frequency.max(initial=0) - frequency).astype(np.int32), kind="stable")
     tier = np.full(len(used), -1, np.int8)
     begin = 0
-    for number, each in enumerate(workload.scenario.system.tiers):
+    for number, spec in enumerate(workload.scenario.system.tiers):
         filled = np.cumsum(size[used[often[begin:]]])
-        fit = int(np.searchsorted(filled, int(each.capacity_mb * BYTES), side="right"))
+        fit = int(np.searchsorted(filled, int(spec.capacity_mb * BYTES), side="right"))
         tier[often[begin : begin + fit]] = number
         begin += fit
     at = np.full(len(stream), -1, np.int8)
@@ -130,10 +142,14 @@ def _plan(
     stream[keep] |= _kept
 
 
-def _others(
-    workload: Workload, traffic: Traffic, known: _Known, epoch: int, streams: Streams
+def _ask_peers(
+    workload: SimulatedWorkload,
+    traffic: NodeTraffic,
+    known: _KnownPeers,
+    epoch: int,
+    streams: Streams,
 ) -> None:
-    """What nodes do not keep themselves, in one epoch."""
+    """Add the bytes of one epoch that nodes do not keep themselves, from peers or storage."""
     scenario = workload.scenario
     nodes, batch = scenario.training.nodes, scenario.batch
     first, last = epoch * scenario.steps, (epoch + 1) * scenario.steps
@@ -161,8 +177,8 @@ def _others(
     known.due[samples[asked]] = np.minimum(known.due[samples[asked]], first + step[asked])
 
 
-def _read_ahead(workload: Workload, traffic: Traffic, known: _Known) -> None:
-    """What a peer needs sooner than who keeps it is read sooner."""
+def _read_ahead(workload: SimulatedWorkload, traffic: NodeTraffic, known: _KnownPeers) -> None:
+    """Move reads ahead to the step at which a node needs a sample before its keeper does."""
     sooner = np.flatnonzero((known.node >= 0) & (known.due < known.step))
     node, size = known.node[sooner], workload.sizes[sooner]
     np.subtract.at(traffic.ahead, (known.step[sooner], node), size)

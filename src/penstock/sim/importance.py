@@ -1,13 +1,13 @@
-"""Caching by importance: samples are worth what training makes of them. Pure.
+"""Caching by importance: caches keep the samples of the highest value for training. Pure.
 
-FedCaSe (SoCC'24) keeps the samples that are drawn often and whose loss is high, and draws those
-more often that are worth more. Here that is a baseline to compare with, and a plug-in: any function
-of what is known of the samples is a `Value`.
+FedCaSe (SoCC'24) keeps the samples that are drawn often and whose loss is high, and draws samples
+of higher value more often. Here that is a baseline for comparison, and a plug-in: any function of
+the samples' history is a `Value`.
 
-Two prices, which the comparison here does not show:
+It has two prices, which the comparison here does not show:
 
-- **It changes what is trained on.** Sample i is drawn with probability p_i instead of 1/n. Only
-  with its loss weighted by 1/(n p_i), which `weights` gives, is the expected gradient that of
+- **It changes the training.** Sample i is drawn with probability p_i instead of 1/n. Only with its
+  loss weighted by 1/(n p_i), which `correct_bias` gives, is the expected gradient that of
   uniform drawing; it has another variance then.
 - **It destroys clairvoyance.** The order depends on losses that are not known yet. So nothing can
   be planned or prefetched beyond the current draw, no run can be resumed or checked from its seed
@@ -33,14 +33,14 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Int
 from ..order import Order
-from .arguments import Float, whole
+from .arguments import Float, check_whole
 
 Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """What is known of each of n samples before a batch.
+    """History of each of n samples before a batch.
 
     rank:  int64 (n,), its place by ascending loss, from 0, in the last batch that had it; of a
            sample that the batch had several times, the last. 0 before.
@@ -54,12 +54,12 @@ class History:
 
     @classmethod
     def of(cls, samples: int) -> History:
-        """Nothing has been used."""
+        """Make the history of samples of which none has been used."""
         none = np.zeros(samples, np.int64)
         return cls(none, np.full(samples, np.nan), none)
 
     def after(self, ids: Int, losses: Float) -> History:
-        """After a batch of these samples with these losses, (batch,) each. O(n)."""
+        """Return the history after a batch of these samples and losses, (batch,) each. O(n)."""
         order = np.argsort(losses, kind="stable")
         rank, loss = self.rank.copy(), self.loss.copy()
         # Of equal indices numpy assigns the last value.
@@ -69,47 +69,50 @@ class History:
 
 
 class Value(Protocol):
-    """What each sample is worth: a pure function."""
+    """Value of each sample for training: a pure function of the history."""
 
     def __call__(self, history: History) -> Float:
-        """Finite values from 0 on, float64 (n,); what is worth more is kept, and drawn more."""
+        """Return finite values from 0 on, float64 (n,); higher ones are kept, and drawn more."""
         ...
 
 
 def fedcase(history: History) -> Float:
-    """FedCaSe's value: norm(w) + norm(uses) with w = ln(rank + 10), 1 for what was never used.
+    """FedCaSe's value: norm(w) + norm(uses), w = ln(rank + 10), or 1 for samples never used.
 
-    norm(v) = (v - min) / (max - min) over all samples, 0 where all are alike.
+    norm(v) = (v - min) / (max - min) over all samples, 0 if all are equal.
     """
     weight = np.where(history.uses > 0, np.log(history.rank + 10.0), 1.0)
-    return norm(weight) + norm(history.uses.astype(np.float64))
+    return normalise(weight) + normalise(history.uses.astype(np.float64))
 
 
-def norm(values: Float) -> Float:
-    """Values moved and scaled to 0..1; all 0 where all are alike."""
+def normalise(values: Float) -> Float:
+    """Shift and scale values to 0..1; all 0 if all are equal."""
     low, high = values.min(), values.max()
     return np.zeros_like(values) if high == low else (values - low) / (high - low)
 
 
-class Cache(Protocol):
-    """What a node keeps of samples of one size."""
+class SampleCache(Protocol):
+    """A node's cache of samples of one size."""
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """Uses a batch: which of these samples were found, bool (batch,). A sample that the batch
-        has twice is read once. `values` are those of all samples at that time."""
+        """Serve a batch; return True for each sample that was a hit, bool (batch,).
+
+        A sample that the batch has twice is read once. `values` are those of all samples at that
+        time.
+        """
         ...
 
 
-class ByValue:
-    """Keeps up to `room` samples, those worth most of what it has seen.
+class ValueCache:
+    """A cache of up to `room` samples: those of the highest value among the samples seen.
 
-    What is missed is admitted while there is room; then only in place of the least valuable one, if
-    it is worth more than that. Of samples worth the same the one that came first stays. A batch is
-    found or not as a whole, and its misses are admitted after it, in their order: O(room log room).
+    A miss is admitted while there is room; then only in place of the least valuable sample, if its
+    own value is higher. Of equal values the one that came first stays. All hits of a batch are
+    decided first, and its misses are admitted after it, in their order: O(room log room).
     """
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: Int = np.empty(0, np.int64)  # by arrival
 
@@ -119,8 +122,8 @@ class ByValue:
         return self._kept.copy()
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
-        found, first = _found(np.isin(ids, self._kept), ids)
+        """See `SampleCache`."""
+        found, first = _find_hits(np.isin(ids, self._kept), ids)
         seen = np.concatenate([self._kept, ids[first & ~found]])
         if len(seen) > self._room:
             # Admitting one by one, and the last of the least always going, leaves the best.
@@ -130,16 +133,16 @@ class ByValue:
         return found
 
 
-class Recent:
-    """Keeps the `room` samples that were used last (LRU); sample by sample."""
+class RecentCache:
+    """A cache of the `room` samples that were used last (LRU), updated sample by sample."""
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: OrderedDict[int, None] = OrderedDict()
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
+        """See `SampleCache`."""
         found = np.zeros(len(ids), bool)
         for row, sample in enumerate(ids.tolist()):
             found[row] = sample in self._kept
@@ -150,24 +153,24 @@ class Recent:
         return found
 
 
-class Fixed:
-    """Keeps the first `room` of the samples that it meets, for good: a fixed division."""
+class FirstSeenCache:
+    """A cache that keeps the first `room` samples it sees, for good: a fixed division."""
 
     def __init__(self, room: int) -> None:
-        whole("room", room)
+        check_whole("room", room)
         self._room = room
         self._kept: Int = np.empty(0, np.int64)
 
     def serve(self, ids: Int, values: Float) -> Bool:
-        """See `Cache`."""
-        found, first = _found(np.isin(ids, self._kept), ids)
+        """See `SampleCache`."""
+        found, first = _find_hits(np.isin(ids, self._kept), ids)
         free = self._room - len(self._kept)
         self._kept = np.concatenate([self._kept, ids[first & ~found][:free]])
         return found
 
 
-def _found(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
-    """Which samples of a batch need no read, and which stand in it for the first time."""
+def _find_hits(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
+    """Return which samples of a batch need no read, and which occur in it for the first time."""
     first = np.zeros(len(ids), bool)
     first[np.unique(ids, return_index=True)[1]] = True
     return kept | ~first, first
@@ -186,7 +189,7 @@ class Draw(NamedTuple):
 
     ids:      int64 (batch,).
     values:   float64 (n,), of all samples before the batch.
-    weights:  float64 (batch,), what each loss is multiplied by for the gradient to be unbiased.
+    weights:  float64 (batch,), factors of the losses that make the gradient unbiased.
     """
 
     ids: Int
@@ -194,13 +197,16 @@ class Draw(NamedTuple):
     weights: Float
 
 
-def weights(chances: Float) -> Float:
-    """1/(n p_i) for the chances p_i of all n samples: the mean of weighted losses of samples drawn
-    by p is, in expectation, the plain mean over all samples."""
+def correct_bias(chances: Float) -> Float:
+    """Weights 1/(n p_i) for the chances p_i of all n samples.
+
+    The mean of weighted losses of samples drawn by p is, in expectation, the plain mean over all
+    samples.
+    """
     return 1 / (len(chances) * chances)
 
 
-def drawn(
+def draw_batches(
     samples: int,
     batch: int,
     loss: Loss,
@@ -209,72 +215,74 @@ def drawn(
     floor: float = 0.01,
     seed: int = 0,
 ) -> Iterator[Draw]:
-    """Batches drawn by value, with replacement: p_i ~ value_i + floor. Without end.
+    """Draw batches by value, with replacement: p_i ~ value_i + floor. Without end.
 
     floor:  above 0: added to all values, so that every sample can be drawn. FedCaSe has 0.01.
 
-    The same seed, loss and value give the same batches. About O(samples) for each batch.
+    The same seed, loss and value give the same batches. Each batch takes about O(samples).
     """
-    whole("samples", samples)
-    whole("batch", batch)
+    check_whole("samples", samples)
+    check_whole("batch", batch)
     if not floor > 0:
         raise UsageError(f"floor is {floor!r}: give a number above 0, or some are never drawn")
-    return _drawn(History.of(samples), batch, loss, value, floor, seed)
+    return _draw(History.of(samples), batch, loss, value, floor, seed)
 
 
-def _drawn(
+def _draw(
     history: History, batch: int, loss: Loss, value: Value, floor: float, seed: int
 ) -> Iterator[Draw]:
     random = np.random.Generator(np.random.Philox(seed))
     while True:
-        values = _valued(value, history)
+        values = _evaluate(value, history)
         ahead = np.cumsum(values + floor)
         ids = np.searchsorted(ahead, random.random(batch) * ahead[-1], side="right")
         ids = np.minimum(ids, len(ahead) - 1)
-        yield Draw(ids, values, weights((values + floor) / ahead[-1])[ids])
+        yield Draw(ids, values, correct_bias((values + floor) / ahead[-1])[ids])
         history = history.after(ids, loss(ids, history.uses[ids]))
 
 
-def in_epochs(
+def walk_epochs(
     samples: int, batch: int, loss: Loss, *, value: Value = fedcase, seed: int = 0
 ) -> Iterator[Draw]:
-    """Batches in the library's own order, each sample once an epoch; values as they would be.
-    Without end; the last batch of an epoch may be smaller."""
-    whole("samples", samples)
-    whole("batch", batch)
-    return _in_epochs(History.of(samples), batch, loss, value, Order(samples, seed))
+    """Yield batches in the library's own order, each sample once an epoch. Without end.
+
+    Values are computed as for drawn batches. The last batch of an epoch may be smaller.
+    """
+    check_whole("samples", samples)
+    check_whole("batch", batch)
+    return _walk(History.of(samples), batch, loss, value, Order(samples, seed))
 
 
-def _in_epochs(
-    history: History, batch: int, loss: Loss, value: Value, order: Order
-) -> Iterator[Draw]:
+def _walk(history: History, batch: int, loss: Loss, value: Value, order: Order) -> Iterator[Draw]:
     epoch = 0
     while True:
         ids = order.at_epoch(epoch).run(0, order.count).astype(np.int64)
         for part in np.split(ids, range(batch, len(ids), batch)):
-            yield Draw(part, _valued(value, history), np.ones(len(part)))
+            yield Draw(part, _evaluate(value, history), np.ones(len(part)))
             history = history.after(part, loss(part, history.uses[part]))
         epoch += 1
 
 
-def _valued(value: Value, history: History) -> Float:
+def _evaluate(value: Value, history: History) -> Float:
     values = np.asarray(value(history), np.float64)
     if values.shape != history.uses.shape:
         raise UsageError(
-            f"value gave the shape {values.shape} for {len(history.uses)} samples: return one "
+            f"value returned the shape {values.shape} for {len(history.uses)} samples: return one "
             "number for each"
         )
     if not np.isfinite(values).all() or values.min() < 0:
-        raise UsageError("value gave numbers that are not finite or below 0: return others")
+        raise UsageError(
+            "value returned numbers that are not finite or below 0: return finite numbers from 0 on"
+        )
     return values
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What caches made of one stream.
+class ReplayOutcome:
+    """Hits of caches on one stream of batches.
 
     hits:       by cache, the share of samples that were not read from storage.
-    samples:    counted in that share.
+    samples:    number of samples counted in that share.
     distinct:   different samples among them.
     effective:  Kish's effective sample size as a share, (sum w)^2 / (n sum w^2), of the weights
                 that make the gradient unbiased: 1 for uniform drawing.
@@ -287,26 +295,26 @@ class Outcome:
 
 
 def replay(
-    stream: Iterator[Draw], caches: Mapping[str, Cache], *, batches: int, warmup: int = 0
-) -> Outcome:
-    """Hands the same batches to each of the caches: `warmup` that are not counted, then `batches`.
+    stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int, warmup: int = 0
+) -> ReplayOutcome:
+    """Serve the same batches to each of the caches: `warmup` uncounted ones, then `batches`.
 
-    The caches keep what they have; batches that go by are gone from the stream.
+    The caches keep their contents; the batches are consumed from the stream.
     """
-    whole("batches", batches)
-    found = dict.fromkeys(caches, 0)
+    check_whole("batches", batches)
+    hit_counts = dict.fromkeys(caches, 0)
     ids, drawn_weights = [], []
     for number in range(warmup + batches):
         draw = next(stream)
         for name, cache in caches.items():
             hits = int(np.count_nonzero(cache.serve(draw.ids, draw.values)))
-            found[name] += hits if number >= warmup else 0
+            hit_counts[name] += hits if number >= warmup else 0
         if number >= warmup:
             ids.append(draw.ids)
             drawn_weights.append(draw.weights)
     used, w = np.concatenate(ids), np.concatenate(drawn_weights)
-    return Outcome(
-        {name: hits / len(used) for name, hits in found.items()},
+    return ReplayOutcome(
+        {name: hits / len(used) for name, hits in hit_counts.items()},
         len(used),
         len(np.unique(used)),
         float(w.sum() ** 2 / (len(w) * (w**2).sum())),
@@ -324,17 +332,20 @@ def compare(
     seed: int = 0,
     batches: int,
     warmup: int = 0,
-) -> dict[str, Outcome]:
-    """Caches of `room` samples by value, by recency and fixed, on samples drawn by importance and
-    on epochs: {"importance": ..., "epochs": ...}, with hits of "value", "recent" and "fixed"."""
+) -> dict[str, ReplayOutcome]:
+    """Compare caches of `room` samples by value, by recency and fixed.
+
+    They serve samples drawn by importance, and epochs: the result is {"importance": ...,
+    "epochs": ...}, with hits of "value", "recent" and "fixed".
+    """
     streams = {
-        "importance": drawn(samples, batch, loss, value=value, floor=floor, seed=seed),
-        "epochs": in_epochs(samples, batch, loss, value=value, seed=seed),
+        "importance": draw_batches(samples, batch, loss, value=value, floor=floor, seed=seed),
+        "epochs": walk_epochs(samples, batch, loss, value=value, seed=seed),
     }
     return {
         name: replay(
             stream,
-            {"value": ByValue(room), "recent": Recent(room), "fixed": Fixed(room)},
+            {"value": ValueCache(room), "recent": RecentCache(room), "fixed": FirstSeenCache(room)},
             batches=batches,
             warmup=warmup,
         )

@@ -1,8 +1,8 @@
 """Network models: the rate that each flow of a traffic gets. Pure.
 
-A `Traffic` says who wants how many bytes a second from whom; a `Network` answers with the rate of
-each flow. Bandwidth is bytes/s, links have one capacity each way, and nothing here knows packets,
-latency or time: for those there are simulators of packets (BookSim, htsim, SST).
+A `Traffic` gives the bytes a second that nodes want from each other; a `Network` computes the rate
+of each flow. Bandwidth is bytes/s, links have one capacity each way, and nothing here knows
+packets, latency or time: for those there are simulators of packets (BookSim, htsim, SST).
 
     Ideal              the nodes' own links alone
     FatTree            two levels with oversubscription; the default of a simulation
@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from .arguments import Bandwidth, Float, capacities, whole
+from .arguments import Bandwidth, Float, check_capacities, check_whole
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,7 +62,7 @@ class Traffic:
         object.__setattr__(self, "demand", demand)
 
     def check(self, nodes: int) -> None:
-        """UsageError where it names a node that a network of so many has not."""
+        """Raise UsageError if the traffic names a node that a network of `nodes` has not."""
         for name, ends in (("source", self.source), ("target", self.target)):
             if ends.max(initial=0) >= nodes:
                 raise UsageError(
@@ -72,7 +72,7 @@ class Traffic:
 
     @classmethod
     def of_matrix(cls, matrix: npt.ArrayLike) -> Traffic:
-        """The flows of a matrix of bytes/s, source by target, where it is not 0."""
+        """Make the flows of a matrix of bytes/s, source by target, for its entries above 0."""
         demands = np.asarray(matrix, np.float64)
         if demands.ndim != 2 or demands.shape[0] != demands.shape[1]:
             raise UsageError(f"matrix has the shape {demands.shape}: give nodes x nodes")
@@ -81,31 +81,35 @@ class Traffic:
 
     @classmethod
     def exchange(cls, nodes: int, bytes_per_s: float) -> Traffic:
-        """Peers: each node fetches `bytes_per_s` in all, as much from each of the others."""
+        """Make the traffic of peers: each node fetches `bytes_per_s`, equally from all others."""
         source, target = np.nonzero(~np.eye(nodes, dtype=bool))
         return cls(source, target, np.full(len(source), bytes_per_s / max(1, nodes - 1)))
 
     @classmethod
     def gather(cls, readers: npt.ArrayLike, gateways: npt.ArrayLike, bytes_per_s: float) -> Traffic:
-        """Storage: each reader fetches `bytes_per_s` in all, as much through each gateway."""
+        """Make the traffic to storage: each reader fetches `bytes_per_s`, equally by gateway."""
         targets, sources = np.asarray(readers).reshape(-1), np.asarray(gateways).reshape(-1)
         if not sources.size:
             raise UsageError("gateways are none: name the nodes that storage is reached through")
-        target, source = (each.reshape(-1) for each in np.meshgrid(targets, sources, indexing="ij"))
+        grid = np.meshgrid(targets, sources, indexing="ij")
+        target, source = (axis.reshape(-1) for axis in grid)
         return cls(source, target, np.full(len(source), bytes_per_s / len(sources)))
 
 
 class Network(Protocol):
-    """What carries traffic."""
+    """A network that carries traffic between its nodes."""
 
     @property
     def nodes(self) -> int:
-        """Nodes 0..nodes-1."""
+        """Number of nodes; they count from 0."""
         ...
 
     def rates(self, traffic: Traffic) -> Float:
-        """Bytes/s of each flow, float64 (flows,): at most its demand, and no link above its
-        capacity. UsageError where the traffic names nodes that there are not."""
+        """Compute the bytes/s of each flow, float64 (flows,).
+
+        A flow gets at most its demand, and no link carries more than its capacity. Raises
+        UsageError if the traffic names nodes that do not exist.
+        """
         ...
 
     def throughput(self, traffic: Traffic) -> float:
@@ -124,13 +128,13 @@ class Ideal:
     node_bytes_per_s: Bandwidth
 
     def __post_init__(self) -> None:
-        whole("nodes", self.nodes)
-        capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+        check_whole("nodes", self.nodes)
+        check_capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
 
     def rates(self, traffic: Traffic) -> Float:
         """See `Network`."""
         traffic.check(self.nodes)
-        return fair_rates(*self._crossed(traffic), traffic.demand)
+        return divide_fairly(*self._crossed(traffic), traffic.demand)
 
     def throughput(self, traffic: Traffic) -> float:
         """See `Network`."""
@@ -141,8 +145,8 @@ class Ideal:
         return math.inf if fullest == 0 else float(1 / fullest)
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
-        """Of each flow the links that it crosses, and the links' capacities."""
-        capacity = capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
+        """Return the links that each flow crosses, and the links' capacities."""
+        capacity = check_capacities("node_bytes_per_s", self.node_bytes_per_s, self.nodes)
         away = traffic.source != traffic.target
         links = np.stack([traffic.source, self.nodes + traffic.target], axis=1)
         return np.where(away[:, None], links, -1), np.tile(capacity, 2)
@@ -154,8 +158,8 @@ class FatTree(Ideal):
 
     node_bytes_per_s:  of each node's link, each way; one for all or one a node.
     leaf_nodes:        nodes n*k..n*k+k-1 are on leaf n.
-    oversubscription:  what the nodes of a leaf can send, divided by what its links to the core
-                       carry; each way. Packets are assumed to be spread evenly over these links.
+    oversubscription:  bandwidth of a leaf's nodes divided by that of its links to the core, each
+                       way. Packets are assumed to be spread evenly over these links.
     """
 
     _: KW_ONLY
@@ -164,8 +168,8 @@ class FatTree(Ideal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("leaf_nodes", self.leaf_nodes)
-        capacities("oversubscription", self.oversubscription, 1)
+        check_whole("leaf_nodes", self.leaf_nodes)
+        check_capacities("oversubscription", self.oversubscription, 1)
 
     def _crossed(self, traffic: Traffic) -> tuple[Int, Float]:
         crossed, capacity = super()._crossed(traffic)
@@ -179,18 +183,19 @@ class FatTree(Ideal):
         )
 
 
-def fair_rates(crossed: Int, capacity: Float, demand: Float) -> Float:
-    """The max-min fair rates of flows: none can have more without another that has no more than it
-    getting less.
+def divide_fairly(crossed: Int, capacity: Float, demand: Float) -> Float:
+    """Divide link capacities among flows by max-min fairness.
+
+    No flow can get more without a loss for another flow that has no more than it.
 
     crossed:   int64 (flows, k), the links of each flow, -1 for none.
     capacity:  float64 (links,), bytes/s, above 0.
     demand:    float64 (flows,), bytes/s that a flow takes at most.
     Returns bytes/s, float64 (flows,).
 
-    By progressive filling: all flows grow alike until the next one has its demand or the next link
-    is full. Each round takes O(flows * k); there are at most as many as links and different
-    demands together, usually few.
+    The method is progressive filling: all flows grow alike until the next one has its demand or the
+    next link is full. Each round takes O(flows * k). There are at most as many rounds as links and
+    different demands together, usually few.
     """
     rates = demand.copy()
     flows = np.flatnonzero((crossed >= 0).any(axis=1) & (demand > 0))
@@ -200,7 +205,7 @@ def fair_rates(crossed: Int, capacity: Float, demand: Float) -> Float:
         held = np.bincount(links[links >= 0], minlength=len(left))
         share = np.divide(left, held, out=np.full(len(left), np.inf), where=held > 0)
         level = share.min()
-        # Who wants no more than the scarcest link gives leaves the more for the others.
+        # A flow that wants no more than the scarcest link gives leaves more for the others.
         done = demand[flows] <= level
         if not done.any():
             full = np.append(share <= level * (1 + 1e-12), False)  # the last stands for no link

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from .._sim import run_parity
 from ..errors import UsageError
-from .devices import Floats, rates_at, shares
+from .devices import Floats, divide_rates, interpolate_rates
 from .results import Result
-from .scenario import Epochs, Ideal, Scenario
+from .scenario import EpochSampling, IdealSpec, Scenario
 
 Ints = npt.NDArray[np.int64]
 Item = TypeVar("Item", bound=np.generic)
@@ -27,8 +27,12 @@ Item = TypeVar("Item", bound=np.generic)
 
 @dataclass(frozen=True)
 class Stream:
-    """What is read: ids int64 (steps of all epochs, global batch), sizes float64 (samples,) in MB;
-    `random` is where the generator stands afterwards."""
+    """Samples that a run reads.
+
+    ids:     int64 (steps of all epochs, global batch).
+    sizes:   float64 (samples,), in MB.
+    random:  the generator, after both have been drawn.
+    """
 
     ids: Ints
     sizes: Floats
@@ -36,8 +40,8 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What a node holds before the start, or from some time on."""
+class _HeldSamples:
+    """Samples that a node holds before the start, or from some time on."""
 
     kind: int
     samples: Ints
@@ -46,15 +50,15 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A policy, as the core is told it.
+    """A policy in the terms of the core.
 
-    ring:     a staging buffer is filled ahead: from other nodes (`remote`), from `storage`.
-    bound:    whatever it holds is there at once.
+    ring:     True if a staging buffer is filled ahead: from other nodes (`remote`), from `storage`.
+    bound:    True if the contents of the staging buffer are there at once.
     stall:    seconds before the start.
-    held:     of each node.
-    logs:     of each node, the times of reads of shared storage before the start.
-    lists:    of each node, the samples that its class prefetchers read.
-    ids:      what is read instead of the stream.
+    held:     samples that each node holds.
+    logs:     for each node, the times of reads of shared storage before the start.
+    lists:    for each node, the samples that its class prefetchers read.
+    ids:      samples that are read instead of the stream's, or None.
     """
 
     ring: bool = True
@@ -62,7 +66,7 @@ class _Rule:
     storage: bool = False
     bound: bool = False
     stall: float = 0.0
-    held: Sequence[_Held] = ()
+    held: Sequence[_HeldSamples] = ()
     logs: Sequence[Floats] = ()
     lists: Sequence[Ints] = ()
     ids: Ints | None = None
@@ -79,15 +83,15 @@ class _Cluster:
 
     def __post_init__(self) -> None:
         system, nodes = self.scenario.system, self.scenario.training.nodes
-        storage = shares(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
+        storage = divide_rates(system.storage.read_mb_s, system.storage.link_mb_s, nodes)
         object.__setattr__(self, "storage", storage)
-        rates = [float(rates_at(tier.read_mb_s, tier.threads)) for tier in system.tiers]
+        rates = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
         object.__setattr__(self, "classes", np.array(rates))
-        together = float(rates_at(system.staging.read_mb_s, system.staging.threads))
+        together = float(interpolate_rates(system.staging.read_mb_s, system.staging.threads))
         object.__setattr__(self, "staging", together / system.staging.threads)
 
     def reads(self, sizes: Floats, rate: float) -> Floats:
-        """Seconds that reads of these sizes take: fetching, then decoding or storing."""
+        """Seconds of reads of these sizes: fetching, then decoding or storing."""
         write = np.maximum(sizes / self.scenario.training.preprocess_mb_s, sizes / self.staging)
         seconds: Floats = write + sizes / rate
         return seconds
@@ -95,10 +99,10 @@ class _Cluster:
     def remote_rate(self, kind: int) -> float:
         return min(self.scenario.system.network_mb_s, float(self.classes[kind]))
 
-    def finished(
+    def end_times(
         self, kind: int, samples: Ints, sizes: Floats, rate: float, start: float = 0.0
     ) -> Floats:
-        """When each read ends, if a class's threads take turns from `start` on."""
+        """Time at which each read ends, if a class's threads take turns from `start` on."""
         threads = self.scenario.system.tiers[kind].threads
         seconds = self.reads(sizes[samples], rate)
         seconds[:threads] += start
@@ -107,8 +111,8 @@ class _Cluster:
         return seconds
 
 
-def stream_of(scenario: Scenario) -> Stream:
-    """The published stream: permutations first, then sizes, all of one generator."""
+def draw_stream(scenario: Scenario) -> Stream:
+    """Draw the published stream: permutations first, then sizes, all from one generator."""
     data, training = scenario.data, scenario.training
     random = np.random.RandomState(training.seed)
     used = scenario.steps * training.global_batch
@@ -128,7 +132,7 @@ def stream_of(scenario: Scenario) -> Stream:
 
 
 def simulate(scenario: Scenario, policy: str) -> Result:
-    """One policy by the published simulator. Raises UsageError where the policy cannot run."""
+    """Simulate one policy by the published simulator. Raises UsageError if it cannot run."""
     if policy not in RULES:
         raise UsageError(
             f"policy {policy!r} is not one of the published simulator: use model='corrected', or "
@@ -136,16 +140,16 @@ def simulate(scenario: Scenario, policy: str) -> Result:
         )
     unknown = {
         "training.step_overhead_s": scenario.training.step_overhead_s > 0,
-        "data.cache block": scenario.data.cache_block > 1,
-        "sampling": not isinstance(scenario.sampling, Epochs),
-        "system.network": not isinstance(scenario.system.network, Ideal),
+        "data.cache_block": scenario.data.cache_block > 1,
+        "sampling": not isinstance(scenario.sampling, EpochSampling),
+        "system.network": not isinstance(scenario.system.network, IdealSpec),
     }
     if any(unknown.values()):
         raise UsageError(
             f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the published simulator knows nothing of: leave it out, or use model='corrected'"
+            "the published simulator does not support: leave it out, or use model='corrected'"
         )
-    stream, cluster = stream_of(scenario), _Cluster(scenario)
+    stream, cluster = draw_stream(scenario), _Cluster(scenario)
     rule = RULES[policy](cluster, stream)
     barriers, reads, megabytes = _run(cluster, stream, rule)
     epochs = scenario.training.epochs
@@ -192,10 +196,12 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
         storage=rule.storage,
         immediate=rule.bound,
         start=rule.stall,
-        held_node=_column([np.full(len(each.samples), node) for node, each in held], np.int32),
-        held_class=_column([np.full(len(each.samples), each.kind) for _, each in held], np.int32),
-        held_sample=_column([each.samples for _, each in held], np.int64),
-        held_since=_column(
+        held_node=_concatenate([np.full(len(each.samples), node) for node, each in held], np.int32),
+        held_class=_concatenate(
+            [np.full(len(each.samples), each.kind) for _, each in held], np.int32
+        ),
+        held_sample=_concatenate([each.samples for _, each in held], np.int64),
+        held_since=_concatenate(
             [np.broadcast_to(each.since, each.samples.shape) for _, each in held], np.float64
         ),
         log=np.concatenate(logs),
@@ -207,7 +213,7 @@ def _run(cluster: _Cluster, stream: Stream, rule: _Rule) -> tuple[Floats, Ints, 
     return found
 
 
-def _column(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
+def _concatenate(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.NDArray[Item]:
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)
 
 
@@ -226,42 +232,44 @@ def _lower_bound(cluster: _Cluster, stream: Stream) -> _Rule:
     return _Rule(bound=True)
 
 
-def _shard(cluster: _Cluster, node: int) -> tuple[int, int]:
+def _bound_shard(cluster: _Cluster, node: int) -> tuple[int, int]:
     each = cluster.scenario.data.samples // cluster.scenario.training.nodes
     return node * each, (node + 1) * each
 
 
-def _while_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
-    """The ids from `first` on, before `last`, of which all fit."""
+def _select_fitting(first: int, last: int, sizes: Floats, capacity: float) -> Ints:
+    """Select the ids from `first` on, before `last`, that all fit into the capacity."""
     end = first + int(np.searchsorted(np.cumsum(sizes[first:last]), capacity, side="right"))
     return np.arange(first, end)
 
 
-def _preloaded(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
-    """Caches filled from storage before the start. The stall is the last node's: fault 6."""
+def _preload(cluster: _Cluster, stream: Stream, kind: int, parts: Sequence[Ints]) -> _Rule:
+    """Fill caches from storage before the start. The stall is the last node's: fault 6."""
     rate = float(cluster.storage[-1])
-    logs = [cluster.finished(kind, part, stream.sizes, rate) for part in parts]
+    logs = [cluster.end_times(kind, part, stream.sizes, rate) for part in parts]
     stall = float(logs[-1].max(initial=0.0))
-    return _Rule(remote=True, stall=stall, held=[_Held(kind, part) for part in parts], logs=logs)
+    return _Rule(
+        remote=True, stall=stall, held=[_HeldSamples(kind, part) for part in parts], logs=logs
+    )
 
 
 def _deepio(cluster: _Cluster, stream: Stream) -> _Rule:
     nodes, samples = cluster.scenario.training.nodes, cluster.scenario.data.samples
     capacity = cluster.scenario.system.tiers[0].capacity_mb
     if stream.sizes.sum() / nodes <= capacity:
-        parts = [np.arange(*_shard(cluster, node)) for node in range(nodes)]
+        parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
         parts[-1] = np.arange(parts[-1][0], samples)
-        return _preloaded(cluster, stream, 0, parts)
+        return _preload(cluster, stream, 0, parts)
     parts = []
     first = 0
     for _ in range(nodes):
-        parts.append(_while_fitting(first, samples, stream.sizes, capacity))
+        parts.append(_select_fitting(first, samples, stream.sizes, capacity))
         first += len(parts[-1])
-    return _preloaded(cluster, stream, 0, parts)
+    return _preload(cluster, stream, 0, parts)
 
 
 def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Ids are drawn among those cached, from ranges that are off by one: fault 11."""
+    """Draw ids among those cached, from ranges that are off by one: fault 11."""
     rule = _deepio(cluster, stream)
     first = [int(held.samples[0]) if len(held.samples) else 0 for held in rule.held]
     end = [*(start - 1 for start in first[1:]), int(rule.held[-1].samples.max(initial=0))]
@@ -270,15 +278,15 @@ def _deepio_opportunistic(cluster: _Cluster, stream: Stream) -> _Rule:
             f"deepio_opportunistic cannot run in {cluster.scenario.name}: a node caches fewer "
             "than three samples"
         )
-    draw = _drawn_alike if len({b - a for a, b in zip(first, end, strict=True)}) == 1 else _drawn
+    draw = _draw_alike if len({b - a for a, b in zip(first, end, strict=True)}) == 1 else _draw
     ids = draw(stream.random, first, end, stream.ids.size, cluster.scenario.batch)
     return replace(rule, ids=ids.reshape(stream.ids.shape))
 
 
-def _drawn(
+def _draw(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
-    """So many ids, in the sequence of a global batch of which each node has a part."""
+    """Draw `count` ids, in the sequence of a global batch of which each node has a part."""
     nodes = len(first)
     ids = []
     for place in range(count):
@@ -289,11 +297,13 @@ def _drawn(
     return np.array(ids)
 
 
-def _drawn_alike(
+def _draw_alike(
     random: np.random.RandomState, first: list[int], end: list[int], count: int, part: int
 ) -> Ints:
-    """The same for ranges of one width: then what is drawn does not depend on whose range it is,
-    and all can be drawn in one call."""
+    """Draw the same ids for ranges of one width.
+
+    The draws then do not depend on the node of the range, and all can be drawn in one call.
+    """
     nodes = len(first)
     choice = [[1, nodes]] * (nodes > 1)  # a single node has no choice and draws none
     low, high = zip(*choice, (0, end[0] - first[0]), strict=True)
@@ -304,7 +314,7 @@ def _drawn_alike(
     return begins + draws[:, -1]
 
 
-def _second_class(cluster: _Cluster, policy: str) -> float:
+def _require_second_class(cluster: _Cluster, policy: str) -> float:
     tiers = cluster.scenario.system.tiers
     if len(tiers) < 2:
         raise UsageError(
@@ -315,20 +325,20 @@ def _second_class(cluster: _Cluster, policy: str) -> float:
 
 
 def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Copies come from lower nodes only: fault 10."""
-    capacity = _second_class(cluster, "parallel_staging")
+    """Copy a part of the data to each node. Copies come from lower nodes only: fault 10."""
+    capacity = _require_second_class(cluster, "parallel_staging")
     nodes = cluster.scenario.training.nodes
     held, logs, ends, stall = [], [], [], 0.0
-    starts = [_shard(cluster, node)[0] for node in range(nodes)]
+    starts = [_bound_shard(cluster, node)[0] for node in range(nodes)]
     for node in range(nodes):
-        own = _while_fitting(*_shard(cluster, node), stream.sizes, capacity)
-        logs.append(cluster.finished(1, own, stream.sizes, float(cluster.storage[-1])))
+        own = _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
+        logs.append(cluster.end_times(1, own, stream.sizes, float(cluster.storage[-1])))
         left = capacity - float(stream.sizes[own].sum())
-        copied = _while_fitting(0, starts[node], stream.sizes, left)
+        copied = _select_fitting(0, starts[node], stream.sizes, left)
         stall = float(logs[-1].max(initial=0.0))
         rate = cluster.remote_rate(1)
-        stall = float(cluster.finished(1, copied, stream.sizes, rate, stall).max(initial=stall))
-        held.append(_Held(1, np.concatenate([own, copied])))
+        stall = float(cluster.end_times(1, copied, stream.sizes, rate, stall).max(initial=stall))
+        held.append(_HeldSamples(1, np.concatenate([own, copied])))
         ends.append(int(own.max(initial=starts[node])))
     if any(b <= a for a, b in zip(starts, ends, strict=True)):
         raise UsageError(
@@ -342,7 +352,7 @@ def _parallel_staging(cluster: _Cluster, stream: Stream) -> _Rule:
     return _Rule(stall=stall, held=held, logs=logs, ids=ids)
 
 
-def _in_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
+def _require_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
     total = float(stream.sizes.sum())
     room = cluster.scenario.training.nodes * cluster.scenario.system.tiers[0].capacity_mb
     if total > room:
@@ -353,41 +363,42 @@ def _in_memory(cluster: _Cluster, stream: Stream, policy: str) -> None:
 
 
 def _lbann_dynamic(cluster: _Cluster, stream: Stream) -> _Rule:
-    _in_memory(cluster, stream, "lbann_dynamic")
-    nodes, each = cluster.scenario.training.nodes, _shard(cluster, 0)[1]
+    _require_memory(cluster, stream, "lbann_dynamic")
+    nodes, each = cluster.scenario.training.nodes, _bound_shard(cluster, 0)[1]
     held = []
     for node in range(nodes):
-        first = _accesses(cluster, stream, node)[:each]
-        since = cluster.finished(0, first, stream.sizes, float(cluster.storage[-1]))
-        held.append(_Held(0, first, since))
+        first = _select_accesses(cluster, stream, node)[:each]
+        since = cluster.end_times(0, first, stream.sizes, float(cluster.storage[-1]))
+        held.append(_HeldSamples(0, first, since))
     return _Rule(remote=True, held=held, logs=[np.asarray(each.since) for each in held])
 
 
-def _accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
+def _select_accesses(cluster: _Cluster, stream: Stream, node: int) -> Ints:
     part = cluster.scenario.batch
     return stream.ids[:, node * part : (node + 1) * part].reshape(-1)
 
 
 def _lbann_preloading(cluster: _Cluster, stream: Stream) -> _Rule:
-    _in_memory(cluster, stream, "lbann_preloading")
+    _require_memory(cluster, stream, "lbann_preloading")
     nodes = cluster.scenario.training.nodes
-    parts = [np.arange(*_shard(cluster, node)) for node in range(nodes)]
-    return _preloaded(cluster, stream, 0, parts)
+    parts = [np.arange(*_bound_shard(cluster, node)) for node in range(nodes)]
+    return _preload(cluster, stream, 0, parts)
 
 
 def _locality_aware(cluster: _Cluster, stream: Stream) -> _Rule:
-    """The swap inside a batch never happens: fault 3."""
-    capacity = _second_class(cluster, "locality_aware")
+    """Preload the second tier. The swap inside a batch never happens: fault 3."""
+    capacity = _require_second_class(cluster, "locality_aware")
     nodes = cluster.scenario.training.nodes
     parts = [
-        _while_fitting(*_shard(cluster, node), stream.sizes, capacity) for node in range(nodes)
+        _select_fitting(*_bound_shard(cluster, node), stream.sizes, capacity)
+        for node in range(nodes)
     ]
-    rule = _preloaded(cluster, stream, 1, parts)
+    rule = _preload(cluster, stream, 1, parts)
     return replace(rule, storage=True)
 
 
 def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
-    """Each node by itself: the most frequent samples first, those of a class by first use.
+    """Choose each node's samples by itself: the most frequent first, a class by first use.
 
     Groups begin with the staging buffer's capacity, although caches begin after it: fault 7.
     """
@@ -396,7 +407,7 @@ def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
     samples = cluster.scenario.data.samples
     lists = []
     for node in range(cluster.scenario.training.nodes):
-        accesses = _accesses(cluster, stream, node)
+        accesses = _select_accesses(cluster, stream, node)
         used = np.full(samples, len(accesses), np.int64)
         used[accesses[::-1]] = np.arange(len(accesses) - 1, -1, -1)
         frequency = np.bincount(accesses, minlength=samples)

@@ -1,8 +1,8 @@
 """Policies: which bytes each node takes from where, step by step. Pure.
 
-A policy is who keeps which samples (`Caches`), who processes which, and what is read ahead. For all
-but NoPFS, whose nodes each keep samples of their own choice, one function makes flows of bytes of
-that (`flows`).
+A policy decides which node keeps which samples (`Caches`), which node processes them, and which are
+read ahead. One function makes flows of bytes of these decisions (`trace_flows`) for all policies
+except NoPFS, whose nodes each keep samples of their own choice.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..plan import Placement, assign_nodes, count_fitting
 from .scenario import Scenario
-from .workload import BYTES, Ints, Nodes, Window, Workload
+from .workload import BYTES, Ints, Nodes, SimulatedWorkload, Window
 
 
 @dataclass(frozen=True)
-class Traffic:
+class NodeTraffic:
     """Bytes by step and node, int64 (steps, nodes) each; tiers (tiers, steps, nodes).
 
-    need:      what a node processes.
-    ring:      what it reads from storage when the step is staged.
-    demand:    what it reads from storage only when the step begins.
-    ahead:     what it reads from storage to keep, by when it is first needed.
-    tiers:     what is read from each of its tiers, for itself and for others.
-    sent, received:  what goes over its link.
-    own:       what all nodes process from tiers of their own, int64 (steps,).
-    setup:     whether the first row is what happens before training, which nothing overtakes.
-    staged:    whether steps are staged ahead; otherwise a step is read when the one before is done,
+    need:      bytes that a node processes.
+    ring:      bytes that it reads from storage when the step is staged.
+    demand:    bytes that it reads from storage only when the step begins.
+    ahead:     bytes that it reads from storage to keep, by the step that first needs them.
+    tiers:     bytes read from each of its tiers, for itself and for others.
+    sent, received:  bytes over its link.
+    own:       bytes that all nodes process from tiers of their own, int64 (steps,).
+    setup:     True if the first row happens before training, which nothing overtakes.
+    staged:    True if steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
-    known:     whether steps are known beforehand; otherwise each is read when it begins.
-    batches:   whether it is as penstock's loader does: nodes compute with whole batches, and an
-               epoch is begun when the one before is over. Without a setup.
+    known:     True if steps are known beforehand; otherwise each is read when it begins.
+    batches:   True if nodes work as penstock's loader does: they compute with whole batches, and an
+               epoch begins when the one before is over. Without a setup.
     """
 
     need: Ints
@@ -52,8 +52,8 @@ class Traffic:
     batches: bool = False
 
     @classmethod
-    def empty(cls, scenario: Scenario, **how: bool) -> Traffic:
-        """No bytes, and room for all of them."""
+    def empty(cls, scenario: Scenario, **how: bool) -> NodeTraffic:
+        """Make traffic of no bytes, with rows for all steps."""
         steps = scenario.steps * scenario.training.epochs + how.get("setup", False)
         shape = (steps, scenario.training.nodes)
         need, ring, demand, ahead, sent, received = np.zeros((6, *shape), np.int64)
@@ -64,10 +64,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Caches:
-    """Who keeps each sample, int32 (samples,), -1 for nobody, and in which tier, int8 (samples,).
+    """The owner of each sample, int32 (samples,), -1 for none, and its tier, int8 (samples,).
 
-    cache block:        samples that follow each other are read together, by one owner.
-    preloaded:  before the run; otherwise when one of the cache block is first needed.
+    cache_block:  number of neighbouring samples that are read together, by one owner.
+    preloaded:    True if caches are filled before the run; otherwise a cache block is read when one
+                  of its samples is first needed.
     """
 
     owner: Nodes
@@ -81,12 +82,13 @@ class Caches:
 
 
 Replace = Callable[[Window, Nodes], Ints]
-"""What policies that change the order read instead of the window's samples, and for which node."""
+"""Function of a policy that changes the order: the samples read instead of the window's, given the
+node that processes each."""
 
 
 @dataclass(frozen=True)
 class _Tally:
-    """Adds bytes to cells of (step, node)."""
+    """An adder of sample sizes to cells of (step, node)."""
 
     first: int
     nodes: int
@@ -98,7 +100,7 @@ class _Tally:
         object.__setattr__(self, "row", np.arange(steps, dtype=np.int64)[:, None] * self.nodes)
 
     def add(self, into: Ints, nodes: Nodes, where: npt.NDArray[np.bool_] | None = None) -> None:
-        """The sizes of samples, those of `where`, at the nodes given of them."""
+        """Add the sizes of the samples, or of those in `where`, to the cells of their nodes."""
         cells = self.row + nodes
         size = self.size if where is None else self.size[where]
         cells = cells.reshape(-1) if where is None else cells[where]
@@ -107,8 +109,8 @@ class _Tally:
         into[self.first : self.first + steps] += sums.astype(np.int64).reshape(steps, self.nodes)
 
 
-def flows(
-    workload: Workload,
+def trace_flows(
+    workload: SimulatedWorkload,
     caches: Caches,
     *,
     local: bool = False,
@@ -116,31 +118,32 @@ def flows(
     batches: bool = False,
     ahead: bool = True,
     replace: Replace | None = None,
-) -> Traffic:
-    """The flows of a policy in which a sample has one owner at most.
+) -> NodeTraffic:
+    """Trace the flows of a policy in which a sample has one owner at most.
 
-    Who processes a sample takes it from its own tiers, or asks its owner, or reads storage where
-    there is none. What its owner has not got yet is read by the owner, once, with its cache block, and
-    kept.
+    The node that processes a sample takes it from its own tiers, or asks its owner, or reads
+    storage if there is none. The owner reads a sample that it has not got yet, once, with its whole
+    cache block, and keeps it.
 
-    local:    samples are processed where they are kept, as far as seats allow; else strided.
-    ahead:    what nobody keeps is read when the step is staged, not when it begins.
+    local:    True if samples are processed on the nodes that keep them, as far as capacity allows;
+              else strided.
+    ahead:    True if samples without an owner are read when the step is staged, not when it begins.
     """
     scenario = workload.scenario
     nodes = scenario.training.nodes
     setup = caches.preloaded
-    traffic = Traffic.empty(scenario, setup=setup, staged=staged, batches=batches)
-    cache_blocks = _Lots.of(workload, caches)
+    traffic = NodeTraffic.empty(scenario, setup=setup, staged=staged, batches=batches)
+    cache_blocks = _FilledBlocks.of(workload, caches)
     if setup:
         kept = caches.owner >= 0
-        traffic.ring[0] = _per_node(caches.owner[kept], workload.sizes[kept], nodes)
-    seats = np.full(nodes, scenario.batch, np.int64)
+        traffic.ring[0] = _sum_by_node(caches.owner[kept], workload.sizes[kept], nodes)
+    capacities = np.full(nodes, scenario.batch, np.int64)
     for window in workload.windows():
         node = np.broadcast_to(workload.strided, window.samples.shape)
         samples = window.samples if replace is None else replace(window, node)
         owner = caches.owner[samples]
         if local:
-            node = assign_nodes(owner, seats)
+            node = assign_nodes(owner, capacities)
         tally = _Tally(window.step + setup, nodes, workload.sizes[samples])
         tally.add(traffic.need, node)
         kept = owner >= 0
@@ -161,8 +164,12 @@ def flows(
 
 
 @dataclass(frozen=True)
-class _Lots:
-    """The cache blocks that caches are filled with. present: bool (cache blocks,), those that have been."""
+class _FilledBlocks:
+    """Record of the cache blocks that caches have been filled with.
+
+    bytes:    int64 (cache blocks,), their sizes.
+    present:  bool (cache blocks,), True for those that have been read.
+    """
 
     cache_block: int
     bytes: Ints
@@ -170,7 +177,7 @@ class _Lots:
     _seen: Ints  # scratch, of each cache block
 
     @classmethod
-    def of(cls, workload: Workload, caches: Caches) -> _Lots:
+    def of(cls, workload: SimulatedWorkload, caches: Caches) -> _FilledBlocks:
         ends = np.arange(0, len(workload.sizes), caches.cache_block)
         sums = workload.sizes if caches.cache_block == 1 else np.add.reduceat(workload.sizes, ends)
         return cls(
@@ -178,35 +185,38 @@ class _Lots:
         )
 
     def read(self, samples: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
-        """Bytes that samples of some steps bring into caches: of the first one of a cache block that is not
-        there yet the whole cache block, of others nothing. In the shape of samples."""
-        found = np.zeros(samples.shape, np.int64)
+        """Read the cache blocks of these samples that are not in caches yet.
+
+        Returns the bytes that each sample brings in, in the shape of samples: the whole cache block
+        for its first sample, nothing for the others.
+        """
+        read_bytes = np.zeros(samples.shape, np.int64)
         cache_blocks = samples if self.cache_block == 1 else samples // self.cache_block
         new = np.flatnonzero(kept & ~self.present[cache_blocks])
         wanted = cache_blocks.reshape(-1)[new]
         self._seen[wanted[::-1]] = new[::-1]  # backwards, so that the first one stays
         first = self._seen[wanted] == new
-        found.reshape(-1)[new[first]] = self.bytes[wanted[first]]
+        read_bytes.reshape(-1)[new[first]] = self.bytes[wanted[first]]
         self.present[wanted] = True
-        return found
+        return read_bytes
 
 
-def _per_node(node: Nodes, size: Ints, nodes: int) -> Ints:
+def _sum_by_node(node: Nodes, size: Ints, nodes: int) -> Ints:
     return np.bincount(node, size, nodes).astype(np.int64)
 
 
 # -- the policies ------------------------------------------------------------------------------
 
 
-def naive(workload: Workload) -> Traffic:
-    return flows(workload, Caches.none(len(workload.sizes)), staged=False)
+def naive(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, Caches.none(len(workload.sizes)), staged=False)
 
 
-def staging(workload: Workload) -> Traffic:
-    return flows(workload, Caches.none(len(workload.sizes)))
+def staging(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, Caches.none(len(workload.sizes)))
 
 
-def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
+def placement_of(workload: SimulatedWorkload) -> tuple[Placement, list[int]]:
     """penstock's own placement, and how many cache blocks each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
     cache_block = scenario.data.cache_block
@@ -230,7 +240,7 @@ def placement_of(workload: Workload) -> tuple[Placement, list[int]]:
     return placement, cache_blocks
 
 
-def _placed(workload: Workload) -> Caches:
+def _place_samples(workload: SimulatedWorkload) -> Caches:
     placement, cache_blocks = placement_of(workload)
     owner, slot = placement.place(placement.cache_blocks_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(cache_blocks), slot, side="right")
@@ -239,39 +249,41 @@ def _placed(workload: Workload) -> Caches:
     )
 
 
-def penstock(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), batches=True)
+def penstock(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _place_samples(workload), batches=True)
 
 
-def penstock_local(workload: Workload) -> Traffic:
-    return flows(workload, _placed(workload), local=True, batches=True)
+def penstock_local(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _place_samples(workload), local=True, batches=True)
 
 
-def _shards(workload: Workload, tier: int) -> Caches:
-    """Each node keeps ids that follow each other, as many as fit, up to its share."""
+def _keep_shards(workload: SimulatedWorkload, tier: int) -> Caches:
+    """Keep a run of neighbouring ids on each node, as many as fit, up to its share."""
     scenario, samples = workload.scenario, len(workload.sizes)
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
     owner = np.full(samples, -1, np.int32)
     for node in range(nodes):
         last = samples if node == nodes - 1 else (node + 1) * each
-        owner[_while_fitting(workload, node * each, last, tier)] = node
+        owner[_select_fitting(workload, node * each, last, tier)] = node
     return Caches(owner, np.full(samples, tier, np.int8), preloaded=True)
 
 
-def _while_fitting(workload: Workload, first: int, last: int, tier: int) -> slice:
+def _select_fitting(workload: SimulatedWorkload, first: int, last: int, tier: int) -> slice:
     room = workload.scenario.system.tiers[tier].capacity_mb * BYTES
     filled = np.cumsum(workload.sizes[first:last])
     return slice(first, first + int(np.searchsorted(filled, room, side="right")))
 
 
-def deepio(workload: Workload) -> Traffic:
-    return flows(workload, _shards(workload, 0), ahead=False)
+def deepio(workload: SimulatedWorkload) -> NodeTraffic:
+    return trace_flows(workload, _keep_shards(workload, 0), ahead=False)
 
 
-def deepio_opportunistic(workload: Workload) -> Traffic:
-    """Nodes take any cached sample instead of the one that is due: one of their own with
-    probability 1/nodes, else one of any other node."""
-    caches = _shards(workload, 0)
+def deepio_opportunistic(workload: SimulatedWorkload) -> NodeTraffic:
+    """Trace nodes that take any cached sample instead of the one that is due.
+
+    It is one of their own with probability 1/nodes, else one of any other node.
+    """
+    caches = _keep_shards(workload, 0)
     nodes = workload.scenario.training.nodes
     kept = np.flatnonzero(caches.owner >= 0)
     starts = np.searchsorted(caches.owner[kept], np.arange(nodes + 1))
@@ -287,17 +299,20 @@ def deepio_opportunistic(workload: Workload) -> Traffic:
         source = random.integers(0, nodes, node.shape)
         return kept[random.integers(starts[source], starts[source + 1])]
 
-    return flows(workload, caches, replace=replace)
+    return trace_flows(workload, caches, replace=replace)
 
 
-def parallel_staging(workload: Workload) -> Traffic:
-    """Each node keeps its shard, and after it ids that follow, of others, as many as fit; it reads
-    nothing else. The shard comes from storage, the others from who has them."""
+def parallel_staging(workload: SimulatedWorkload) -> NodeTraffic:
+    """Trace nodes that keep their shard and the following ids of others, as many as fit.
+
+    A node reads nothing else. The shard comes from storage, the others from the nodes that have
+    them.
+    """
     scenario, samples = workload.scenario, len(workload.sizes)
-    tier = _last_tier(scenario, "parallel_staging")
+    tier = _require_second_tier(scenario, "parallel_staging")
     room = scenario.system.tiers[tier].capacity_mb * BYTES
     nodes, each = scenario.training.nodes, samples // scenario.training.nodes
-    traffic = Traffic.empty(scenario, setup=True)
+    traffic = NodeTraffic.empty(scenario, setup=True)
     ends = np.concatenate([[0], np.cumsum(np.tile(workload.sizes, 2))])
     starts = np.arange(nodes) * each
     stops = np.minimum(
@@ -329,7 +344,7 @@ def parallel_staging(workload: Workload) -> Traffic:
     return traffic
 
 
-def _last_tier(scenario: Scenario, policy: str) -> int:
+def _require_second_tier(scenario: Scenario, policy: str) -> int:
     if len(scenario.system.tiers) < 2:
         raise UsageError(
             f"{policy} cannot run in {scenario.name}: it keeps samples in the second tier, and "
@@ -338,7 +353,7 @@ def _last_tier(scenario: Scenario, policy: str) -> int:
     return 1
 
 
-def _in_memory(workload: Workload, policy: str) -> None:
+def _require_memory(workload: SimulatedWorkload, policy: str) -> None:
     scenario, total = workload.scenario, float(workload.sizes.sum()) / BYTES
     room = scenario.training.nodes * scenario.system.tiers[0].capacity_mb
     if total > room:
@@ -348,9 +363,9 @@ def _in_memory(workload: Workload, policy: str) -> None:
         )
 
 
-def lbann_dynamic(workload: Workload) -> Traffic:
-    """A sample is kept by whoever reads it first, up to an equal share of all samples."""
-    _in_memory(workload, "lbann_dynamic")
+def lbann_dynamic(workload: SimulatedWorkload) -> NodeTraffic:
+    """Keep each sample on the node that reads it first, up to an equal share of all samples."""
+    _require_memory(workload, "lbann_dynamic")
     caches = Caches.none(len(workload.sizes))
     nodes = workload.scenario.training.nodes
     left = np.full(nodes, -(-len(workload.sizes) // nodes))
@@ -366,14 +381,14 @@ def lbann_dynamic(workload: Workload) -> Traffic:
         taken = by_node[turn < np.repeat(left, held)]
         caches.owner[samples[taken]] = node[taken]
         left -= np.minimum(left, held)
-    return flows(workload, caches)
+    return trace_flows(workload, caches)
 
 
-def lbann_preloading(workload: Workload) -> Traffic:
-    _in_memory(workload, "lbann_preloading")
-    return flows(workload, _shards(workload, 0))
+def lbann_preloading(workload: SimulatedWorkload) -> NodeTraffic:
+    _require_memory(workload, "lbann_preloading")
+    return trace_flows(workload, _keep_shards(workload, 0))
 
 
-def locality_aware(workload: Workload) -> Traffic:
-    tier = _last_tier(workload.scenario, "locality_aware")
-    return flows(workload, _shards(workload, tier), local=True)
+def locality_aware(workload: SimulatedWorkload) -> NodeTraffic:
+    tier = _require_second_tier(workload.scenario, "locality_aware")
+    return trace_flows(workload, _keep_shards(workload, tier), local=True)

@@ -1,7 +1,7 @@
-"""What the published simulator takes, and what was printed of it: data.
+"""Run times of the published simulator, and the figures printed of it: data.
 
-Seed 42, fresh data for each policy. In s2-15 samples and capacities are a fifteenth of those of s2,
-and so are run times, within a percent.
+The seed is 42, with fresh data for each policy. In s2-15 samples and capacities are a fifteenth of
+those of s2, and so are run times, within a percent.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
-    """One policy. run_s: the published program's run time; setup_s: of that before the first step;
-    logged: its reads of staging, storage, local and other nodes; printed_s: the thesis's figure."""
+class PublishedRow(NamedTuple):
+    """Published figures of one policy.
+
+    run_s:      run time of the published program.
+    setup_s:    part of it before the first step.
+    logged:     its reads of staging, storage, local and other nodes.
+    printed_s:  the thesis's figure.
+    """
 
     run_s: float
     setup_s: float
@@ -23,48 +28,48 @@ class Row(NamedTuple):
 ROWS = {
     "s1": {
         "naive":
-            Row(27.880995127567974, 0.0, (0, 100000, 0, 0), 27.78),
+            PublishedRow(27.880995127567974, 0.0, (0, 100000, 0, 0), 27.78),
         "staging":
-            Row(10.286017715453724, 0.0, (91266, 100000, 0, 0), 10.24),
+            PublishedRow(10.286017715453724, 0.0, (91266, 100000, 0, 0), 10.24),
         "deepio":
-            Row(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
+            PublishedRow(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
         "deepio_opportunistic":
-            Row(8.414666479986405, 1.1110784182411646, (100000, 0, 50183, 49817), 8.4),
+            PublishedRow(8.414666479986405, 1.1110784182411646, (100000, 0, 50183, 49817), 8.4),
         "parallel_staging":
-            Row(10.139298941384494, 2.8235580198318333, (100000, 0, 100000, 0), 10.11),
+            PublishedRow(10.139298941384494, 2.8235580198318333, (100000, 0, 100000, 0), 10.11),
         "lbann_dynamic":
-            Row(7.718027995985746, 0.0, (98447, 4, 32417, 67579), 7.71),
+            PublishedRow(7.718027995985746, 0.0, (98447, 4, 32417, 67579), 7.71),
         "lbann_preloading":
-            Row(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
+            PublishedRow(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
         "locality_aware":
-            Row(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
+            PublishedRow(8.445991307628555, 1.1110784182411646, (100000, 0, 24955, 75045), 8.41),
         "nopfs":
-            Row(7.807088446631754, 0.0, (97944, 34392, 64939, 669), 7.78),
+            PublishedRow(7.807088446631754, 0.0, (97944, 34392, 64939, 669), 7.78),
         "lower_bound":
-            Row(7.334912889387344, 0.0, (200000, 0, 0, 0), 7.3),
+            PublishedRow(7.334912889387344, 0.0, (200000, 0, 0, 0), 7.3),
     },
     "s2-15": {
         "naive":
-            Row(1010.376129357102, 0.0, (0, 100000, 0, 0), 15130.54),
+            PublishedRow(1010.376129357102, 0.0, (0, 100000, 0, 0), 15130.54),
         "staging":
-            Row(332.07681015838125, 0.0, (89588, 100000, 0, 0), 4982.27),
+            PublishedRow(332.07681015838125, 0.0, (89588, 100000, 0, 0), 4982.27),
         "deepio":
-            Row(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
+            PublishedRow(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
         "deepio_opportunistic":
-            Row(295.961452123752, 40.62085390624933, (100000, 0, 50133, 49867), 4432.9),
+            PublishedRow(295.961452123752, 40.62085390624933, (100000, 0, 50133, 49867), 4432.9),
         "parallel_staging":
-            Row(332.1464588689146, 76.63636396651225, (100000, 0, 100000, 0), 4972.65),
+            PublishedRow(332.1464588689146, 76.63636396651225, (100000, 0, 100000, 0), 4972.65),
         "lbann_dynamic":
-            Row(270.7069780045165, 0.0, (96426, 4, 32417, 67579), 4051.12),
+            PublishedRow(270.7069780045165, 0.0, (96426, 4, 32417, 67579), 4051.12),
         "lbann_preloading":
-            Row(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
+            PublishedRow(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
         "locality_aware":
-            Row(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
+            PublishedRow(296.21485940920354, 40.62085390624933, (100000, 0, 24955, 75045), 4433.27),
         "nopfs":
-            Row(258.03576987902875, 0.0, (99557, 4287, 95703, 10), 3836.12),
+            PublishedRow(258.03576987902875, 0.0, (99557, 4287, 95703, 10), 3836.12),
         "lower_bound":
-            Row(255.5940055029563, 0.0, (200000, 0, 0, 0), 3825.66),
+            PublishedRow(255.5940055029563, 0.0, (200000, 0, 0, 0), 3825.66),
     },
 }
 # fmt: on
-"""By scenario and policy; what was printed beside s2-15 is of s2."""
+"""Figures by scenario and policy; those printed beside s2-15 are of s2."""

@@ -1,7 +1,7 @@
-"""Records of real runs, as `Loader.run_record` gives them: read strictly, put together to a job.
+"""Records of real runs, as `Loader.run_record` gives them, read strictly and merged to a job.
 
-A file holds the record of one rank, or a list of them. Ranks of which there is no record are taken
-to have fared like the others.
+A file holds the record of one rank, or a list of them. If a rank's record is missing, its timings
+are assumed to equal the others'.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pydantic
 from pydantic import Field
 
 from ..errors import UsageError
-from .scenario import Amount, Count, Part, Spread, told
+from .scenario import Amount, Count, Spread, StrictModel, explain_validation_error
 
 Number = Annotated[int, Field(ge=0, le=2**62)]
 
 VERSION = 1
 
 
-class Epoch(Part):
+class EpochRecord(StrictModel):
     """One epoch of a rank, or of all ranks together; see `Loader.run_record`."""
 
     epoch: Number
@@ -37,8 +37,8 @@ class Epoch(Part):
     peer_bytes: Number
 
 
-class Rank(Part):
-    """What one rank says. hosts, cache block: null where there is no cache."""
+class RankRecord(StrictModel):
+    """The record of one rank. hosts, cache_block: null if there is no cache."""
 
     penstock_run: Literal[1]
     rank: Number
@@ -57,36 +57,39 @@ class Rank(Part):
     readahead_bytes: Count
     readahead_steps: Count
     decode_threads: Number
-    epochs: tuple[Epoch, ...] = Field(strict=False)
+    epochs: tuple[EpochRecord, ...] = Field(strict=False)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A job. where: its files, for messages; epochs: of all ranks, those that all have recorded;
-    seconds are those of the slowest, stall_s and compute_s those of the fastest in computing, which
-    waited for no other."""
+class RecordedRun:
+    """The record of a job.
+
+    where:   its files, for messages.
+    epochs:  epochs that all ranks have recorded. Seconds are those of the slowest rank. stall_s and
+             compute_s are those of the fastest in computing, which waited for no other.
+    """
 
     where: str
-    rank: Rank
-    told: int  # ranks of which there is a record
-    epochs: tuple[Epoch, ...]
+    rank: RankRecord
+    recorded_ranks: int  # ranks that have a record
+    epochs: tuple[EpochRecord, ...]
 
     @property
     def hosts(self) -> int:
-        """Without a cache ranks do not know their hosts: each is then one by itself."""
+        """Number of hosts. Without a cache ranks do not know it, and each counts as one host."""
         return self.rank.hosts or self.rank.ranks
 
 
-def load_run(paths: Sequence[str | Path]) -> Run:
-    """The job that these files are the records of. Raises UsageError."""
-    ranks: list[tuple[str, Rank]] = []
+def load_run(paths: Sequence[str | Path]) -> RecordedRun:
+    """Load the job whose records are in these files. Raises UsageError."""
+    ranks: list[tuple[str, RankRecord]] = []
     for path in paths:
-        ranks += _ranks(Path(path))
-    return merged(ranks)
+        ranks += _load_ranks(Path(path))
+    return merge_ranks(ranks)
 
 
-def merged(ranks: Sequence[tuple[str, Rank]]) -> Run:
-    """The job of these ranks, each with what errors call it. Raises UsageError."""
+def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
+    """Merge the records of a job's ranks, each with its name in errors. Raises UsageError."""
     if not ranks:
         raise UsageError("there is no record of a rank: give what Loader.run_record() returned")
     first_where, first = ranks[0]
@@ -99,36 +102,36 @@ def merged(ranks: Sequence[tuple[str, Rank]]) -> Run:
                 f"{where}: rank is {rank.rank} of {rank.ranks}{other}: give one record of each rank"
             )
         seen[rank.rank] = where
-        for key in Rank.model_fields.keys() - own:
+        for key in RankRecord.model_fields.keys() - own:
             if getattr(rank, key) != getattr(first, key):
                 raise UsageError(
                     f"{where}: {key} is {getattr(rank, key)!r}, and {getattr(first, key)!r} in "
                     f"{first_where}: give records of one job"
                 )
-    epochs = _together([rank for _, rank in ranks], first.ranks / len(ranks))
+    epochs = _merge_epochs([rank for _, rank in ranks], first.ranks / len(ranks))
     if not epochs:
         raise UsageError(
             f"{first_where}: epochs holds none that was walked through from its first step to the "
             "end, on all ranks given: call run_record() after an epoch"
         )
-    return Run(first_where, first, len(ranks), epochs)
+    return RecordedRun(first_where, first, len(ranks), epochs)
 
 
-def _ranks(path: Path) -> list[tuple[str, Rank]]:
+def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:
     try:
-        given = json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read record {path}: {error}") from None
-    several = isinstance(given, list)
-    found = []
-    for number, each in enumerate(given if several else [given]):
-        where = f"{path}, record {number}" if several else str(path)
-        found.append((where, parse_rank(each, where)))
-    return found
+    is_list = isinstance(values, list)
+    ranks = []
+    for number, value in enumerate(values if is_list else [values]):
+        where = f"{path}, record {number}" if is_list else str(path)
+        ranks.append((where, parse_rank(value, where)))
+    return ranks
 
 
-def parse_rank(given: object, where: str) -> Rank:
-    """A record from JSON values; `where` is what errors call it."""
+def parse_rank(given: object, where: str) -> RankRecord:
+    """Parse a record from JSON values; `where` is its name in errors."""
     if not isinstance(given, dict) or "penstock_run" not in given:
         raise UsageError(
             f"{where} is no record of a run: give what Loader.run_record() returned, as JSON"
@@ -139,25 +142,26 @@ def parse_rank(given: object, where: str) -> Rank:
             f"{VERSION}: use the version that wrote it, or record again"
         )
     try:
-        return Rank.model_validate(given)
+        return RankRecord.model_validate(given)
     except pydantic.ValidationError as error:
-        lines = (told(where, each, "a record") for each in error.errors())
+        lines = (explain_validation_error(where, each, "a record") for each in error.errors())
         raise UsageError("\n".join(lines)) from None
 
 
-def _together(ranks: Sequence[Rank], scale: float) -> tuple[Epoch, ...]:
-    """The whole epochs of all ranks; bytes are multiplied by `scale`, for ranks without record."""
+def _merge_epochs(ranks: Sequence[RankRecord], scale: float) -> tuple[EpochRecord, ...]:
+    """Merge the whole epochs of all ranks; `scale` multiplies bytes, for ranks without record."""
     by_rank = [{e.epoch: e for e in rank.epochs if e.steps == rank.steps} for rank in ranks]
-    found = []
+    merged = []
     for number in by_rank[0]:
         if not all(number in epochs for epochs in by_rank):
             continue
-        each = [epochs[number] for epochs in by_rank]
-        fastest = min(each, key=lambda epoch: epoch.compute_s)
+        of_ranks = [epochs[number] for epochs in by_rank]
+        fastest = min(of_ranks, key=lambda epoch: epoch.compute_s)
         sums = {
-            name: round(scale * sum(getattr(epoch, name) for epoch in each))
-            for name in Epoch.model_fields
+            name: round(scale * sum(getattr(epoch, name) for epoch in of_ranks))
+            for name in EpochRecord.model_fields
             if name.endswith("_bytes")
         }
-        found.append(fastest.model_copy(update={"seconds": max(e.seconds for e in each), **sums}))
-    return tuple(found)
+        seconds = max(epoch.seconds for epoch in of_ranks)
+        merged.append(fastest.model_copy(update={"seconds": seconds, **sums}))
+    return tuple(merged)

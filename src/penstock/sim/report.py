@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ..page import NumberRow, PlottedLine, duration, number_rows, render, size_unit, time_unit
-from .devices import Floats, shares
+from .devices import Floats, divide_rates
 from .results import SOURCES, Result
 from .scenario import Scenario
 from .sizing import Sizing
@@ -118,7 +118,7 @@ def _frame(
     """Values of the parts that all pages of a scenario have: their top and their end."""
     given = scenario.model_dump(mode="json")
     nodes, storage = scenario.training.nodes, scenario.system.storage
-    storage_mb_s = nodes * float(shares(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
+    storage_mb_s = nodes * float(divide_rates(storage.read_mb_s, storage.link_mb_s, nodes)[-1])
     return {
         "generator": "penstock simulate",
         "scenario": scenario,
@@ -167,21 +167,21 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     if not fair:
         return ""
     best = min(fair, key=lambda result: result.total_s)
-    said = f"Fastest is {best.policy} with {duration(best.total_s)}"
+    verdict = f"Fastest is {best.policy} with {duration(best.total_s)}"
     if bound is not None:
-        said += f", {best.total_s / bound.total_s:.2f} × the lower bound"
+        verdict += f", {best.total_s / bound.total_s:.2f} × the lower bound"
     own = results.get("penstock")
     if own is not None and own is not best:
-        said += f"; penstock takes {duration(own.total_s)}"
+        verdict += f"; penstock takes {duration(own.total_s)}"
         if bound is not None:
-            said += f", {own.total_s / bound.total_s:.2f} × the bound"
+            verdict += f", {own.total_s / bound.total_s:.2f} × the bound"
     plain = results.get("staging")
     if plain is not None and plain is not best:
-        said += (
+        verdict += (
             f"; reading storage every time (staging) takes {plain.total_s / best.total_s:.1f} × as "
             f"long as {best.policy}"
         )
-    return said + "."
+    return verdict + "."
 
 
 # -- the policies by one model ---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a simulation found: plain values."""
+"""Results of simulations: plain values."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from .devices import Floats
 
 SOURCES = ("storage", "peers", "local")
-"""Where bytes come from: shared storage, the caches of other nodes, the node's own."""
+"""Sources of bytes: shared storage, the caches of other nodes, the node's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One policy in one scenario.
+    """Result of one policy in one scenario.
 
     scenario, policy, model:  their names.
-    total_s:   the run's time, setup and all.
-    setup_s:   before the first step: caches that are filled beforehand.
-    epochs_s:  float64 (epochs,), how long each took; without the setup.
-    stall_s:   float64 (epochs,), how much of that was spent waiting for data.
+    total_s:   time of the run, including the setup.
+    setup_s:   time before the first step, in which caches are filled.
+    epochs_s:  float64 (epochs,), time of each epoch, without the setup.
+    stall_s:   float64 (epochs,), the part of it spent waiting for data.
     moved_mb:  float64 (epochs, 3), MB read in each epoch, by `SOURCES`. Reading ahead counts where
                it is asked for (parity) or due (corrected); the setup's reading is in the first row.
     notes:     counters of one model only.

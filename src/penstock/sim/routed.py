@@ -1,12 +1,12 @@
 """Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
 
-In a `Routed` network all flows keep their proportion: the whole traffic is slowed by one factor, so
+In a `RoutedNetwork` all flows keep their proportion: the whole traffic is slowed by one factor, so
 that a flow that meets no congestion waits for those that do, as the ranks of a synchronous job do.
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
 Principles and Practices of Interconnection Networks, chapters 3, 5 and 9. That UGAL's throughput
-can be had from a linear program: Mollah et al., ACM TOPC 6(2), 2019; their programs are not public,
-and the one here is a reconstruction.
+can be computed by a linear program: Mollah et al., ACM TOPC 6(2), 2019. Their programs are not
+public, and the one here is a reconstruction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import LimitError, UsageError
 from ..extent import Int
-from .arguments import Bandwidth, Float, capacities, scipy, whole
+from .arguments import Bandwidth, Float, check_capacities, check_whole, import_scipy
 from .network import Traffic
 
 Routing = Literal["minimal", "valiant", "ugal"]
@@ -38,7 +38,7 @@ class Links(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Routed(ABC):
+class RoutedNetwork(ABC):
     """A network of switches under one of three routings. All flows keep their proportion.
 
     link_bytes_per_s:  of a link between switches, each way.
@@ -65,8 +65,8 @@ class Routed(ABC):
     split: Split = "pair"
 
     def __post_init__(self) -> None:
-        capacities("link_bytes_per_s", self.link_bytes_per_s, 1)
-        capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
+        check_capacities("link_bytes_per_s", self.link_bytes_per_s, 1)
+        check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
         for name, choices in (
             ("routing", ("minimal", "valiant", "ugal")),
             ("split", ("pair", "common")),
@@ -77,12 +77,12 @@ class Routed(ABC):
     @property
     @abstractmethod
     def switches(self) -> int:
-        """Switches 0..switches-1."""
+        """Number of switches; they count from 0."""
 
     @property
     @abstractmethod
     def nodes(self) -> int:
-        """Nodes 0..nodes-1, as many in a row on each switch."""
+        """Number of nodes; they count from 0, switch by switch, equally many on each."""
 
     @property
     @abstractmethod
@@ -97,7 +97,7 @@ class Routed(ABC):
         """The largest factor by which all demands could grow together; infinite for none."""
         traffic.check(self.nodes)
         away = traffic.source != traffic.target
-        capacity = capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
+        capacity = check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
         fullest = max(
             (np.bincount(ends[away], traffic.demand[away], self.nodes) / capacity).max()
             for ends in (traffic.source, traffic.target)
@@ -106,17 +106,20 @@ class Routed(ABC):
         return math.inf if fullest == 0 else float(1 / fullest)
 
     def loads(self, traffic: Traffic) -> Float:
-        """Bytes/s on each of `links` when the flows have their `rates`: float64 (links,)."""
+        """Bytes/s on each of `links` if the flows have their `rates`: float64 (links,)."""
         return self._loads(traffic) * min(1.0, self.throughput(traffic))
 
     @abstractmethod
     def _paths(self) -> tuple[Int, Int, Float]:
-        """Minimal paths: for each crossing the pair (source * switches + target), the link, and
-        how much of the pair's traffic it is."""
+        """List minimal paths by crossings of links.
+
+        Returns for each crossing the pair (source * switches + target), the link, and the part of
+        the pair's traffic that crosses it.
+        """
 
     @abstractmethod
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
-        """Whether Valiant routing of a pair may pass a switch: (pairs, switches)."""
+        """Return True where Valiant routing of a pair may pass a switch: (pairs, switches)."""
 
     @property
     def _node_bytes_per_s(self) -> Bandwidth:
@@ -127,11 +130,13 @@ class Routed(ABC):
         """Crossings of each link by each pair: sparse (pairs, links)."""
         pair, link, part = self._paths()
         shape = (self.switches**2, len(self.links.source))
-        return scipy("sparse").csr_array((part, (pair, link)), shape=shape)
+        return import_scipy("sparse").csr_array((part, (pair, link)), shape=shape)
 
     def _detours(self, pairs: Int) -> tuple[Int, Int, Float]:
-        """Valiant's paths of some pairs: by two minimal ones each, numbered like pairs; which of
-        the pairs it is, the minimal path, and how much of the pair's traffic takes it."""
+        """List Valiant's paths of some pairs, each as two minimal paths, numbered like pairs.
+
+        Returns the row of the pair, the minimal path, and the part of the pair's traffic on it.
+        """
         source, target = np.divmod(pairs, self.switches)
         row, over = np.nonzero(self._between(source, target))
         part = 1 / np.bincount(row, minlength=len(pairs))[row]
@@ -139,7 +144,7 @@ class Routed(ABC):
         return np.tile(row, 2), stages.reshape(-1), np.tile(part, 2)
 
     def _loads(self, traffic: Traffic) -> Float:
-        """Bytes/s on each link if all demands were met, by the routing's division of them."""
+        """Compute the bytes/s on each link if all demands were met, as the routing divides them."""
         held = self.nodes // self.switches
         source, target = traffic.source // held, traffic.target // held
         wanted = (source != target) & (traffic.demand > 0)
@@ -160,19 +165,19 @@ class Routed(ABC):
             row, stage, part = self._detours(pairs)
             loads = self._minimal.T @ np.bincount(stage, part * demand[row], self.switches**2)
         if self.routing == "ugal":
-            sparse = scipy("sparse")
+            sparse = import_scipy("sparse")
             if self.split == "common":
                 gain = sparse.csr_array((least - loads)[:, None])
             else:
                 shape = (len(pairs), self.switches**2)
                 valiant = sparse.csr_array((part, (row, stage)), shape=shape) @ self._minimal
                 gain = (minimal - valiant).T.multiply(demand).tocsr()
-            loads = loads + _divided(gain, loads)
-        found: Float = loads * unit
-        return found
+            loads = loads + _divide_traffic(gain, loads)
+        link_loads: Float = loads * unit
+        return link_loads
 
     def _check(self, pairs: int) -> None:
-        """LimitError where so many pairs would take too long."""
+        """Raise LimitError if a network with so many pairs would take too long."""
         divided = self.routing == "ugal" and self.split == "pair"
         bound = "network_paths_divided_max" if divided else "network_paths_max"
         if pairs * self.switches > getattr(limits, bound):
@@ -183,28 +188,28 @@ class Routed(ABC):
             )
 
 
-def _divided(gain: Any, loads: Float) -> Float:
-    """What the best division adds to the loads of Valiant's routing.
+def _divide_traffic(gain: Any, loads: Float) -> Float:
+    """Find the best division; return the loads that it adds to those of Valiant's routing.
 
-    gain:  sparse (links, parts), what each part of the traffic adds if it goes minimally instead.
+    gain:  sparse (links, parts), loads that each part of the traffic adds if it goes minimally.
     """
-    sparse, optimize = scipy("sparse"), scipy("optimize")
+    sparse, optimize = import_scipy("sparse"), import_scipy("optimize")
     links, parts = gain.shape
     highest = sparse.csr_array(np.full((links, 1), -1.0))
-    found = optimize.linprog(
+    solution = optimize.linprog(
         np.append(np.zeros(parts), 1.0),
         A_ub=sparse.hstack([gain, highest]).tocsr(),
         b_ub=-loads,
         bounds=[(0, 1)] * parts + [(0, None)],
         method="highs",
     )
-    assert found.success, found.message  # bounded, and x = 0 is feasible
-    added: Float = gain @ np.clip(found.x[:-1], 0, 1)
+    assert solution.success, solution.message  # bounded, and x = 0 is feasible
+    added: Float = gain @ np.clip(solution.x[:-1], 0, 1)
     return added
 
 
 @dataclass(frozen=True, eq=False)
-class Dragonfly(Routed):
+class Dragonfly(RoutedNetwork):
     """Groups of switches, linked all to all within a group, and by one link between any two.
 
     group_switches:  a, switches of a group.
@@ -228,7 +233,7 @@ class Dragonfly(Routed):
 
     def __post_init__(self) -> None:
         for name in ("group_switches", "global_links", "switch_nodes"):
-            whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.groups < 3:
             raise UsageError(
                 "group_switches and global_links are 1: two groups leave no way around; use more"
@@ -237,7 +242,7 @@ class Dragonfly(Routed):
 
     @property
     def groups(self) -> int:
-        """Groups of the network."""
+        """Number of groups."""
         return self.group_switches * self.global_links + 1
 
     @property
@@ -249,13 +254,13 @@ class Dragonfly(Routed):
         return self.switches * self.switch_nodes
 
     def group(self, number: int) -> Int:
-        """The nodes of a group."""
+        """Return the nodes of a group."""
         held = self.group_switches * self.switch_nodes
         return np.arange(number * held, (number + 1) * held)
 
     @property
     def links(self) -> Links:
-        """Within groups switch by switch, then between groups port by port."""
+        """Links within groups, switch by switch, then between groups, port by port."""
         a, h = self.group_switches, self.global_links
         switch = np.repeat(np.arange(self.switches), a - 1)
         other = np.arange(len(switch)) % max(1, a - 1)
@@ -267,7 +272,7 @@ class Dragonfly(Routed):
         return Links(np.concatenate([local.source, source]), np.concatenate([local.target, target]))
 
     def _landing(self, group: Int, other: Int) -> Int:
-        """The switch of the other group at which the link from a group arrives."""
+        """Return the switch of the other group at which the link from a group arrives."""
         port = (group - other - 1) % self.groups
         return other * self.group_switches + port // self.global_links
 
@@ -286,22 +291,22 @@ class Dragonfly(Routed):
             moves = start != end
             link = start * (a - 1) + end % a - (end % a > start % a)
             parts.append((pair[moves], link[moves]))
-        pairs, links = (np.concatenate(each) for each in zip(*parts, strict=True))
+        pairs, links = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return pairs, links, np.ones(len(pairs))
 
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
         switch = np.arange(self.switches)
-        ends = [each[:, None] for each in (source, target)]
+        ends = [end[:, None] for end in (source, target)]
         group = switch // self.group_switches
         outside = np.logical_and(*[group != end // self.group_switches for end in ends])
         others = np.logical_and(*[switch != end for end in ends])
         inside = (source // self.group_switches == target // self.group_switches)[:, None]
-        found: npt.NDArray[np.bool_] = np.where(inside, others, outside)
-        return found
+        is_between: npt.NDArray[np.bool_] = np.where(inside, others, outside)
+        return is_between
 
 
 @dataclass(frozen=True, eq=False)
-class Torus(Routed):
+class Torus(RoutedNetwork):
     """Rings in each of several dimensions (a k-ary n-cube where they are equal).
 
     dims:          switches along each dimension; switch numbers count the last dimension fastest.
@@ -324,8 +329,8 @@ class Torus(Routed):
         if not self.dims:
             raise UsageError("dims are none: give the switches along each dimension")
         for size in self.dims:
-            whole("dims", size)
-        whole("switch_nodes", self.switch_nodes)
+            check_whole("dims", size)
+        check_whole("switch_nodes", self.switch_nodes)
         super().__post_init__()
 
     @property
@@ -338,7 +343,7 @@ class Torus(Routed):
 
     @property
     def links(self) -> Links:
-        """Switch by switch: the next and the previous switch along each dimension."""
+        """Links by switch: to the next and the previous switch along each dimension."""
         switch = np.arange(self.switches)
         at = np.unravel_index(switch, self.dims)
         targets = []
@@ -352,7 +357,7 @@ class Torus(Routed):
     def _paths(self) -> tuple[Int, Int, Float]:
         pair = np.arange(self.switches**2)
         source, target = (
-            np.unravel_index(each, self.dims) for each in np.divmod(pair, self.switches)
+            np.unravel_index(switch, self.dims) for switch in np.divmod(pair, self.switches)
         )
         parts: list[tuple[Int, Int, Float]] = []
         for axis, size in enumerate(self.dims):
@@ -361,13 +366,13 @@ class Torus(Routed):
                 taken = np.where(2 * hops <= size, hops, 0)
                 row = np.repeat(pair, taken)
                 hop = np.arange(len(row)) - np.repeat(np.cumsum(taken) - taken, taken)
-                at = [target[each][row] for each in range(axis)]
+                at = [target[done][row] for done in range(axis)]
                 at.append((source[axis][row] + step * hop) % size)
-                at += [source[each][row] for each in range(axis + 1, len(self.dims))]
+                at += [source[later][row] for later in range(axis + 1, len(self.dims))]
                 switch = np.ravel_multi_index(at, self.dims)
                 part = np.where(2 * taken[row] == size, 0.5, 1.0)
                 parts.append((row, switch * 2 * len(self.dims) + 2 * axis + way, part))
-        pairs, links, part = (np.concatenate(each) for each in zip(*parts, strict=True))
+        pairs, links, part = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return pairs, links, part
 
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:

@@ -1,9 +1,9 @@
-"""Policies where each batch is drawn by importance: nothing is known beforehand. Pure.
+"""Policies for batches that are drawn by importance, so that nothing is known beforehand. Pure.
 
-A step's samples are drawn when the step before is done, as its losses decide; so nodes read them
-then, with all their staging threads, and compute as they come. Each node has a cache of its own in
-its fastest tier, by one of the rules of `importance`, and what it misses it reads from storage;
-`naive` has none, and reads as it does elsewhere.
+A step's samples are drawn when the step before is done, because its losses decide. So nodes read
+them then, with all their staging threads, and compute as they arrive. Each node has a cache of its
+own in its fastest tier, by one of the rules of `importance`, and reads misses from storage. `naive`
+has no cache, and reads as it does elsewhere.
 """
 
 from __future__ import annotations
@@ -15,31 +15,44 @@ import numpy as np
 from ..errors import UsageError
 from ..plan import count_fitting
 from .arguments import Float
-from .importance import ByValue, Cache, Fixed, Recent, Value, drawn, replay
-from .policies import Traffic
-from .scenario import Importance
-from .workload import BYTES, Ints, Workload
+from .importance import (
+    FirstSeenCache,
+    RecentCache,
+    SampleCache,
+    Value,
+    ValueCache,
+    draw_batches,
+    replay,
+)
+from .policies import NodeTraffic
+from .scenario import ImportanceSampling
+from .workload import BYTES, Ints, SimulatedWorkload
 
-CACHES: dict[str, type[ByValue] | type[Recent] | type[Fixed]] = {
-    "by_value": ByValue,
-    "recent": Recent,
-    "fixed": Fixed,
+CACHES: dict[str, type[ValueCache] | type[RecentCache] | type[FirstSeenCache]] = {
+    "by_value": ValueCache,
+    "recent": RecentCache,
+    "fixed": FirstSeenCache,
 }
 
 
-def traffic(
-    workload: Workload, sampling: Importance, policy: str, value: Value
-) -> tuple[Traffic, dict[str, Any]]:
-    """The bytes of a policy, and notes: `hits`, the share of samples that needed no storage, and
-    `effective`, see `importance.Outcome`. O(samples) for each step."""
+def sample_traffic(
+    workload: SimulatedWorkload, sampling: ImportanceSampling, policy: str, value: Value
+) -> tuple[NodeTraffic, dict[str, Any]]:
+    """Trace the bytes of a policy. O(samples) for each step.
+
+    Also returns notes: `hits`, the share of samples that needed no storage, and `effective`, see
+    `importance.ReplayOutcome`.
+    """
     scenario = workload.scenario
     nodes, rows = scenario.training.nodes, workload.steps
     caches = (
-        [CACHES[policy](room(workload, policy)) for _ in range(nodes)] if policy in CACHES else []
+        [CACHES[policy](count_room(workload, policy)) for _ in range(nodes)]
+        if policy in CACHES
+        else []
     )
-    flows = Traffic.empty(scenario, staged=bool(caches), known=False)
-    kept = _Kept(workload, caches, flows)
-    stream = drawn(
+    flows = NodeTraffic.empty(scenario, staged=bool(caches), known=False)
+    kept = _CountedCaches(workload, caches, flows)
+    stream = draw_batches(
         scenario.data.samples,
         scenario.training.global_batch,
         lambda ids, uses: 1 / (ids + 1.0) / (uses + 1.0) ** sampling.decay,
@@ -51,8 +64,8 @@ def traffic(
     return flows, {"hits": outcome.hits[policy], "effective": outcome.effective}
 
 
-def room(workload: Workload, policy: str) -> int:
-    """Samples that a node's fastest tier has room for, as the library reckons it."""
+def count_room(workload: SimulatedWorkload, policy: str) -> int:
+    """Number of samples that fit into a node's fastest tier, by the library's own rule."""
     sizes, tier = workload.sizes, workload.scenario.system.tiers[0]
     fitting = count_fitting(tier.capacity_mb * BYTES, float(sizes.mean()), float(sizes.std()))
     if fitting < 1:
@@ -63,27 +76,27 @@ def room(workload: Workload, policy: str) -> int:
     return min(fitting, len(sizes))
 
 
-class _Kept:
-    """The caches of all nodes, to which batches are dealt in turn; counts their bytes."""
+class _CountedCaches:
+    """The caches of all nodes, to which batches are dealt in turn, with counts of their bytes."""
 
-    def __init__(self, workload: Workload, caches: list[Any], flows: Traffic) -> None:
+    def __init__(self, workload: SimulatedWorkload, caches: list[Any], flows: NodeTraffic) -> None:
         self._workload = workload
-        self._caches: list[Cache] = caches
+        self._caches: list[SampleCache] = caches
         self._flows = flows
         self._step = 0
 
     def serve(self, ids: Ints, values: Float) -> Any:
-        """See `importance.Cache`."""
+        """See `importance.SampleCache`."""
         nodes = self._workload.scenario.training.nodes
-        found = np.zeros(len(ids), bool)
+        is_hit = np.zeros(len(ids), bool)
         for node, cache in enumerate(self._caches):
-            found[node::nodes] = cache.serve(ids[node::nodes], values)
+            is_hit[node::nodes] = cache.serve(ids[node::nodes], values)
         size = self._workload.sizes[ids].reshape(-1, nodes)
-        local = np.where(found.reshape(-1, nodes), size, 0).sum(axis=0)
+        local = np.where(is_hit.reshape(-1, nodes), size, 0).sum(axis=0)
         need = size.sum(axis=0)
         self._flows.need[self._step] = need
         self._flows.ring[self._step] = need - local
         self._flows.tiers[0, self._step] = local
         self._flows.own[self._step] = local.sum()
         self._step += 1
-        return found
+        return is_hit

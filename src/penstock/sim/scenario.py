@@ -1,8 +1,8 @@
 """Scenarios: a cluster, a data set and a training run, from YAML, checked strictly.
 
-Sizes are MB (10^6 bytes) and rates MB/s. Tables of rates say what so many clients or threads read
-together. An unknown key, a key given twice, a missing or an impossible value is a UsageError that
-names file, key, value and remedy: nothing in a scenario is ignored.
+Sizes are MB (10^6 bytes) and rates MB/s. Tables of rates give the total rate by the number of
+clients or threads. An unknown key, a key given twice, a missing or an impossible value is a
+UsageError that names file, key, value and remedy: nothing in a scenario is ignored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Ordered = Literal[
 ]
 Drawn = Literal["by_value", "recent", "fixed"]
 Policy = Literal[Ordered, Drawn]
-"""What may be simulated; see docs/simulator.md."""
+"""Policies that can be simulated; see docs/simulator.md."""
 
 POLICIES: tuple[Policy, ...] = get_args(Ordered)
-"""Where each epoch uses every sample once, in an order that is known."""
+"""Policies for epochs that use every sample once, in an order that is known."""
 
 SAMPLED: tuple[Policy, ...] = ("naive", *get_args(Drawn))
-"""Where batches are drawn by importance, and nothing is known beforehand."""
+"""Policies for batches drawn by importance, when nothing is known beforehand."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -53,17 +53,18 @@ Spread = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Table = Annotated[dict[Count, Amount], Field(min_length=1)]
 
 
-class Part(BaseModel):
-    """A mapping of a scenario: every key is known, nothing is converted, nothing changes."""
+class StrictModel(BaseModel):
+    """A mapping in a file: unknown keys are refused, values are not converted and do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Data(Part):
-    """So many samples of normally distributed size, those of negative size drawn again.
+class DataSpec(StrictModel):
+    """The data set: samples of normally distributed size; negative sizes are drawn again.
 
-    cache block:  samples that penstock reads and keeps together, neighbours in storage; see
-          `penstock.plan`. Other policies, and samples that nobody keeps, have cache blocks of one.
+    cache_block:  neighbouring samples in storage that penstock reads and keeps together; see
+                  `penstock.plan`. Other policies, and samples that no node keeps, have cache blocks
+                  of one sample.
     """
 
     samples: Count
@@ -72,12 +73,12 @@ class Data(Part):
     cache_block: Count = 1
 
 
-class Training(Part):
-    """One worker a node; the samples that do not fill a global batch are left out.
+class TrainingSpec(StrictModel):
+    """The training: one worker a node; samples that do not fill a global batch are left out.
 
-    compute_mb_s:     of stored data that one node trains on.
-    preprocess_mb_s:  of stored data that one thread decodes and augments.
-    step_overhead_s:  of each step beside computing: a framework's, and that of waiting for others.
+    compute_mb_s:     rate of stored data at which one node trains.
+    preprocess_mb_s:  rate of stored data at which one thread decodes and augments.
+    step_overhead_s:  time of each step besides computing: the framework's, and waiting for others.
     seed:             of order, sizes and placement.
     """
 
@@ -90,19 +91,20 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 
-class Epochs(Part):
-    """Every sample once an epoch, in an order that is known."""
+class EpochSampling(StrictModel):
+    """Sampling in epochs: every sample once, in an order that is known."""
 
     kind: Literal["epochs"] = "epochs"
 
 
-class Importance(Part):
-    """Batches are drawn by what samples are worth, with replacement; see `importance.drawn`. An
-    epoch is as many steps as it would be.
+class ImportanceSampling(StrictModel):
+    """Sampling by value, with replacement; see `importance.draw_batches`.
+
+    An epoch has as many steps as it would have in `EpochSampling`.
 
     floor:  added to the value of each sample.
-    decay:  of losses, which a simulation has none of: after k uses, of sample i from 0 on, the loss
-            is 1/(i + 1)/(k + 1)^decay.
+    decay:  exponent of the assumed losses, because a simulation has none: after k uses of sample i,
+            counted from 0, the loss is 1/(i + 1)/(k + 1)^decay.
     """
 
     kind: Literal["importance"]
@@ -110,17 +112,17 @@ class Importance(Part):
     decay: Annotated[float, Field(ge=0, le=100)] = 0.5
 
 
-Sampling = Annotated[Epochs | Importance, Field(discriminator="kind")]
+Sampling = Annotated[EpochSampling | ImportanceSampling, Field(discriminator="kind")]
 
 
-class Storage(Part):
-    """The shared storage: what so many nodes read together, and each node's way to it."""
+class StorageSpec(StrictModel):
+    """The shared storage: total rate by the number of nodes, and the rate of a node's link."""
 
     link_mb_s: Amount
     read_mb_s: Table
 
 
-class Staging(Part):
+class StagingSpec(StrictModel):
     """Memory in which batches are staged ahead, and the threads that fill it."""
 
     capacity_mb: Amount
@@ -128,28 +130,28 @@ class Staging(Part):
     read_mb_s: Table
 
 
-class Tier(Staging):
-    """What a node may keep samples in."""
+class TierSpec(StagingSpec):
+    """A tier in which a node may keep samples."""
 
     name: str
 
 
-class Ideal(Part):
-    """Nothing limits but the nodes' own links."""
+class IdealSpec(StrictModel):
+    """A network that nothing limits except the nodes' own links."""
 
     kind: Literal["ideal"] = "ideal"
 
 
-class FatTree(Part):
-    """See `network.FatTree`. Nodes fill one leaf after the other; storage hangs on the core."""
+class FatTreeSpec(StrictModel):
+    """A `network.FatTree`. Nodes fill one leaf after the other; storage is attached to the core."""
 
     kind: Literal["fat-tree"]
     leaf_nodes: Annotated[int, Field(ge=1, le=2**20)] = 32
     oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
 
 
-class RoutedNetwork(Part):
-    """See `routed.Routed`.
+class RoutedSpec(StrictModel):
+    """A `routed.RoutedNetwork`.
 
     link_mb_s:     of a link between switches, each way.
     switch_nodes:  terminals of a switch; each holds a node, or a gateway.
@@ -168,8 +170,8 @@ class RoutedNetwork(Part):
         raise NotImplementedError
 
 
-class Dragonfly(RoutedNetwork):
-    """See `routed.Dragonfly`."""
+class DragonflySpec(RoutedSpec):
+    """A `routed.Dragonfly`."""
 
     kind: Literal["dragonfly"]
     group_switches: Annotated[int, Field(ge=1, le=1024)]
@@ -182,7 +184,7 @@ class Dragonfly(RoutedNetwork):
         return groups * self.group_switches * self.switch_nodes
 
     @model_validator(mode="after")
-    def _has_a_way_around(self) -> Dragonfly:
+    def _has_a_way_around(self) -> DragonflySpec:
         if self.group_switches * self.global_links < 2:
             raise ValueError(
                 "system.network.group_switches and global_links are 1: two groups leave no way "
@@ -191,8 +193,8 @@ class Dragonfly(RoutedNetwork):
         return self
 
 
-class Torus(RoutedNetwork):
-    """See `routed.Torus`."""
+class TorusSpec(RoutedSpec):
+    """A `routed.Torus`."""
 
     kind: Literal["torus"]
     dims: Annotated[
@@ -206,33 +208,38 @@ class Torus(RoutedNetwork):
         return math.prod(self.dims) * self.switch_nodes
 
 
-Network = Annotated[Ideal | FatTree | Dragonfly | Torus, Field(discriminator="kind")]
+Network = Annotated[
+    IdealSpec | FatTreeSpec | DragonflySpec | TorusSpec, Field(discriminator="kind")
+]
 
 
-class System(Part):
-    """The cluster, of nodes that are alike. tiers: the fastest first.
+class SystemSpec(StrictModel):
+    """The cluster, of equal nodes.
 
-    network_mb_s:  of each node's link to the others, each way.
-    network:       what lies between these links; see `contention`.
+    network_mb_s:  rate of each node's link to the others, each way.
+    network:       network between these links; see `contention`.
+    tiers:         tiers of each node, the fastest first.
     """
 
     network_mb_s: Amount
-    network: Network = Ideal()
-    storage: Storage
-    staging: Staging
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=8)]
+    network: Network = IdealSpec()
+    storage: StorageSpec
+    staging: StagingSpec
+    tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
-class Scenario(Part):
-    """What is simulated. policies: those that are asked for; all that can run with this sampling,
-    if left out."""
+class Scenario(StrictModel):
+    """A cluster, a data set and a training run to simulate.
+
+    policies:  policies to simulate; by default all that can run with this sampling.
+    """
 
     name: str
     about: str = ""
-    data: Data
-    training: Training
-    sampling: Sampling = Epochs()
-    system: System
+    data: DataSpec
+    training: TrainingSpec
+    sampling: Sampling = EpochSampling()
+    system: SystemSpec
     policies: Annotated[tuple[Policy, ...], Field(strict=False, min_length=1)] = POLICIES
 
     @model_validator(mode="before")
@@ -255,7 +262,7 @@ class Scenario(Part):
                 "holds no step; use a smaller batch"
             )
         network = self.system.network
-        if isinstance(network, RoutedNetwork) and network.terminals < nodes + network.gateways:
+        if isinstance(network, RoutedSpec) and network.terminals < nodes + network.gateways:
             raise ValueError(
                 f"system.network has {network.terminals} terminals, for {nodes} nodes and "
                 f"{network.gateways} gateways: use more switches, or more switch_nodes"
@@ -266,31 +273,33 @@ class Scenario(Part):
 
     @classmethod
     def of(cls, given: object, where: str) -> Scenario:
-        """The scenario of these values; `where` is what errors call it. Raises UsageError."""
+        """Make the scenario of these values; `where` is its name in errors. Raises UsageError."""
         try:
             return cls.model_validate(given)
         except pydantic.ValidationError as error:
-            raise UsageError("\n".join(told(where, each) for each in error.errors())) from None
+            raise UsageError(
+                "\n".join(explain_validation_error(where, each) for each in error.errors())
+            ) from None
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return self.data.samples // self.training.global_batch
 
     @property
     def batch(self) -> int:
-        """Samples of a step on one node."""
+        """Number of samples of a step on one node."""
         return self.training.global_batch // self.training.nodes
 
 
 def list_scenarios() -> list[str]:
-    """The scenarios that come with penstock, by name."""
+    """List the names of the scenarios that come with penstock."""
     folder = resources.files(__package__) / "scenarios"
     return sorted(path.name[: -len(".yaml")] for path in folder.iterdir() if path.is_file())
 
 
 def load_scenario(source: str | Path) -> Scenario:
-    """The scenario of this name (see `list_scenarios`), or in this file.
+    """Load the scenario of this name (see `list_scenarios`), or in this file.
 
     A system may be written out, or be the name of one that comes with penstock. Raises UsageError.
     """
@@ -303,15 +312,15 @@ def load_scenario(source: str | Path) -> Scenario:
         return parse_scenario(text, str(path))
     if str(source) not in list_scenarios():
         raise UsageError(
-            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or the path "
-            "of a .yaml file"
+            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or "
+            "the path of a .yaml file"
         )
-    return parse_scenario(_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
+    return parse_scenario(_read_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")
 
 
 def parse_scenario(text: str, where: str) -> Scenario:
-    """The scenario written in this YAML; `where` is what errors call it."""
-    given = _mapping(text, where)
+    """Parse the scenario written in this YAML; `where` is its name in errors."""
+    given = _parse_mapping(text, where)
     system = given.get("system")
     if isinstance(system, str):
         folder = resources.files(__package__) / "scenarios" / "systems"
@@ -320,17 +329,19 @@ def parse_scenario(text: str, where: str) -> Scenario:
             raise UsageError(
                 f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
             )
-        given["system"] = _mapping(_shipped("scenarios/systems", f"{system}.yaml"), system)
+        given["system"] = _parse_mapping(
+            _read_shipped("scenarios/systems", f"{system}.yaml"), system
+        )
     return Scenario.of(given, where)
 
 
-def _shipped(folder: str, file: str) -> str:
+def _read_shipped(folder: str, file: str) -> str:
     return (resources.files(__package__) / folder / file).read_text()
 
 
-def _mapping(text: str, where: str) -> dict[Any, Any]:
+def _parse_mapping(text: str, where: str) -> dict[Any, Any]:
     try:
-        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), set())
         given = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not YAML that a scenario can be: {error}") from None
@@ -342,8 +353,8 @@ def _mapping(text: str, where: str) -> dict[Any, Any]:
     return given
 
 
-def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """Refuses a key given twice, of which YAML would take the last."""
+def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    """Refuse a key given twice, of which YAML would take the last."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
@@ -354,14 +365,14 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value!r} is given twice: leave one", problem_mark=key.start_mark
                 )
-            _check_keys(value, seen)
+            _refuse_repeated_keys(value, seen)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _check_keys(value, seen)
+            _refuse_repeated_keys(value, seen)
 
 
-def told(where: str, error: Any, what: str = "a scenario") -> str:
-    """One of pydantic's errors, in our words; `what` the file is to be."""
+def explain_validation_error(where: str, error: Any, what: str = "a scenario") -> str:
+    """Explain one of pydantic's errors in plain words; `what` names the expected content."""
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)
     key = ".".join(

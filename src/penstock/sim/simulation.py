@@ -1,4 +1,4 @@
-"""One policy in one scenario, by either model."""
+"""Simulation of one policy in one scenario, by either model."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ..errors import UsageError
 from . import corrected, parity
 from .importance import Value, fedcase
 from .results import Result
-from .scenario import Importance, Scenario
+from .scenario import ImportanceSampling, Scenario
 
 Model = Literal["corrected", "parity"]
-"""Which simulator."""
+"""Model of the simulation."""
 
 
 def simulate(
     scenario: Scenario, policy: str, model: Model = "corrected", *, value: Value | None = None
 ) -> Result:
-    """One policy in one scenario. Raises UsageError, with the reason, where it cannot run.
+    """Simulate one policy in one scenario. Raises UsageError, with the reason, if it cannot run.
 
-    value: what samples are worth, where `sampling` draws them by it; by default FedCaSe's.
+    value: worth of samples, if `sampling` draws them by it; by default FedCaSe's.
     """
-    if value is not None and not isinstance(scenario.sampling, Importance):
+    if value is not None and not isinstance(scenario.sampling, ImportanceSampling):
         raise UsageError(
             f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
             "importance"

@@ -1,8 +1,8 @@
-"""Which cluster is the cheapest that is fast enough: a million sizes of a scenario. Pure.
+"""Sizing: the cheapest cluster that is fast enough, among a million sizes of a scenario. Pure.
 
-A grid of nodes, caches and storage bandwidths is worked out by `closed`: nothing is simulated,
-and all that is found says so. What the grid's axes mean is as in `sweep.varied`: the batch of a
-node stays, all tiers grow alike, and the storage's whole table is scaled.
+A grid of nodes, caches and storage bandwidths is computed by `closed`. Nothing is simulated, and
+all results say so. The grid's axes mean the same as in `sweep.varied`: the batch of a node stays,
+all tiers grow alike, and the storage's whole table is scaled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..extent import Int
 from . import closed, sweep
 from .arguments import Float
 from .corrected import stage_mb_s
-from .devices import rates_at
-from .scenario import Epochs, Ideal, Scenario
+from .devices import interpolate_rates
+from .scenario import EpochSampling, IdealSpec, Scenario
 from .workload import BYTES
 
 FORMS: Mapping[str, Callable[[closed.Settings], closed.Forecast]] = {
@@ -29,22 +29,30 @@ FORMS: Mapping[str, Callable[[closed.Settings], closed.Forecast]] = {
     "staging": closed.from_storage,
     "lower_bound": closed.least,
 }
-"""Policies of which there is a closed form, by the simulator's names."""
+"""Policies that have a closed form, by the simulator's names."""
 
 Progress = Callable[[int, int], object]
-"""Told how many settings are done, and of how many; each counts once for each policy."""
+"""Function called with the number of settings that are done, and of all settings.
+
+Each setting counts once for each policy."""
 
 
 class Range(NamedTuple):
-    """From the least to the most, both above 0."""
+    """A range of values from the least to the most, both above 0."""
 
     least: float
     most: float
 
 
 class Prices(NamedTuple):
-    """In any currency: of a node without cache, of a GB of cache on one node, and of a GB/s of
-    storage. Where two settings cost the same, fewer nodes, then smaller caches are taken."""
+    """Prices in any currency.
+
+    node:          of a node without cache.
+    cache_gb:      of a GB of cache on one node.
+    storage_gb_s:  of a GB/s of storage.
+
+    If two settings cost the same, fewer nodes, then smaller caches are taken.
+    """
 
     node: float = 1.0
     cache_gb: float = 0.0
@@ -55,13 +63,13 @@ _prices = Prices()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Grid:
-    """What is worked out: every combination; ascending each.
+class SizingGrid:
+    """Settings to be computed: every combination of three axes, each ascending.
 
     nodes:         int64.
     cache_mb:      of a node, all tiers together, float64; the first is 0, no cache.
-    storage_mb_s:  that storage gives to the *scenario's* nodes together, float64; with others, in
-                   the proportion of its table.
+    storage_mb_s:  total rate of storage for the *scenario's* number of nodes, float64; for other
+                   numbers it changes in the proportion of the scenario's table.
     """
 
     nodes: Int
@@ -70,11 +78,11 @@ class Grid:
 
     @property
     def settings(self) -> int:
-        """How many combinations."""
+        """Number of combinations."""
         return len(self.nodes) * len(self.cache_mb) * len(self.storage_mb_s)
 
 
-class Block(NamedTuple):
+class NodeSettings(NamedTuple):
     """The settings of one number of nodes; arrays are (caches, storages). forecasts: by policy."""
 
     nodes: int
@@ -98,14 +106,15 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sizing:
-    """What was found. epoch_s: that a later epoch may take.
+    """Cheapest settings of a grid.
 
-    choices:  by policy, None where no setting is fast enough.
+    epoch_s:  time that a later epoch may take.
+    choices:  by policy, None if no setting is fast enough.
     least:    by policy, the least cost with each number of nodes, infinite for none.
-    form:     how all this came about: not by a simulation.
+    form:     method by which all this was computed: not a simulation.
     """
 
-    grid: Grid
+    grid: SizingGrid
     epoch_s: float
     prices: Prices
     choices: Mapping[str, Choice | None]
@@ -120,14 +129,15 @@ def grid_of(
     nodes: Range | None = None,
     cache_mb: Range | None = None,
     storage_mb_s: Range | None = None,
-) -> Grid:
-    """About so many settings, at most, spread evenly over the logarithm of each range. Raises
-    UsageError for impossible ranges.
+) -> SizingGrid:
+    """Make a grid of at most about `settings` settings, spread evenly over logarithms of ranges.
+
+    Raises UsageError for impossible ranges.
 
     By default nodes and storage go from an eighth to eight times the scenario's own, and caches
     from an eighth of what the most nodes need to hold the data together to all data on each node.
     """
-    _in_closed_form(scenario)
+    _check_closed_form(scenario)
     if not 8 <= settings <= 10**9:
         raise UsageError(f"settings is {settings}: use 8 to 1000000000")
     most = scenario.data.samples // scenario.batch
@@ -143,50 +153,55 @@ def grid_of(
             f"nodes is {ways.least:g}:{ways.most:g}: use whole numbers up to {most}, as an epoch "
             f"must hold a step of {scenario.batch} samples a node"
         )
-    counts = np.unique(np.rint(_spread(ways, max(2, int(settings ** (1 / 3))))).astype(np.int64))
-    data_mb, own = sweep.data_mb(scenario), sweep.own(scenario, "bandwidth")
+    counts = np.unique(
+        np.rint(_space_logarithmically(ways, max(2, int(settings ** (1 / 3))))).astype(np.int64)
+    )
+    data_mb, own = sweep.data_mb(scenario), sweep.own_value(scenario, "bandwidth")
     rows = max(3, int((settings / len(counts)) ** 0.5))
-    return Grid(
+    return SizingGrid(
         counts,
-        np.append(0.0, _spread(cache_mb or Range(data_mb / 8 / ways.most, data_mb), rows - 1)),
-        _spread(storage_mb_s or Range(own / 8, own * 8), rows),
+        np.append(
+            0.0,
+            _space_logarithmically(cache_mb or Range(data_mb / 8 / ways.most, data_mb), rows - 1),
+        ),
+        _space_logarithmically(storage_mb_s or Range(own / 8, own * 8), rows),
     )
 
 
-def _spread(over: Range, count: int) -> Float:
-    found: Float = np.unique(np.geomspace(over.least, over.most, count))
-    return found
+def _space_logarithmically(over: Range, count: int) -> Float:
+    values: Float = np.unique(np.geomspace(over.least, over.most, count))
+    return values
 
 
 def sized(
     scenario: Scenario,
-    grid: Grid,
+    grid: SizingGrid,
     epoch_s: float,
     *,
     prices: Prices = _prices,
     policies: Sequence[str] = tuple(FORMS),
-    seen: Callable[[Block], object] | None = None,
+    seen: Callable[[NodeSettings], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
-    """The cheapest setting of the grid whose epochs, after the first, take at most `epoch_s`.
+    """Find the cheapest setting of the grid whose epochs, after the first, take `epoch_s` at most.
 
-    seen:  is handed each block of the grid, once.
+    seen:  function called once with the settings of each number of nodes.
     """
     if not 0 < epoch_s < np.inf:
         raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
-    if not all(0 <= each < np.inf for each in prices):
+    if not all(0 <= price < np.inf for price in prices):
         raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
     choices: dict[str, Choice | None] = dict.fromkeys(policies)
     least = {policy: np.full(len(grid.nodes), np.inf) for policy in policies}
     total = grid.settings * len(policies)
-    for row, block in enumerate(_blocks(scenario, grid, prices, policies)):
+    for row, block in enumerate(_iterate_nodes(scenario, grid, prices, policies)):
         for policy, forecast in block.forecasts.items():
             cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
             at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
             least[policy][row] = cost.flat[at]
             best = choices[policy]
             if cost.flat[at] < (np.inf if best is None else best.cost):
-                choices[policy] = _choice(policy, grid, block, at)
+                choices[policy] = _describe_choice(policy, grid, block, at)
         if seen is not None:
             seen(block)
         if progress is not None:
@@ -194,7 +209,7 @@ def sized(
     return Sizing(grid, epoch_s, prices, choices, least)
 
 
-def _choice(policy: str, grid: Grid, block: Block, at: int) -> Choice:
+def _describe_choice(policy: str, grid: SizingGrid, block: NodeSettings, at: int) -> Choice:
     forecast = block.forecasts[policy]
     cache, storage = divmod(at, len(grid.storage_mb_s))
     return Choice(
@@ -209,24 +224,24 @@ def _choice(policy: str, grid: Grid, block: Block, at: int) -> Choice:
     )
 
 
-def _blocks(
-    scenario: Scenario, grid: Grid, prices: Prices, policies: Sequence[str]
-) -> Iterator[Block]:
+def _iterate_nodes(
+    scenario: Scenario, grid: SizingGrid, prices: Prices, policies: Sequence[str]
+) -> Iterator[NodeSettings]:
     cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
     for nodes in grid.nodes.tolist():
         cost = nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
-        settings = settings_of(scenario, nodes, cache_mb, storage_mb_s)
-        yield Block(
+        settings = make_settings(scenario, nodes, cache_mb, storage_mb_s)
+        yield NodeSettings(
             nodes,
             cost + prices.storage_gb_s * storage_mb_s / 1e3,
             {policy: FORMS[policy](settings) for policy in policies},
         )
 
 
-def settings_of(
+def make_settings(
     scenario: Scenario, nodes: int, cache_mb: Float, storage_mb_s: Float
 ) -> closed.Settings:
-    """The scenario with other sizes, in the words of `closed`; see `Grid` for the units."""
+    """Make the settings of `closed` for other sizes of a scenario; units as in `SizingGrid`."""
     training, system = scenario.training, scenario.system
     samples = scenario.steps * training.global_batch
     mean_mb = sweep.data_mb(scenario) / scenario.data.samples
@@ -237,17 +252,17 @@ def settings_of(
     # Tiers give at once what they hold, in proportion to their room.
     one = sweep.cached_mb(scenario)
     tiers = [
-        float(rates_at(tier.read_mb_s, tier.threads)) * one / tier.capacity_mb
+        float(interpolate_rates(tier.read_mb_s, tier.threads)) * one / tier.capacity_mb
         for tier in system.tiers
     ]
     table = system.storage.read_mb_s
-    scale = float(rates_at(table, nodes) / rates_at(table, training.nodes))
+    scale = float(interpolate_rates(table, nodes) / interpolate_rates(table, training.nodes))
     return closed.Settings(
         nodes=nodes,
         samples=samples,
         sample_bytes=mean_mb * BYTES,
         cache_bytes=cache_mb * BYTES,
-        seats=scenario.batch,
+        capacity=scenario.batch,
         epochs=training.epochs,
         compute_samples_per_s=1 / each_s,
         storage_bytes_per_s=storage_mb_s * scale * BYTES,
@@ -257,14 +272,14 @@ def settings_of(
     )
 
 
-def _in_closed_form(scenario: Scenario) -> None:
-    """UsageError for what the closed forms know nothing of."""
+def _check_closed_form(scenario: Scenario) -> None:
+    """Raise UsageError if the scenario has parts that the closed forms do not model."""
     unknown = {
-        "sampling": not isinstance(scenario.sampling, Epochs),
-        "system.network": not isinstance(scenario.system.network, Ideal),
+        "sampling": not isinstance(scenario.sampling, EpochSampling),
+        "system.network": not isinstance(scenario.system.network, IdealSpec),
     }
     if any(unknown.values()):
         raise UsageError(
             f"{scenario.name} has {', '.join(key for key, has in unknown.items() if has)}, which "
-            "the closed forms know nothing of: leave it out, or simulate"
+            "the closed forms do not model: leave it out, or simulate"
         )

@@ -1,4 +1,4 @@
-"""Many simulations: all policies of a scenario, and of scenarios that differ from it in one key."""
+"""Sweeps: simulations of all policies of a scenario, and of variants that differ in one key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pydantic
 
 from ..errors import UsageError, WorkerError
 from . import corrected, parity
-from .devices import rates_at
+from .devices import interpolate_rates
 from .results import Result
 from .scenario import Policy, Scenario
 
 Key = Literal["nodes", "cache", "bandwidth"]
-"""What is varied; see `varied`."""
+"""Name of the quantity that is varied; see `varied`."""
 
 KEYS: tuple[Key, ...] = get_args(Key)
 
@@ -28,11 +28,11 @@ _cache_shares = (0.125, 0.25, 0.5, 1.0, 2.0)
 _factors = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 Progress = Callable[[int, int], object]
-"""Told how many simulations are done, and of how many."""
+"""Function called with the number of simulations that are done, and of all simulations."""
 
 
-class Run(NamedTuple):
-    """One simulation."""
+class SimulationRun(NamedTuple):
+    """Arguments of one simulation."""
 
     scenario: Scenario
     policy: Policy
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A policy that cannot run in a scenario, and why."""
+    """A policy that cannot run in a scenario, and the reason."""
 
     scenario: str
     policy: str
@@ -54,9 +54,9 @@ Outcome = Result | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """How long each policy takes as one key varies.
+    """Times of each policy as one key varies.
 
-    key:       what is varied; the unit of its values is in `varied`.
+    key:       the varied quantity; the unit of its values is in `varied`.
     model:     of all simulations.
     values:    ascending.
     own:       the scenario's own value, one of them.
@@ -70,37 +70,39 @@ class Sweep:
     outcomes: tuple[tuple[Outcome, ...], ...]
 
 
-def outcome(run: Run) -> Outcome:
-    """The result, or why there is none."""
+def run_simulation(run: SimulationRun) -> Outcome:
+    """Simulate; return the result, or the reason why there is none."""
     simulate = parity.simulate if run.model == "parity" else corrected.simulate
     try:
         return simulate(run.scenario, run.policy)
     except UsageError as error:
         reason = str(error)
     except MemoryError:
-        reason = "this machine has not the memory for it: use fewer samples, nodes or epochs"
+        reason = "this machine has too little memory for it: use fewer samples, nodes or epochs"
     return Refusal(run.scenario.name, run.policy, run.model, reason)
 
 
 def outcomes(
-    runs: Sequence[Run], *, processes: int = 1, progress: Progress | None = None
+    runs: Sequence[SimulationRun], *, processes: int = 1, progress: Progress | None = None
 ) -> list[Outcome]:
-    """One outcome for each run, in their order; the number of processes changes only the time.
+    """Simulate each run; return the outcomes in their order.
 
-    processes: with more than one, the calling script must be importable (`if __name__ ==
-    "__main__"`), as for all of Python's multiprocessing. Raises WorkerError where one is killed.
+    processes: changes only the time. With more than one, the calling script must be importable
+    (`if __name__ == "__main__"`), as for all of Python's multiprocessing.
+
+    Raises WorkerError if a process is killed.
     """
-    found: dict[int, Outcome] = {}
-    for number, each in _finished(runs, min(processes, len(runs))):
-        found[number] = each
+    by_number: dict[int, Outcome] = {}
+    for number, outcome in _simulate_runs(runs, min(processes, len(runs))):
+        by_number[number] = outcome
         if progress is not None:
-            progress(len(found), len(runs))
-    return [found[number] for number in range(len(runs))]
+            progress(len(by_number), len(runs))
+    return [by_number[number] for number in range(len(runs))]
 
 
-def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcome]]:
+def _simulate_runs(runs: Sequence[SimulationRun], processes: int) -> Iterator[tuple[int, Outcome]]:
     if processes <= 1:
-        yield from ((number, outcome(run)) for number, run in enumerate(runs))
+        yield from ((number, run_simulation(run)) for number, run in enumerate(runs))
         return
     pool = ProcessPoolExecutor(
         processes, multiprocessing.get_context("spawn"), initializer=_end_quietly
@@ -109,14 +111,14 @@ def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcom
         # Processes start with it blocked, and have nothing to say about it while they import.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            numbers = {pool.submit(outcome, run): number for number, run in enumerate(runs)}
+            numbers = {pool.submit(run_simulation, run): number for number, run in enumerate(runs)}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(numbers):
             yield numbers[future], future.result()
     except BrokenExecutor:
         raise WorkerError(
-            "a process that simulates was killed, perhaps for want of memory: use fewer processes "
+            "a process that simulates was killed, perhaps out of memory: use fewer processes "
             "or smaller scenarios"
         ) from None
     finally:
@@ -124,7 +126,7 @@ def _finished(runs: Sequence[Run], processes: int) -> Iterator[tuple[int, Outcom
 
 
 def _end_quietly() -> None:
-    """Ctrl-C ends a process that simulates, without a word."""
+    """Let Ctrl-C end a process that simulates without a message."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
@@ -145,51 +147,55 @@ def sweeps(
     processes, progress: see `outcomes`.
     """
     chosen = tuple(policies or scenario.policies)
-    axes = {key: sorted({*each, own(scenario, key)}) for key, each in values.items()}
+    axes = {key: sorted({*points, own_value(scenario, key)}) for key, points in values.items()}
     runs = [
-        Run(other, policy, model)
+        SimulationRun(other, policy, model)
         for key, axis in axes.items()
         for other in [varied(scenario, key, value) for value in axis]
         for policy in chosen
     ]
-    found = iter(outcomes(runs, processes=processes, progress=progress))
+    simulated = iter(outcomes(runs, processes=processes, progress=progress))
     return [
         Sweep(
             key,
             model,
             tuple(axis),
-            own(scenario, key),
-            tuple(tuple(islice(found, len(chosen))) for _ in axis),
+            own_value(scenario, key),
+            tuple(tuple(islice(simulated, len(chosen))) for _ in axis),
         )
         for key, axis in axes.items()
     ]
 
 
-def own(scenario: Scenario, key: Key) -> float:
-    """The scenario's own value of a key, in the units of `varied`."""
+def own_value(scenario: Scenario, key: Key) -> float:
+    """Return the scenario's own value of a key, in the units of `varied`."""
     match key:
         case "nodes":
             return float(scenario.training.nodes)
         case "cache":
             return cached_mb(scenario) * scenario.training.nodes / data_mb(scenario)
         case "bandwidth":
-            return float(rates_at(scenario.system.storage.read_mb_s, scenario.training.nodes))
+            return float(
+                interpolate_rates(scenario.system.storage.read_mb_s, scenario.training.nodes)
+            )
     raise UsageError(f"sweep is {key!r}: use one of {', '.join(KEYS)}")
 
 
 def points(scenario: Scenario, key: Key) -> list[float]:
-    """A handful of values of a key, ascending, all of which the scenario may have; its own and such
-    as are near it are left out."""
-    here = own(scenario, key)
+    """Choose a few values of a key, ascending, all of which the scenario may have.
+
+    Its own value and values near it are left out.
+    """
+    here = own_value(scenario, key)
     around = _cache_shares if key == "cache" else [here * factor for factor in _factors]
     return [
         value
         for value in around
-        if not 0.8 < value / here < 1.25 and _may_have(scenario, key, value)
+        if not 0.8 < value / here < 1.25 and _can_have(scenario, key, value)
     ]
 
 
-def _may_have(scenario: Scenario, key: Key, value: float) -> bool:
+def _can_have(scenario: Scenario, key: Key, value: float) -> bool:
     try:
         varied(scenario, key, value)
     except UsageError:
@@ -198,17 +204,17 @@ def _may_have(scenario: Scenario, key: Key, value: float) -> bool:
 
 
 def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
-    """The scenario with another value of one key. Raises UsageError where it cannot have it.
+    """Return the scenario with another value of one key. Raises UsageError if it cannot have it.
 
-    nodes:      how many; the batch of a node stays, so the global batch grows with them.
+    nodes:      their number; the batch of a node stays, so the global batch grows with them.
     cache:      all tiers of all nodes together, in sizes of the data; staging memory stays, and the
                 tiers keep their proportions.
-    bandwidth:  what shared storage gives to the scenario's nodes together, MB/s; its whole table
-                is scaled, and a node's own link to it stays.
+    bandwidth:  total rate of shared storage for the scenario's nodes, MB/s; its whole table is
+                scaled, and a node's own link to it stays.
     """
     if not (0 < value < float("inf")):
         raise UsageError(f"{key} is {value!r}: use a finite number above 0")
-    factor = value / own(scenario, key)
+    factor = value / own_value(scenario, key)
     given: dict[str, Any] = scenario.model_dump()
     training: dict[str, Any] = given["training"]
     system: dict[str, Any] = given["system"]
@@ -230,8 +236,8 @@ def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
         raise UsageError(f"{key} is {value!r}: {error.errors()[0]['msg']}") from None
 
 
-def accesses(runs: Sequence[Run]) -> int:
-    """How many accesses to samples the runs go through: what their time is proportional to."""
+def accesses(runs: Sequence[SimulationRun]) -> int:
+    """Number of accesses to samples in all runs, to which their time is proportional."""
     return sum(
         run.scenario.steps * run.scenario.training.global_batch * run.scenario.training.epochs
         for run in runs
@@ -239,7 +245,7 @@ def accesses(runs: Sequence[Run]) -> int:
 
 
 def data_mb(scenario: Scenario) -> float:
-    """The expected size of all data: normal sizes, of which negative ones are drawn again."""
+    """Expected size of all data, MB: normal sizes, of which negative ones are drawn again."""
     data = scenario.data
     if data.mean_mb > 9 * data.sigma_mb:  # none is negative
         return data.samples * data.mean_mb
@@ -249,5 +255,5 @@ def data_mb(scenario: Scenario) -> float:
 
 
 def cached_mb(scenario: Scenario) -> float:
-    """What the tiers of one node hold together."""
+    """Total capacity of the tiers of one node, MB."""
     return sum(tier.capacity_mb for tier in scenario.system.tiers)

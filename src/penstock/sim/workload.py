@@ -1,4 +1,4 @@
-"""What a run reads: the sizes of samples, and which samples each step has. Pure.
+"""The workload of a run: the sizes of samples, and the samples of each step. Pure.
 
 The order is the library's own (`Order`), the same for every policy.
 """
@@ -19,14 +19,17 @@ Ints = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.int32]
 
 BYTES = 1_000_000
-"""Of a MB."""
+"""Bytes of a MB."""
 
 _window_samples = 1 << 20  # gone through at a time: enough for numpy, little for memory
 
 
 class Window(NamedTuple):
-    """Some steps of one epoch. step: the first, counted over all epochs; samples: int64 (steps,
-    global batch)."""
+    """Some steps of one epoch.
+
+    step:     the first step, counted over all epochs.
+    samples:  int64 (steps, global batch).
+    """
 
     epoch: int
     step: int
@@ -34,7 +37,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workload:
+class SimulatedWorkload:
     """The samples of a scenario: sizes in bytes, int64 (samples,), and their order."""
 
     scenario: Scenario
@@ -49,18 +52,18 @@ class Workload:
         object.__setattr__(self, "sizes", np.maximum(1, np.rint(sizes * BYTES)).astype(np.int64))
 
     def random(self, *key: int) -> np.random.Generator:
-        """A generator of its own for each key."""
+        """Make a generator; each key has its own stream."""
         seed = np.random.SeedSequence([self.scenario.training.seed, *key])
         return np.random.Generator(np.random.Philox(seed))
 
     @property
     def steps(self) -> int:
-        """Steps of all epochs."""
+        """Number of steps of all epochs."""
         return self.scenario.steps * self.scenario.training.epochs
 
     @property
     def strided(self) -> Nodes:
-        """Who processes each sample of a global batch, as a distributed sampler deals."""
+        """Node that processes each sample of a global batch, as a distributed sampler deals."""
         training = self.scenario.training
         return np.arange(training.global_batch, dtype=np.int32) % np.int32(training.nodes)
 
@@ -68,7 +71,7 @@ class Workload:
         return Order(self.scenario.data.samples, self.scenario.training.seed, epoch)
 
     def windows(self) -> Iterator[Window]:
-        """All steps of the run, some at a time."""
+        """Yield all steps of the run, some at a time."""
         batch = self.scenario.training.global_batch
         at_once = max(1, _window_samples // batch)
         for epoch in range(self.scenario.training.epochs):

@@ -1,4 +1,4 @@
-"""Accesses to what few may use at a time: colours, rotation, two tasks, and longer jobs."""
+"""Accesses to what few may use at a time: colours, two tasks, and longer jobs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.schedules import walk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.plan import rotation
 from penstock.sharing.schedule import (
     SHARED,
     list_schedule,
@@ -75,15 +73,6 @@ def test_many_accesses_are_planned() -> None:
     assert np.bincount(slots * 64 + readers).max() == 1
     assert np.bincount(slots * 40 + targets).max() <= 4
     assert slots.max() + 1 == max(np.bincount(readers).max(), -(-np.bincount(targets).max() // 4))
-
-
-def test_rotated_readers_do_not_wait() -> None:
-    """All that walk all targets in the fewest slots, and in a row where nobody is rotated."""
-    for readers, targets in itertools.product(range(1, 25), repeat=2):
-        begins = rotation(readers, targets).tolist()
-        assert all(0 <= begin < targets for begin in begins)
-        assert walk(begins, targets) == max(readers, targets)
-        assert walk([0] * readers, targets) == readers + targets - 1
 
 
 # -- two tasks -------------------------------------------------------------------------------------
@@ -228,8 +217,6 @@ def test_heuristic_is_near_the_bound(shape: tuple[int, int, int]) -> None:
         (lambda: stagger([0], [0], target_capacity=0), "target_capacity is 0"),
         (lambda: stagger([0], [1], target_capacity=[1]), "target_capacity has 1 values"),
         (lambda: stagger([0], [0], reader_capacity=1.5), "reader_capacity is 1.5"),
-        (lambda: rotation(0, 3), "readers is 0"),
-        (lambda: rotation(3, True), "targets is True"),
         (lambda: two_tasks([0], []), "first has 1 values where second has 0"),
         (lambda: two_tasks([0], [-2]), "second has -2..-2"),
         (lambda: two_tasks([0], [1], [1]), "capacity has 1 values"),
