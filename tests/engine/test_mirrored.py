@@ -41,7 +41,7 @@ def places(tmp_path: Path) -> list[Path]:
 def batches(dataset: penstock.Dataset) -> tuple[list[list[bytes]], dict[str, int]]:
     """The samples of an epoch, and what was counted."""
     with penstock.Loader(dataset, batch_size=7, seed=5) as loader:
-        found = [[bytes(each) for each in batch.data] for batch in loader]
+        found = [[bytes(each) for each in batch["data"]] for batch in loader]
         return found, loader.stats()
 
 

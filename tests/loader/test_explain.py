@@ -340,7 +340,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             found.inner = inner
             return found
 
-        monkeypatch.setattr(loaders, "engine_for", engine_for)
+        monkeypatch.setattr(loaders, "open_engine", engine_for)
 
     return slow
 

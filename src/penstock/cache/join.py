@@ -73,7 +73,7 @@ class Cache:
                 as a disk of the job has them from a run before; else single samples where these are
                 files of their own or have 1 MiB, and else the smallest cache blocks that a few timed reads
                 of rank 0 (0.2 s) show to be read about as fast as large ones: see
-                `loader.stats()["cache block"]`. Give it where each rank is to have the same samples in each
+                `loader.stats()["cache_block"]`. Give it where each rank is to have the same samples in each
                 run, with assignment="local".
     replicas:   whether what the memory of this host has left, beyond its share of the data, holds
                 copies of what its ranks use next of the other hosts' shares: for assignment

@@ -10,7 +10,7 @@ from .dataset import Dataset, locate_data, open, sidecar_paths
 from .decode import Decode
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
-from .metrics import serve_if_configured
+from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
 from .sampler import StepSampler
 from .worker_epoch import WorkerEpoch
@@ -25,6 +25,7 @@ __all__ = [
     "Dataset",
     "Decode",
     "EpochTasks",
+    "Endpoint",
     "Explanation",
     "InlineWorkers",
     "Loader",
@@ -47,6 +48,8 @@ __all__ = [
     "mix",
     "open",
     "record_choice",
+    "serve",
     "serve_if_configured",
     "sidecar_paths",
+    "trace",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from ..budget import Budget
 from ..engine import Buffer, Failure, ReadMethod, changed_error
 from ..engine import storage_error as failure_at
 from ..errors import FormatError, PenstockError
-from ..extent import Int
 from ..index import Chunked, Field, Index, codecs
 from ..plan import FieldRows, Group, Ids, StepPlan
 from .decode import Samples
@@ -23,26 +22,41 @@ from .decode import Samples
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Byte strings of different lengths, one after the other.
+    """Rows of different lengths, one after the other in one buffer.
 
-    values:   all bytes, as uint8; or all elements, where the field has another dtype.
-    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
+    values:   all bytes, as uint8; or all elements, if the field has another dtype.
+    offsets:  int64 (n+1,), row i is values[offsets[i]:offsets[i+1]].
+
+    Both are numpy arrays in batches of `penstock.Loader`, and tensors in batches of the loaders in
+    `penstock.torch`. `len()` is the number of rows; indexing and iterating give rows as views.
+    `torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)` makes a nested tensor
+    without a copy.
     """
 
-    values: npt.NDArray[Any]
-    offsets: Int
+    values: Any
+    offsets: Any
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> npt.NDArray[Any]:
+    def __getitem__(self, i: int) -> Any:
         if not -len(self) <= i < len(self):
             raise IndexError(f"row {i} of {len(self)}")
         i %= len(self)
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
+
+    def to(self, *arguments: Any, **options: Any) -> Ragged:
+        """Convert or move both tensors, as `torch.Tensor.to` does with one; for tensors only.
+
+        Trainers move a batch to a device by calling `to` on its leaves.
+        """
+        values = self.values.to(*arguments, **options)
+        return Ragged(
+            values, self.offsets.to(values.device, non_blocking=options.get("non_blocking", False))
+        )
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, {self.values.nbytes:,} bytes)"
@@ -51,16 +65,18 @@ class Ragged:
 class Batch:
     """One rank's part of one step, undecoded.
 
-    ids:    uint64 (B,), sample numbers.
-    epoch, step: where in the run.
-    valid:  bool (B,), False where a row repeats a sample to fill a padded step (`pad=True`).
+    ids:      uint64 (B,), sample numbers.
+    epoch, step: position in the run.
+    valid:    bool (B,), False in rows that repeat a sample to fill a padded step (`pad=True`).
+    repeats:  number of such rows; they are the last ones.
 
-    `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the field's dtype where
-    the format has one, if all samples have one length, else `Ragged`; `batch["label"]` is int64
-    (B,) where labels are known. The memory is the batch's own until the last view of it is gone.
+    `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the field's dtype if the
+    format has one; `Ragged` if the samples differ in length. `batch["label"]` is int64 (B,) if
+    labels are known. Iterating gives the names of the fields; `len()` is the number of samples.
+    The memory belongs to the batch until the last view of it is gone.
     """
 
-    __slots__ = ("epoch", "fields", "ids", "repeats", "step")
+    __slots__ = ("_fields", "epoch", "ids", "repeats", "step")
 
     def __init__(
         self, ids: Ids, step: int, epoch: int, fields: dict[str, Any], repeats: int = 0
@@ -68,7 +84,7 @@ class Batch:
         self.ids = ids
         self.step = step
         self.epoch = epoch
-        self.fields = fields
+        self._fields = fields
         self.repeats = repeats
 
     @property
@@ -80,34 +96,30 @@ class Batch:
 
     def __getitem__(self, field: str) -> Any:
         try:
-            return self.fields[field]
+            return self._fields[field]
         except KeyError:
-            raise KeyError(f"{field!r}: the fields are {', '.join(self.fields)}") from None
+            raise KeyError(f"{field!r}: the fields are {', '.join(self._fields)}") from None
 
     def __contains__(self, field: object) -> bool:
-        return field in self.fields
+        return field in self._fields
 
     def keys(self) -> KeysView[str]:
-        """The names of the fields."""
-        return self.fields.keys()
+        """Names of the fields."""
+        return self._fields.keys()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.fields)
+        return iter(self._fields)
 
-    def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are no slot: batch.data is batch["data"].
-        try:
-            return object.__getattribute__(self, "fields")[name]
-        except KeyError:
-            raise AttributeError(
-                f"a batch has ids, step, epoch, valid and the fields {', '.join(self.fields)}; "
-                f"not {name!r}"
-            ) from None
+    def __getattr__(self, name: str) -> NoReturn:
+        # Python calls this only for names that are neither a slot nor a method.
+        names = ", ".join(object.__getattribute__(self, "_fields"))
+        raise AttributeError(
+            f"a batch has no attribute {name!r}: it has ids, step, epoch, valid and repeats, and "
+            f'batch["name"] gives one of its fields: {names}'
+        )
 
     def __repr__(self) -> str:
-        return (
-            f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self.fields)})"
-        )
+        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self._fields)})"
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:

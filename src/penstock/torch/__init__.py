@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from . import gpu
 from .loader import DataLoader, DeviceLoader
-from .tensors import Ragged
 
-__all__ = ["DataLoader", "DeviceLoader", "Ragged", "gpu"]
+__all__ = ["DataLoader", "DeviceLoader", "gpu"]

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from ..errors import CollateError, LimitError, UsageError
+from ..loader import Ragged
 from ..order import Order
 from ..plan import Ids
 from . import gpu
-from .tensors import Ragged
 
 
 class DeviceRequest:

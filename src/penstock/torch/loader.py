@@ -62,9 +62,9 @@ from ..plan import Assignment, Locality
 from ..sharing import LeasedBudget
 from ..topology import Place, detect
 from .device_dataset import DeviceDataset, DeviceRequest, spaced
-from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
+from .tensors import Tensors, as_tensors, can_pin, pin, reduced
 
-__all__ = ["DataLoader", "DeviceLoader", "Ragged"]
+__all__ = ["DataLoader", "DeviceLoader"]
 
 _frozen = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 

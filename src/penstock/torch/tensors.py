@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import torch
 
-from ..loader import Batch
-from ..loader import Ragged as RaggedArrays
-
-
-class Ragged(NamedTuple):
-    """Byte strings of different lengths, one after the other.
-
-    values:   uint8, all bytes.
-    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
-
-    `torch.nested.nested_tensor_from_jagged(*ragged)` makes a nested tensor of it, without a copy.
-    """
-
-    values: torch.Tensor
-    offsets: torch.Tensor
+from ..loader import Batch, Ragged
 
 
 class Tensors:
@@ -67,7 +53,7 @@ def as_tensors(batch: Any) -> Any:
     """A batch without decode, or one raw sample, with tensors for its fields."""
     if not isinstance(batch, Batch):
         return {name: _field(part) for name, part in batch.items()}
-    fields = {name: _field(part) for name, part in batch.fields.items()}
+    fields = {name: _field(batch[name]) for name in batch}
     ids = torch.from_numpy(batch.ids.astype(np.int64))
     return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
 
@@ -77,7 +63,7 @@ def _field(part: Any) -> Any:
         part = np.frombuffer(part, np.uint8)
     if isinstance(part, np.ndarray):
         return as_tensor(part)
-    if isinstance(part, RaggedArrays):
+    if isinstance(part, Ragged):
         return Ragged(as_tensor(part.values), as_tensor(part.offsets))
     return part
 
@@ -100,6 +86,8 @@ def pin(data: Any) -> Any:
     """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
     if isinstance(data, torch.Tensor):
         return data.pin_memory()
+    if isinstance(data, Ragged):
+        return Ragged(pin(data.values), pin(data.offsets))
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, str | bytes):
