@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 import penstock.torch.loader
-from penstock.loader.cpu_throttle import Pacing
-from penstock.loader.workers import Timed
+from penstock.loader.cpu_throttle import CpuThrottle
+from penstock.loader.workers import TimedFetch
 from tests.contention import contended
 
 CREDIT_S = 0.05
@@ -30,7 +30,7 @@ def burn(cpu_s: float) -> None:
 @pytest.mark.parametrize("rate", [0.2, 0.7])
 def test_threads_stay_within_the_rate(rate: float) -> None:
     """All threads together get what the rate allows, and what is allowed to come late."""
-    pacing = Pacing(rate)
+    pacing = CpuThrottle(rate)
     began = threading.Barrier(3)
     used: list[float] = []
 
@@ -55,7 +55,7 @@ def test_threads_stay_within_the_rate(rate: float) -> None:
     assert sum(used) <= rate * (elapsed_s + CREDIT_S) + 4 * 0.006 + 0.01
 
 
-def waiting(pacing: Pacing) -> threading.Thread:
+def waiting(pacing: CpuThrottle) -> threading.Thread:
     """A thread that owes for ever."""
     owes = threading.Event()
 
@@ -74,7 +74,7 @@ def waiting(pacing: Pacing) -> threading.Thread:
 @pytest.mark.parametrize("change", ["unlimited", "raised", "closed"])
 def test_who_waits_goes_on(change: str) -> None:
     """A thread that would have to wait for hours goes on with more, without a limit, at the end."""
-    pacing = Pacing(1e-6)
+    pacing = CpuThrottle(1e-6)
     thread = waiting(pacing)
     if change == "closed":
         pacing.close()
@@ -86,7 +86,7 @@ def test_who_waits_goes_on(change: str) -> None:
 
 def test_what_was_used_without_a_limit_is_not_charged() -> None:
     """A limit begins when it is set, for threads that have worked for long too."""
-    pacing = Pacing(0.5)
+    pacing = CpuThrottle(0.5)
     pacing.turn()
     pacing.adopt(None)
     burn(0.05)
@@ -98,7 +98,7 @@ def test_what_was_used_without_a_limit_is_not_charged() -> None:
 @pytest.mark.parametrize("change", ["unlimited", "raised", "closed"])
 def test_no_more_threads_than_cores(change: str) -> None:
     """A thread that a rate cannot keep busy has nothing to begin, until it is raised."""
-    pacing = Pacing(0.7)
+    pacing = CpuThrottle(0.7)
     pacing.wanted(0)
     thread = threading.Thread(target=pacing.wanted, args=(1,), daemon=True)
     thread.start()
@@ -161,7 +161,7 @@ def burn_until_late(late_s: float) -> None:
 
 def test_what_others_take_is_not_charged() -> None:
     """A fetch that waits for a processor has used only what it ran."""
-    timed = Timed(burn_until_late)
+    timed = TimedFetch(burn_until_late)
     before_s = used_s()
     with contended(2):
         timed(0.3)

@@ -67,7 +67,7 @@ class AutoShuffle:
     def choose(self, place: Place, steps: Steps) -> Ordering:
         """The order that suits the storage; told to all ranks, and logged by rank 0."""
         key = f"penstock/shuffle/{self._dataset.fingerprint}"
-        said = agreed(place, key, lambda: self._decided(place, steps), sys.modules)
+        said = agree_on_choice(place, key, lambda: self._decided(place, steps), sys.modules)
         self.record = json.loads(said)
         shuffle, block, group = (self.record[name] for name in ("shuffle", "block", "group"))
         if place.rank == 0:
@@ -155,7 +155,9 @@ def choose_shuffle(
     return chosen, probed
 
 
-def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]) -> str:
+def agree_on_choice(
+    place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]
+) -> str:
     """What rank 0 decides, on every rank. Only asks, never makes ranks wait for each other beyond
     the time-out of the process group's store.
 

@@ -139,15 +139,15 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
     return min(given, enough), limits.readahead_cached_steps_max
 
 
-def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     """The arrays of a batch: views of the step's buffer, or what is decoded from it."""
     fields: dict[str, Any] = {}
     for number, layout in enumerate(planned.layouts):
         part = index.fields[number]
         fields[part.name] = (
-            _field_of(part, layout, buffer)
+            _view_field(part, layout, buffer)
             if layout.bands is None
-            else _decoded(index, number, planned, layout, buffer)
+            else _decompress_field(index, number, planned, layout, buffer)
         )
     if planned.labels is not None:
         fields["label"] = planned.labels
@@ -155,7 +155,7 @@ def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]
     return fields
 
 
-def _field_of(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+def _view_field(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
     rows = layout.rows
     if layout.bounds is None:
         flat = buffer[layout.base : layout.base + rows * layout.row_bytes].view(part.dtype)
@@ -169,7 +169,7 @@ def _field_of(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any
     return Ragged(flat.view(part.dtype), layout.bounds // itemsize)
 
 
-def _decoded(
+def _decompress_field(
     index: Index, number: int, planned: StepPlan, layout: FieldRows, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
     """A field whose rows in the buffer are bands."""
@@ -220,10 +220,10 @@ def _decoded(
         ) from None
 
 
-def samples_of(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
+def open_samples(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
     """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
     arrays."""
-    fields = fields_of(index, planned, buffer)
+    fields = build_fields(index, planned, buffer)
     for name in ("label", *planned.marks):
         fields.pop(name, None)
     keys = index.keys(planned.ids)
@@ -248,7 +248,7 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> S
     return sample
 
 
-def fault_of(
+def describe_failure(
     index: Index, planned: StepPlan, group: Group, failure: Failure
 ) -> tuple[int, PenstockError]:
     """Which step misses bytes, and the error that says whose and why."""

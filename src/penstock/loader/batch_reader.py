@@ -14,7 +14,7 @@ from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
 from ..order import Marks
 from ..plan import Ids, plan_samples
-from .batch import Batch, choose_gap, fault_of, fields_of, samples_of
+from .batch import Batch, build_fields, choose_gap, describe_failure, open_samples
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeJob
@@ -69,12 +69,12 @@ class BatchReader:
             reports = dict(engine.poll(_poll_ns))
             failures = reports.get(ticket)
         if failures:
-            raise fault_of(index, planned, group, failures[0])[1]
+            raise describe_failure(index, planned, group, failures[0])[1]
         if self._decode is None:
-            return Batch(planned.ids, step, epoch, fields_of(index, planned, buffer), repeats)
+            return Batch(planned.ids, step, epoch, build_fields(index, planned, buffer), repeats)
         job = DecodeJob(
             len(ids),
-            lambda: samples_of(index, planned, buffer, epoch),
+            lambda: open_samples(index, planned, buffer, epoch),
             self._decode,
             self._collate,
             self._arena.take,

@@ -78,27 +78,29 @@ class Collation:
             memory = take(rows * array.nbytes)
             stack = memory.view(array.dtype).reshape((rows, *array.shape))
             # A function, not a method of ours: a cycle would keep the memory from being recycled.
-            return _Stack(stack, value, where, partial(_array_of, self._leaves), self._leaves)
+            return _StackColumn(
+                stack, value, where, partial(_convert_leaf, self._leaves), self._leaves
+            )
         if isinstance(value, (bool, int, float, complex)):
-            return _Numbers(type(value), rows, where, self._leaves)
+            return _NumberColumn(type(value), rows, where, self._leaves)
         if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
-            return _Objects(rows)
+            return _ObjectColumn(rows)
         if isinstance(value, Mapping):
             columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
-            return _Mapping(type(value), columns, where)
+            return _MappingColumn(type(value), columns, where)
         if isinstance(value, Sequence):
             parts = [self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)]
-            return _Sequence(type(value), parts, where)
+            return _SequenceColumn(type(value), parts, where)
         raise CollateError(
             f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
             "numbers, strings, or dicts, tuples and lists of them, or give a collate function"
         )
 
     def _array(self, value: Any) -> npt.NDArray[Any] | None:
-        return _array_of(self._leaves, value)
+        return _convert_leaf(self._leaves, value)
 
 
-def _array_of(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
+def _convert_leaf(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
     """The leaf as an array, or None where it is none."""
     array = value if isinstance(value, np.ndarray) else None
     if array is None and isinstance(value, np.generic):
@@ -110,7 +112,7 @@ def _array_of(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
     return array
 
 
-class _Stack:
+class _StackColumn:
     def __init__(
         self,
         rows: npt.NDArray[Any],
@@ -140,7 +142,7 @@ class _Stack:
         return self._leaves.as_leaf(self._rows, self._first)
 
 
-class _Numbers:
+class _NumberColumn:
     def __init__(self, kind: type, rows: int, where: str, leaves: Leaves) -> None:
         self._leaves = leaves
         self._kind = kind
@@ -160,7 +162,7 @@ class _Numbers:
         return self._leaves.as_leaf(self._rows, None)
 
 
-class _Objects:
+class _ObjectColumn:
     def __init__(self, rows: int) -> None:
         self._rows: list[Any] = [None] * rows
 
@@ -172,7 +174,7 @@ class _Objects:
         return self._rows
 
 
-class _Mapping:
+class _MappingColumn:
     def __init__(self, kind: type, columns: dict[Any, LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns
@@ -195,7 +197,7 @@ class _Mapping:
             return columns
 
 
-class _Sequence:
+class _SequenceColumn:
     def __init__(self, kind: type, columns: list[LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns

@@ -13,7 +13,7 @@ _credit_s = 0.05  # time at the rate that threads which were idle may make up fo
 _wait_s = 60.0  # at a rate near zero a debt would be waited for in longer than a lock can
 
 
-class Pacing:
+class CpuThrottle:
     """An account of processor time that several threads share.
 
     `rate` seconds a second flow into it; None is without limit. Each thread calls `turn` before

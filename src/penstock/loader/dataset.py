@@ -22,7 +22,7 @@ from ..extent import Int
 from ..index import FORMATS, Field, Index, Location, choose_format
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
-from .batch import fields_of
+from .batch import build_fields
 
 Options = dict[str, Any]
 
@@ -71,7 +71,7 @@ def open(
     for name, given_path in (*(("path", each) for each in given_paths), ("index", index)):
         if not isinstance(given_path, (str, bytes, os.PathLike)):
             raise UsageError(f"{name} is {given_path!r}: give a path")
-    paths = tuple(_absolute(os.fsdecode(each)) for each in given_paths)
+    paths = tuple(_make_absolute(os.fsdecode(each)) for each in given_paths)
     place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
@@ -81,14 +81,14 @@ def open(
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
-    made, sidecar = _indexed(request, os.fsdecode(index))
+    made, sidecar = _find_index(request, os.fsdecode(index))
     if mirrors:
-        roots = [_absolute(os.fsdecode(each)) for each in mirrors]
+        roots = [_make_absolute(os.fsdecode(each)) for each in mirrors]
         made = replace(made, files=add_mirrors(made.files, roots))
     return Dataset(place.path, made, sidecar, paths)
 
 
-def _indexed(request: _Request, how: str) -> tuple[Index, str | None]:
+def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
     """The index, and where it is saved."""
     if how == "memory":
         return request.build(), None
@@ -104,7 +104,7 @@ def _indexed(request: _Request, how: str) -> tuple[Index, str | None]:
     return built, None if how == "read" else _save(built, request.place)
 
 
-def _absolute(path: str) -> str:
+def _make_absolute(path: str) -> str:
     return path if is_url(path) or not path else os.path.abspath(path)
 
 
@@ -329,7 +329,7 @@ class Dataset:
             raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
         number %= len(self)
         planned, buffer = self._read(number)
-        parts = fields_of(self.index, planned, buffer)
+        parts = build_fields(self.index, planned, buffer)
         found: dict[str, Any] = {}
         for field in self.fields:
             rows = parts[field.name]

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
-from .cpu_throttle import Pacing
+from .cpu_throttle import CpuThrottle
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]
@@ -28,7 +28,7 @@ Samples = Callable[[int], dict[str, Any]]
 """Gives the sample of a row."""
 
 
-def raisable(error: BaseException) -> BaseException:
+def make_raisable(error: BaseException) -> BaseException:
     """What the user's code raised, as it may be raised while iterating.
 
     A StopIteration would silently end the epoch: it becomes a RuntimeError, as in generators
@@ -150,7 +150,7 @@ class DecodeJob:
     def fail(self, error: BaseException) -> None:
         """End the job; rows not yet begun are not decoded."""
         # Without the lock: destructors call this, in whatever a thread is doing.
-        self._error = self._error or raisable(error)
+        self._error = self._error or make_raisable(error)
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -217,7 +217,7 @@ class DecodeThreads:
 
     def __init__(self, threads: int, cores: float | None = None) -> None:
         self._queue: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
-        self._pacing = Pacing(cores)
+        self._pacing = CpuThrottle(cores)
         self.pid = os.getpid()
         self._threads = [
             threading.Thread(
@@ -255,7 +255,7 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, number: int) -> None:
+def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: CpuThrottle, number: int) -> None:
     while True:
         pacing.wanted(number)  # more threads than cores would be at a later step than is needed
         job = jobs.get()
@@ -266,7 +266,7 @@ def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, number:
 
 
 def _stop(
-    jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, threads: int, pid: int
+    jobs: queue.SimpleQueue[DecodeJob | None], pacing: CpuThrottle, threads: int, pid: int
 ) -> None:
     if pid == os.getpid():
         pacing.close()

@@ -15,7 +15,7 @@ this rank read from storage, for batches, to keep, and for others; the other thr
 batches."""
 
 
-def epoch_record(epoch: int, walked: Counters) -> dict[str, float]:
+def record_epoch(epoch: int, walked: Counters) -> dict[str, float]:
     """An epoch for a record, JSON values; `walked` is what was counted from its beginning until the
     user asked in vain."""
     found: dict[str, float] = {

@@ -6,7 +6,7 @@ Without reading ahead, the two take turns, and the longer one binds.
 
 Waiting for bytes is waiting for storage, or for other hosts, in proportion to what came from where;
 it is copying where the data was found in the page cache and no rate was set. Which property of a
-storage binds is told by what its reads are made of: see `_of_storage`.
+storage binds is told by what its reads are made of: see `_find_storage_bound`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READY = 0.05
 FEW_STEPS = 30
 CLOSE = 0.1
 """Of all time: causes of waiting that differ by less may change places."""
-_saturated = 0.5
+_saturated_share = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Explanation:
         if self.bound == "compute":
             beside = f"{waiting:.0%} of the time goes to loading"
             return f"Bound by compute: the loader keeps up, {beside}."
-        return f"Bound by {_named[self.bound]}: {waiting:.0%} of the time goes to loading."
+        return f"Bound by {_bound_names[self.bound]}: {waiting:.0%} of the time goes to loading."
 
     def __str__(self) -> str:
         lines = [self.verdict]
@@ -125,19 +125,19 @@ class Explanation:
         if counted.epochs and counted.batches:
             first_s = counted.first_batch_ns / counted.epochs * 1e-9
             lines.append(
-                f"stalls    median {_seconds(counted.stall_quantile_ns(0.5))}, 99 % below "
-                f"{_seconds(counted.stall_quantile_ns(0.99))}; first batch after {first_s:.3g} s"
+                f"stalls    median {_format_time(counted.stall_quantile_ns(0.5))}, 99 % below "
+                f"{_format_time(counted.stall_quantile_ns(0.99))}; first batch after {first_s:.3g} s"
             )
         lines += [
-            f"{'helps' if number == 0 else '':<10}{_factor(each.factor)}: {each.how}"
+            f"{'helps' if number == 0 else '':<10}{_format_factor(each.factor)}: {each.how}"
             for number, each in enumerate(self.remedies)
         ]
-        lines.append(f"from      {_told(counted, self.setup)}")
+        lines.append(f"from      {_describe_counters(counted, self.setup)}")
         lines.append(f"sure      {self.sure}")
         return "\n".join(lines)
 
 
-_named: Mapping[Bound, str] = {
+_bound_names: Mapping[Bound, str] = {
     "compute": "compute",
     "decode": "decode",
     "bandwidth": "the bandwidth of storage",
@@ -162,7 +162,7 @@ class Chosen(Protocol):
     def gap_bytes(self) -> int: ...
 
 
-def setup_of(
+def describe_setup(
     chosen: Chosen | None,
     budget: Budget,
     decode_threads: int,
@@ -199,26 +199,26 @@ def setup_of(
 def explain_run(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
     """What bounded a run from an earlier explanation on, or from its beginning, until now."""
     counted = until if since is None else until.since(since.until)
-    shares = shares_of(counted, setup)
+    shares = divide_time(counted, setup)
     bound: Bound = "unknown"
     if counted.batches > 1 and counted.steps_ns > 0:
-        part = _binding(shares, setup)
-        bound = _of_storage(counted, setup) if part == "storage" else part
+        part = _find_binding_part(shares, setup)
+        bound = _find_storage_bound(counted, setup) if part == "storage" else part
     return Explanation(
         bound=bound,
         shares=shares,
         samples_per_s=1e9 * counted.samples / counted.steps_ns if counted.steps_ns else 0.0,
-        remedies=() if bound == "unknown" else _remedies(bound, shares, counted, setup),
-        sure=_sure(bound, shares, counted),
+        remedies=() if bound == "unknown" else _suggest_remedies(bound, shares, counted, setup),
+        sure=_judge_certainty(bound, shares, counted),
         counters=counted,
         setup=setup,
         until=until,
     )
 
 
-def shares_of(counted: Counters, setup: Setup) -> dict[Part, float]:
+def divide_time(counted: Counters, setup: Setup) -> dict[Part, float]:
     """Of all time in steps, what was spent on what. All compute where there was none."""
-    storage, network, copy = _split(counted, setup)
+    storage, network, copy = _split_waiting(counted, setup)
     times: dict[Part, float] = {
         "compute": counted.compute_ns,
         "storage": counted.bytes_ns * storage,
@@ -232,9 +232,9 @@ def shares_of(counted: Counters, setup: Setup) -> dict[Part, float]:
     return {part: times[part] / total for part in PARTS}
 
 
-def _split(counted: Counters, setup: Setup) -> tuple[float, float, float]:
+def _split_waiting(counted: Counters, setup: Setup) -> tuple[float, float, float]:
     """Of waiting for bytes, the fractions for storage, for other hosts, and for copying."""
-    if setup.cached and not _paced(counted, setup):
+    if setup.cached and not _is_rate_used_up(counted, setup):
         return 0.0, 0.0, 1.0
     engine = counted.engine
     storage = engine.get("bytes", 0) + engine.get("disk_bytes", 0)
@@ -246,15 +246,15 @@ def _split(counted: Counters, setup: Setup) -> tuple[float, float, float]:
     return storage / total, network / total, copied / total
 
 
-def _paced(counted: Counters, setup: Setup) -> bool:
+def _is_rate_used_up(counted: Counters, setup: Setup) -> bool:
     """Whether the budget's rate was used up, as far as it can be told."""
     if setup.bytes_per_s_max is None:
         return False
     busy_ns = counted.engine.get("busy_ns", counted.time_ns)
-    return counted.engine.get("bytes", 0) * 1e9 > _saturated * setup.bytes_per_s_max * busy_ns
+    return counted.engine.get("bytes", 0) * 1e9 > _saturated_share * setup.bytes_per_s_max * busy_ns
 
 
-def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
+def _find_binding_part(shares: Mapping[Part, float], setup: Setup) -> Part:
     waits: list[Part] = ["storage", "decode", "network", "copy"]
     longest = max(waits, key=lambda part: shares[part])
     if setup.ahead:
@@ -262,7 +262,7 @@ def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
     return max(("compute", longest), key=lambda part: shares[part])
 
 
-def _of_storage(counted: Counters, setup: Setup) -> Bound:
+def _find_storage_bound(counted: Counters, setup: Setup) -> Bound:
     """Which property of storage binds.
 
     The budget's rate, where it is used up. Opening files, where threads spent a third of their time
@@ -272,7 +272,7 @@ def _of_storage(counted: Counters, setup: Setup) -> Bound:
     """
     engine = counted.engine
     reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
-    if _paced(counted, setup):
+    if _is_rate_used_up(counted, setup):
         return "bandwidth"
     if not reads:
         return "storage"
@@ -287,7 +287,7 @@ def _of_storage(counted: Counters, setup: Setup) -> Bound:
 # -- what would help -------------------------------------------------------------------------------
 
 
-def _remedies(
+def _suggest_remedies(
     bound: Bound, shares: Mapping[Part, float], counted: Counters, setup: Setup
 ) -> tuple[Remedy, ...]:
     """Against each part that takes time; were it nothing, the others would remain (Amdahl)."""
@@ -299,7 +299,7 @@ def _remedies(
         factor = 1 / max(loading, 1e-3)
         return (Remedy("compute", factor, "a faster step: a faster or another accelerator"),)
     found = [
-        Remedy(part, 1 / max(1 - shares[part], 1e-3), _how(part, counted, setup))
+        Remedy(part, 1 / max(1 - shares[part], 1e-3), _suggest_change(part, counted, setup))
         for part in PARTS
         if part != "compute" and shares[part] >= 0.01
     ]
@@ -309,40 +309,41 @@ def _remedies(
     return tuple(sorted(found, key=lambda remedy: -remedy.factor))
 
 
-def _how(part: Part, counted: Counters, setup: Setup) -> str:
+def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
     if part == "decode":
-        return _how_decode(counted, setup)
+        return _suggest_decode(counted, setup)
     if part == "network":
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
     if part == "copy":
         return "less to copy: smaller samples, a cheaper collate; there is no other work"
     return {
         "metadata": "files packed into shards (penstock convert): one open for many samples",
-        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)" + _more_reads(setup),
-        "bandwidth": _how_bandwidth(counted, setup),
+        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)"
+        + _suggest_more_reads(setup),
+        "bandwidth": _suggest_bandwidth(counted, setup),
         "storage": "a faster storage, or a cache of it",
-    }[_of_storage(counted, setup)]
+    }[_find_storage_bound(counted, setup)]
 
 
-def _how_bandwidth(counted: Counters, setup: Setup) -> str:
-    if _paced(counted, setup):
-        return f"{_larger('bytes_per_s', setup)} above {setup.bytes_per_s_max:,.0f}, used up now"
+def _suggest_bandwidth(counted: Counters, setup: Setup) -> str:
+    if _is_rate_used_up(counted, setup):
+        return f"{_suggest_larger('bytes_per_s', setup)} above {setup.bytes_per_s_max:,.0f}, used up now"
     return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
 
 
-def _larger(name: str, setup: Setup) -> str:
+def _suggest_larger(name: str, setup: Setup) -> str:
     return f"a lease of {name} (penstock top)" if setup.leased else f"a Budget.{name}"
 
 
-def _more_reads(setup: Setup) -> str:
+def _suggest_more_reads(setup: Setup) -> str:
     return f", or more than {setup.reads_max} reads in flight (Budget)" if setup.reads_max else ""
 
 
-def _how_decode(counted: Counters, setup: Setup) -> str:
+def _suggest_decode(counted: Counters, setup: Setup) -> str:
     threads, cores = setup.decode_threads, setup.cores
     most = setup.cores_max
-    if most is not None and counted.decode_cpu_ns > _saturated * most * counted.steps_ns:
-        return f"{_larger('cores', setup)} above {most:.3g}, used up now"
+    if most is not None and counted.decode_cpu_ns > _saturated_share * most * counted.steps_ns:
+        return f"{_suggest_larger('cores', setup)} above {most:.3g}, used up now"
     if threads and threads < cores:
         name = "num_workers" if setup.backend == "workers" else "decode_threads"
         return f"more than {threads} {name}: there are {cores} processors"
@@ -358,7 +359,7 @@ def _how_decode(counted: Counters, setup: Setup) -> str:
 # -- how sure --------------------------------------------------------------------------------------
 
 
-def _sure(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
+def _judge_certainty(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
     if bound == "unknown" or counted.batches < FEW_STEPS:
         return f"hardly: {counted.batches} steps so far, ask again after {FEW_STEPS}"
     if bound == "compute":
@@ -375,7 +376,7 @@ def _sure(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _told(counted: Counters, setup: Setup) -> str:
+def _describe_counters(counted: Counters, setup: Setup) -> str:
     """The counters that matter, in words."""
     engine = counted.engine
     reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
@@ -399,11 +400,11 @@ def _told(counted: Counters, setup: Setup) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _factor(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"at most {factor:.2f}x" if factor < 10 else "over 10x"
 
 
-def _seconds(time_ns: int) -> str:
+def _format_time(time_ns: int) -> str:
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
         if time_ns >= size:
             return f"{time_ns / size:.3g} {unit}"

@@ -1,7 +1,7 @@
 """The loader: drives a session over an engine, and hands over batches.
 
 What a user iterates. `Loader` holds what outlives an epoch (engine, memory, threads, cursor);
-`Reading` is one walk through an epoch. Everything that decides which samples come next is in the
+`EpochIterator` is one walk through an epoch. Everything that decides which samples come next is in the
 session, the plan and the order.
 """
 
@@ -36,15 +36,15 @@ from ..plan import (
 from ..sharing import LeasedBudget
 from ..topology import Place
 from .auto_shuffle import AutoShuffle
-from .batch import Batch, choose_gap, choose_readahead, fault_of, fields_of, samples_of
+from .batch import Batch, build_fields, choose_gap, choose_readahead, describe_failure, open_samples
 from .collate import Arrays, Collation, Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, raisable
-from .epoch_record import epoch_record
-from .explain import Explanation, explain_run, setup_of
+from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, make_raisable
+from .epoch_record import record_epoch
+from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
-from .sampler import StepSampler, positive
-from .workers import timed_out
+from .sampler import StepSampler, check_positive
+from .workers import make_timeout_error
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _nobody: tuple[Any, Any, Any] = (lambda: None, None, None)
@@ -159,15 +159,17 @@ class Loader:
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
-            else positive("decode_threads", decode_threads)
+            else check_positive("decode_threads", decode_threads)
         )
-        self._asked = self._budget = _budget(budget)  # by the user; what a broker leaves of it
+        self._asked = self._budget = _check_budget(
+            budget
+        )  # by the user; what a broker leaves of it
         self._seat: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
         self._threads: DecodeThreads | None = None
         # Tickets not reported yet: who waits for them, and what they bring.
-        self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
+        self._waiting: dict[int, tuple[weakref.ref[EpochIterator], StepPlan, Group]] = {}
         # The user's thread and the decode threads drive the engine. One of them polls, without
         # holding the lock; the others wait until it has passed its reports on.
         self._moved = threading.Condition(threading.Lock())
@@ -176,7 +178,7 @@ class Loader:
         self.meter = Meter()
         self._ended: dict[str, int] = {}  # counters of engines that were closed
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
-        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._readings: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
 
     # -- what a trainer asks -----------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class Loader:
         self._check_process()
         epoch, step = self._course.begin()
         try:
-            return Reading(self, epoch, step)
+            return EpochIterator(self, epoch, step)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
             self.cursor.not_begun(epoch, step)
             raise
@@ -233,7 +235,7 @@ class Loader:
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        self._asked = _budget(budget)
+        self._asked = _check_budget(budget)
         if self._seat is not None:
             self._seat.own = self._asked
         self._hold()
@@ -298,7 +300,9 @@ class Loader:
         threads = 0 if self._decode is None else self._decode_threads
         cores = len(os.sched_getaffinity(0))
         leased = self._budget != self._asked
-        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record, leased)
+        setup = describe_setup(
+            choice, self._budget, threads, cores, self._course.choice_record, leased
+        )
         return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
@@ -499,7 +503,7 @@ class Loader:
         return self._threads
 
 
-class Reading:
+class EpochIterator:
     """One walk through an epoch: an iterator over its batches.
 
     The session says what to read; this submits it, waits for it and builds batches. With `decode`
@@ -544,7 +548,7 @@ class Reading:
         self._before = loader.counters() if step == 0 else None  # of a whole epoch
         self._advance()
 
-    def __iter__(self) -> Reading:
+    def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> Any:
@@ -603,7 +607,7 @@ class Reading:
         """The user has asked for a batch after the last."""
         if self._before is not None and not self._closed:
             walked = self._loader.counters().since(self._before)
-            self._loader._history.append(epoch_record(self._epoch, walked))
+            self._loader._history.append(record_epoch(self._epoch, walked))
         self.close()
 
     def close(self) -> None:
@@ -646,7 +650,7 @@ class Reading:
 
     def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            step, fault = fault_of(self._index, planned, group, failure)
+            step, fault = describe_failure(self._index, planned, group, failure)
             self._faults.setdefault(step, fault)
         self._session.arrived(planned.step)
         if self._meter.timeline is not None:
@@ -676,7 +680,7 @@ class Reading:
 
     def _check_deadline(self) -> None:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
-            raise timed_out(self._loader._timeout_s)
+            raise make_timeout_error(self._loader._timeout_s)
 
     def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
@@ -684,7 +688,7 @@ class Reading:
         buffer = self._arrive(head, self._loader._heed)
         arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
-        fields = fields_of(self._index, head, buffer)
+        fields = build_fields(self._index, head, buffer)
         batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
         ready_ns = time.perf_counter_ns()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
@@ -723,7 +727,7 @@ class Reading:
             opening_ns = time.perf_counter_ns()
             buffer = alive._arrive(planned)
             alive._opened[planned.step] = opening_ns, time.perf_counter_ns()
-            return samples_of(alive._index, planned, buffer, alive._epoch)
+            return open_samples(alive._index, planned, buffer, alive._epoch)
 
         job = DecodeJob(
             len(planned.ids),
@@ -751,11 +755,11 @@ class Reading:
         try:
             first = loader._decode({**loader.dataset[0], "__id__": 0, "__epoch__": self._epoch})
         except Exception as error:
-            raise raisable(error) from None
+            raise make_raisable(error) from None
         return Collation(first, 0, self._arena.take, loader._leaves).result()
 
 
-def _budget(given: Budget | None) -> Budget:
+def _check_budget(given: Budget | None) -> Budget:
     if given is not None and not isinstance(given, Budget):
         raise UsageError(f"budget is {given!r}: give a penstock.Budget")
     return given or Budget()

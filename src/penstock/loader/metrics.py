@@ -97,7 +97,7 @@ class Endpoint:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 try:
-                    status, kind, text = _answer(self.path, _alive(loaders))
+                    status, kind, text = _answer(self.path, _list_alive(loaders))
                 except PenstockError as error:  # it is just being closed
                     status, kind, text = 503, "text/plain", f"{error}\n"
                 body = text.encode()
@@ -168,7 +168,7 @@ _lock = threading.Lock()
 _endpoints: dict[tuple[str, int], Endpoint] = {}
 
 
-def _alive(loaders: Mapping[str, weakref.ref[Observed]]) -> dict[str, Observed]:
+def _list_alive(loaders: Mapping[str, weakref.ref[Observed]]) -> dict[str, Observed]:
     found = {name: each() for name, each in list(loaders.items())}
     return {name: each for name, each in found.items() if each is not None}
 
@@ -177,7 +177,7 @@ def _answer(path: str, loaders: Mapping[str, Observed]) -> tuple[int, str, str]:
     path = path.partition("?")[0]
     if path in ("/", "/metrics"):
         counters = {name: each.counters() for name, each in loaders.items()}
-        return 200, _content_type, exposition(counters)
+        return 200, _content_type, format_metrics(counters)
     if path == "/explain":
         said = [f"loader {name}: {each.explain()}\n" for name, each in loaders.items()]
         return 200, "text/plain; charset=utf-8", "\n".join(said)
@@ -196,18 +196,18 @@ class _Family(NamedTuple):
     samples: list[tuple[str, float | int]]
 
 
-def exposition(counters: Mapping[str, Counters]) -> str:
+def format_metrics(counters: Mapping[str, Counters]) -> str:
     """The counters of loaders, by name, in Prometheus's text format 0.0.4."""
     lines = []
-    for family in _families(counters):
+    for family in _list_families(counters):
         lines.append(f"# HELP {family.name} {family.help}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [f"{name} {value!r}" for name, value in family.samples]
     return "\n".join(lines) + "\n" if lines else "\n"
 
 
-def _families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
-    rows = [(f'loader="{_escaped(name)}"', counted) for name, counted in counters.items()]
+def _list_families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
+    rows = [(f'loader="{_escape_label(name)}"', counted) for name, counted in counters.items()]
     for field, text in _counts.items():
         name = f"penstock_{field}_total"
         samples = [(f"{name}{{{label}}}", getattr(counted, field)) for label, counted in rows]
@@ -220,12 +220,12 @@ def _families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
         ]
         yield _Family(name, "counter", text, samples)
     name = "penstock_stall_seconds"
-    samples = [each for label, counted in rows for each in _histogram(name, label, counted)]
+    samples = [each for label, counted in rows for each in _list_buckets(name, label, counted)]
     yield _Family(name, "histogram", "Waiting in next(), until a batch was ready.", samples)
     keys = sorted({key for _, counted in rows for key in counted.engine})
     for key in keys:
         found = [(label, counted.engine[key]) for label, counted in rows if key in counted.engine]
-        yield _engine_family(key, found)
+        yield _make_engine_family(key, found)
 
 
 _counts = {
@@ -246,7 +246,7 @@ _times = {
 }
 
 
-def _histogram(name: str, label: str, counted: Counters) -> Iterable[tuple[str, float | int]]:
+def _list_buckets(name: str, label: str, counted: Counters) -> Iterable[tuple[str, float | int]]:
     """Cumulative, over the buckets that can hold what people wait: 1 us to an hour."""
     seen = 0
     for bucket, count in enumerate(counted.stalls):
@@ -258,7 +258,7 @@ def _histogram(name: str, label: str, counted: Counters) -> Iterable[tuple[str, 
     yield f"{name}_count{{{label}}}", sum(counted.stalls)
 
 
-def _engine_family(key: str, found: list[tuple[str, int]]) -> _Family:
+def _make_engine_family(key: str, found: list[tuple[str, int]]) -> _Family:
     """A counter of an engine: what it is called there, nanoseconds as seconds. Those of a slab are
     of all ranks of the host, and are no totals of this one."""
     shared = key.startswith("slab_")
@@ -270,5 +270,5 @@ def _engine_family(key: str, found: list[tuple[str, int]]) -> _Family:
     return _Family(name, kind, f"Of the engine: {key.replace('_', ' ')}.", samples)
 
 
-def _escaped(name: str) -> str:
+def _escape_label(name: str) -> str:
     return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -49,26 +49,26 @@ def mix(
     Raises UsageError where datasets differ in their fields (name, dtype, shape), where only some
     have labels, where they lie in different stores, or where weights or schedule cannot be.
     """
-    pairs = _pairs(datasets)
+    pairs = _check_pairs(datasets)
     parts = tuple(dataset for dataset, _ in pairs)
     if schedule is None:
         steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
     else:
-        steps = _steps(schedule, len(parts))
+        steps = _check_schedule(schedule, len(parts))
     if schedule_unit not in ("steps", "samples"):
         raise UsageError(f"schedule_unit is {schedule_unit!r}: use 'steps' or 'samples'")
     counts = tuple(len(part) for part in parts)
     length = (
         sum(counts)
         if samples_per_epoch is None
-        else _whole("samples_per_epoch", samples_per_epoch, 1)
+        else _check_whole("samples_per_epoch", samples_per_epoch, 1)
     )
     starts = tuple(start for start, _ in steps)
     slots = tuple(divide_slots(weights) for _, weights in steps)
     return MixedDataset(parts, MixtureRecipe(counts, starts, slots, length, schedule_unit))
 
 
-def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
+def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
     pairs = []
     for number, pair in enumerate(datasets):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -94,12 +94,12 @@ def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, flo
     return pairs
 
 
-def _steps(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
+def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     steps: list[tuple[int, Weights]] = []
     for entry in schedule:
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
-        start = _whole("a start of the schedule", entry[0], 0)
+        start = _check_whole("a start of the schedule", entry[0], 0)
         weights = list(entry[1])
         if len(weights) != parts:
             raise UsageError(
@@ -113,7 +113,7 @@ def _steps(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     return steps
 
 
-def _whole(name: str, value: object, least: int) -> int:
+def _check_whole(name: str, value: object, least: int) -> int:
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError

@@ -83,14 +83,16 @@ class StepSampler:
         self._order: Ordering | None = None
         self._resumed: Ordering | None = None  # of a state, which decides instead of the choice
         self._cursor: Cursor | None = None
-        self.drop_last = flag("drop_last", drop_last)
-        self.pad = flag("pad", pad)
+        self.drop_last = check_flag("drop_last", drop_last)
+        self.pad = check_flag("pad", pad)
         self._assignment = assignment
         self._locality = locality
         self._fingerprint = fingerprint
-        self._batch_size = None if batch_size is None else positive("batch_size", batch_size)
+        self._batch_size = None if batch_size is None else check_positive("batch_size", batch_size)
         self._global_batch_size = (
-            None if global_batch_size is None else positive("global_batch_size", global_batch_size)
+            None
+            if global_batch_size is None
+            else check_positive("global_batch_size", global_batch_size)
         )
         self._asked_place = (rank, world_size)
         self._settled: tuple[Place, Steps] | None = None
@@ -280,14 +282,14 @@ class StepSampler:
         return self._global_batch_size or (self._batch_size or 1) * world_size
 
 
-def flag(name: str, value: object) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """The value of a switch; UsageError where it is none."""
     if not isinstance(value, (bool, np.bool_)):
         raise UsageError(f"{name} is {value!r}: use True or False")
     return bool(value)
 
 
-def positive(name: str, value: object) -> int:
+def check_positive(name: str, value: object) -> int:
     """The value of a count above 0; UsageError where it is none."""
     try:
         if isinstance(value, (bool, np.bool_)):

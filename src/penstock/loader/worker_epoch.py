@@ -10,10 +10,10 @@ from typing import Any
 from ..meter import Meter
 from ..sharing import LeasedBudget
 from .batch_tasks import BatchTask, EpochTasks
-from .cpu_throttle import Pacing
-from .workers import Ahead, Workers
+from .cpu_throttle import CpuThrottle
+from .workers import ResultsAhead, Workers
 
-_heed_s = 0.1  # how soon somebody who waits for processors learns that there are more
+_poll_s = 0.1  # how soon somebody who waits for processors learns that there are more
 
 
 class WorkerEpoch:
@@ -45,12 +45,12 @@ class WorkerEpoch:
         self._workers = workers
         self._meter = meter
         self._seat = seat
-        self._pacing = Pacing(seat.budget().cores)
+        self._pacing = CpuThrottle(seat.budget().cores)
         self._epoch = epoch
         self._step = first
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
-        tasks = _counted(epochs.tasks(epoch, first), self._sizes, batched)
-        self._results = Ahead(workers, tasks, ahead, timeout_s, self._pacing)
+        tasks = _count_samples(epochs.tasks(epoch, first), self._sizes, batched)
+        self._results = ResultsAhead(workers, tasks, ahead, timeout_s, self._pacing)
 
     def __iter__(self) -> WorkerEpoch:
         return self
@@ -60,7 +60,7 @@ class WorkerEpoch:
         self._meter.asked(asked_ns)
         self._heed()
         while not self._results.begun and self._pacing.owes:
-            self._pacing.wait(_heed_s)
+            self._pacing.wait(_poll_s)
             self._heed()
         before = self._workers.spent
         try:
@@ -96,7 +96,9 @@ class WorkerEpoch:
             self._pacing.adopt(self._seat.budget().cores)
 
 
-def _counted(tasks: Iterator[BatchTask], sizes: deque[int], batched: bool) -> Iterator[BatchTask]:
+def _count_samples(
+    tasks: Iterator[BatchTask], sizes: deque[int], batched: bool
+) -> Iterator[BatchTask]:
     for task in tasks:
         sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
         yield task

@@ -38,8 +38,8 @@ import numpy as np
 
 from .. import limits
 from ..errors import UsageError, WorkerError
-from .decode import raisable
-from .workers import Opening, Timed, WorkerTime, check_process, opened, timed_out
+from .decode import make_raisable
+from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
 
 Reduce = Callable[[Any], Any]
 """How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
@@ -105,7 +105,7 @@ class WorkerProcesses:
             while ticket not in self._ready:
                 left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
                 if not self._receive(left_s):
-                    raise timed_out(timeout_s)
+                    raise make_timeout_error(timeout_s)
             worker, slot, reply = self._ready.pop(ticket)
             worker.ready -= 1
             self.spent = self.spent.plus(reply.spent)
@@ -170,7 +170,7 @@ class WorkerProcesses:
         answers = 0
         for worker in (events[event] for event in found if isinstance(event, Connection)):
             try:
-                reply = _received(worker.connection.recv_bytes())
+                reply = _decode_reply(worker.connection.recv_bytes())
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
@@ -190,11 +190,11 @@ class WorkerProcesses:
         for worker in workers:
             worker.process.join(_stop_s)  # its connection may end before the process does
         pids = ", ".join(str(worker.process.pid) for worker in workers)
-        causes = "; ".join(sorted({_cause(worker.process.exitcode) for worker in workers}))
+        causes = "; ".join(sorted({_describe_exit(worker.process.exitcode) for worker in workers}))
         return WorkerError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
 
 
-def _cause(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "it closed its connection"
     if code >= 0:
@@ -221,12 +221,12 @@ class _Worker:
         self._slots = 0
         try:
             self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=_work,
+                target=_run_worker,
                 args=(theirs, os.getpid(), opening, number, reduce),
                 name=f"penstock-worker-{number}",
                 daemon=True,
             )
-            with _without_interrupts():
+            with _block_interrupts():
                 self.process.start()
         except BaseException:
             self.connection.close()
@@ -258,7 +258,7 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """A worker that is just starting must not answer Ctrl-C with a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -304,11 +304,11 @@ _reply = struct.Struct("<QQQQQQQ")
 _alignment = 64
 
 
-def _sent(reply: _Reply) -> bytes:
+def _encode_reply(reply: _Reply) -> bytes:
     return _reply.pack(*reply[:-1], *reply.spent)
 
 
-def _received(message: bytes) -> _Reply:
+def _decode_reply(message: bytes) -> _Reply:
     ticket, size, buffers, pickled, *spent = _reply.unpack(message)
     return _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
 
@@ -409,28 +409,28 @@ def _stop(workers: list[_Worker], pid: int) -> None:
 # -- inside a worker process -----------------------------------------------------------------------
 
 
-def _work(
+def _run_worker(
     connection: Connection, parent: int, opening: Opening, number: int, reduce: Reduce | None
 ) -> None:
-    _end_with(parent)
+    _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    fetch = Timed(opened(opening, number))
+    fetch = TimedFetch(open_fetch(opening, number))
     slots: dict[int, _Slot] = {}
-    for ticket, slot, task in _tasks(connection, slots):
+    for ticket, slot, task in _receive_tasks(connection, slots):
         try:
             reply = _Reply(ticket, 0, 0, 0)
             if slot is not None:
                 reply = _pack(fetch(task), slot, ticket, reduce)._replace(spent=fetch.spent)
         except Exception as error:
             assert slot is not None
-            reply = _pack(_Failure(raisable(error), number), slot, ticket, None)
+            reply = _pack(_Failure(make_raisable(error), number), slot, ticket, None)
         del task
-        connection.send_bytes(_sent(reply))
+        connection.send_bytes(_encode_reply(reply))
 
 
-def _tasks(
+def _receive_tasks(
     connection: Connection, slots: dict[int, _Slot]
 ) -> Iterator[tuple[int, _Slot | None, Any]]:
     """The tasks to do, in order; those that were dropped have no slot."""
@@ -460,7 +460,7 @@ def _tasks(
         dropped = {other for other in dropped if other in tasks}
 
 
-def _end_with(parent: int) -> None:
+def _end_with_parent(parent: int) -> None:
     """End this process as soon as the parent has ended, whatever it is doing then."""
     try:
         descriptor = os.pidfd_open(parent)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import ForkError, UsageError, WorkerError
-from .cpu_throttle import Pacing
-from .decode import end_with_interpreter, raisable
+from .cpu_throttle import CpuThrottle
+from .decode import end_with_interpreter, make_raisable
 
 Fetch = Callable[[Any], Any]
 """Turns a task into a result."""
@@ -45,7 +45,7 @@ class WorkerTime(NamedTuple):
         return WorkerTime(*map(operator.sub, self, other))
 
 
-class Timed:
+class TimedFetch:
     """A fetch that is timed; for one thread, which makes it. Costs 2 us a batch.
 
     spent:  on the last result; nothing where it was an exception.
@@ -111,7 +111,7 @@ class Workers(Protocol):
         ...
 
 
-class Ahead:
+class ResultsAhead:
     """An iterator over the results of tasks, with `ahead` of them submitted before they are asked
     for. Results come in the order of the tasks.
 
@@ -124,17 +124,17 @@ class Ahead:
         tasks: Iterator[Any],
         ahead: int,
         timeout_s: float | None = None,
-        pacing: Pacing | None = None,
+        pacing: CpuThrottle | None = None,
     ) -> None:
         self._workers = workers
-        self._pacing = pacing or Pacing()
+        self._pacing = pacing or CpuThrottle()
         self._tasks = tasks
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._tickets: deque[int] = deque()
         self._fill(ahead)
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> ResultsAhead:
         return self
 
     def __next__(self) -> Any:
@@ -181,7 +181,7 @@ class InlineWorkers:
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
-        self._fetch: Timed | None = None
+        self._fetch: TimedFetch | None = None
         self.spent = WorkerTime()
         self._tasks: dict[int, Any] = {}
         self._tickets = 0
@@ -196,10 +196,10 @@ class InlineWorkers:
         task = self._tasks.pop(ticket)
         try:
             if self._fetch is None:
-                self._fetch = Timed(self._opening(0))
+                self._fetch = TimedFetch(self._opening(0))
             result = self._fetch(task)
         except StopIteration as error:
-            raise raisable(error) from error
+            raise make_raisable(error) from error
         self.spent = self.spent.plus(self._fetch.spent)
         return result
 
@@ -251,7 +251,7 @@ class WorkerThreads:
                 lambda: ticket in self._desk.results or not self._finalizer.alive, timeout_s
             )
             if not done:
-                raise timed_out(timeout_s)
+                raise make_timeout_error(timeout_s)
             if ticket not in self._desk.results:
                 raise UsageError("the workers were closed: begin another epoch")
             result, spent = self._desk.results.pop(ticket)
@@ -299,7 +299,7 @@ class _Desk:
 
 
 def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
-    fetch = Timed(opened(opening, number))
+    fetch = TimedFetch(open_fetch(opening, number))
     while (message := desk.tasks.get()) is not None:
         ticket, task = message
         result: Any = None
@@ -307,7 +307,7 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
             try:
                 result = fetch(task)
             except BaseException as error:  # SystemExit too: somebody waits for this result
-                result = _Raised(raisable(error))
+                result = _Raised(make_raisable(error))
         with desk.changed:
             if ticket in desk.dropped:
                 desk.dropped.remove(ticket)
@@ -320,7 +320,7 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
 # -- what all share --------------------------------------------------------------------------------
 
 
-def opened(opening: Opening, number: int) -> Fetch:
+def open_fetch(opening: Opening, number: int) -> Fetch:
     """The worker's fetch; where opening fails, every task fails so."""
     try:
         return opening(number)
@@ -333,7 +333,7 @@ def opened(opening: Opening, number: int) -> Fetch:
     return fail
 
 
-def timed_out(timeout_s: float | None) -> WorkerError:
+def make_timeout_error(timeout_s: float | None) -> WorkerError:
     """The error for a batch that did not come in time."""
     return WorkerError(f"DataLoader timed out after {timeout_s:g} seconds")
 

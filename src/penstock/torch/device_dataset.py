@@ -26,7 +26,7 @@ class DeviceRequest:
     ) -> None:
         self.host = ids.view(np.int64)
         self._device = device
-        self._positions = positions if gpu.available(device) else None
+        self._positions = positions if gpu.is_available(device) else None
         self._order = order
         self._ids: torch.Tensor | None = None
 
@@ -81,24 +81,24 @@ class DeviceDataset:
 
     def _column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
-            return _Rows(self._count, self._device)
+            return _TensorColumn(self._count, self._device)
         if isinstance(part, Ragged):
-            return _Strings(self._device)
+            return _RaggedColumn(self._device)
         if isinstance(part, np.ndarray):
-            return _Arrays()
+            return _ArrayColumn()
         if isinstance(part, Mapping):
-            return _Parts({name: self._column(each) for name, each in part.items()})
+            return _NestedColumn({name: self._column(each) for name, each in part.items()})
         if isinstance(part, Sequence) and not isinstance(part, str | bytes):
             if part and all(each is None or isinstance(each, str | bytes) for each in part):
-                return _Objects()
-            return _Parts(dict(enumerate(map(self._column, part))))
+                return _ListColumn()
+            return _NestedColumn(dict(enumerate(map(self._column, part))))
         raise UsageError(
             f"a batch holds a {type(part).__name__}: a DeviceLoader keeps tensors, strings, and "
             "dicts, tuples and lists of them; use DataLoader"
         )
 
 
-class _Rows:
+class _TensorColumn:
     """Tensors, in one that is made for all samples."""
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -124,7 +124,7 @@ class _Rows:
         return wanted.of(self._all)
 
 
-class _Strings:
+class _RaggedColumn:
     """`Ragged`, one row after the other."""
 
     def __init__(self, device: torch.device) -> None:
@@ -153,7 +153,7 @@ class _Strings:
         return Ragged(torch.cat(found), torch.from_numpy(offsets).to(self._device))
 
 
-class _Arrays:
+class _ArrayColumn:
     """Arrays that have no tensor, of strings and the like; on the host."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Arrays:
         return found
 
 
-class _Objects:
+class _ListColumn:
     """Strings, bytes, None; on the host."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class _Objects:
         return [self._values[i] for i in wanted.host.tolist()]
 
 
-class _Parts:
+class _NestedColumn:
     """A mapping or a sequence of columns; batches are of its type."""
 
     def __init__(self, columns: dict[Any, DeviceColumn]) -> None:
@@ -189,7 +189,7 @@ class _Parts:
         self._made: Callable[[dict[Any, Any]], Any] = dict
 
     def add(self, part: Any) -> None:
-        self._made = _maker(type(part))
+        self._made = _find_constructor(type(part))
         for name, column in self._columns.items():
             column.add(part[name])
 
@@ -197,7 +197,7 @@ class _Parts:
         return self._made({name: column.rows(wanted) for name, column in self._columns.items()})
 
 
-def _maker(kind: Any) -> Callable[[dict[Any, Any]], Any]:
+def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:
     """What makes a value of a type from its parts."""
     if issubclass(kind, Mapping):
         return kind  # type: ignore[no-any-return]
@@ -206,6 +206,6 @@ def _maker(kind: Any) -> Callable[[dict[Any, Any]], Any]:
     return lambda parts: kind(parts.values())
 
 
-def spaced(step: int, rank: int, world_size: int, global_batch: int) -> range:
+def space_positions(step: int, rank: int, world_size: int, global_batch: int) -> range:
     """The positions of a rank in a whole step whose samples are dealt one by one ("strided")."""
     return range(step * global_batch + rank, (step + 1) * global_batch, world_size)

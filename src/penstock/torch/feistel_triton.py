@@ -39,14 +39,14 @@ _cursor_pitch = 8
 
 
 @triton.jit
-def _mixed(x, key):
+def _mix(x, key):
     x = (x ^ key) * _FIRST
     return (x ^ (x >> 15)) * _SECOND
 
 
 @triton.jit
 def _hash(x, key):
-    x = _mixed(x, key)
+    x = _mix(x, key)
     return x ^ (x >> 16)
 
 
@@ -66,7 +66,7 @@ def _backward(left, right, a, drop, even, odd):
 
 
 @triton.jit
-def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
+def _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
     """One pass of the cipher over values, uint32 or uint64."""
     left = (v >> bits.to(v.dtype)).to(tl.uint32)
     right = v.to(tl.uint32) & ((tl.full((), 1, tl.uint32) << bits) - 1)
@@ -85,7 +85,7 @@ def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
 
 
 @triton.jit
-def _mapped(
+def _permute(
     values, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     INVERSE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -103,25 +103,25 @@ def _mapped(
     k5 = k5.to(tl.uint32)
     k6 = k6.to(tl.uint32)
     k7 = k7.to(tl.uint32)
-    v = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+    v = _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
     stray = v > end
     # Few values land outside, so that few blocks go round here at all.
     while tl.max(stray.to(tl.int32), 0) != 0:
-        again = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+        again = _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
         v = tl.where(stray, again, v)
         stray = v > end
     return v.to(tl.int64)
 
 
 @triton.jit
-def _places(first, size, SPAN: tl.constexpr):
+def _locate_rows(first, size, SPAN: tl.constexpr):
     """The numbers of this program's rows, and which of them there are."""
     i = first.to(tl.int64) * SPAN + tl.arange(0, SPAN)
     return i, i < size
 
 
 @triton.jit
-def _sources(
+def _find_sources(
     i, live, positions, table, start, step,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     LISTED: tl.constexpr, TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr,
@@ -133,17 +133,17 @@ def _sources(
         p = tl.where(live, start + i * step, 0)
     if TABLE:
         return tl.load(table + p)
-    return _mapped(p, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
+    return _permute(p, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
 
 
 @triton.jit(do_not_specialize=_varied)
-def _indices(
+def _write_indices(
     out, table, start, step, size,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    i, live = _places(tl.program_id(0), size, BLOCK)
-    index = _sources(
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
+    index = _find_sources(
         i, live, table, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
         False, TABLE, INVERSE, WIDE,
     )  # fmt: skip
@@ -151,7 +151,7 @@ def _indices(
 
 
 @triton.jit(do_not_specialize=_varied)
-def _rows(
+def _gather_rows(
     x, out, positions, table, start, step, size,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     LISTED: tl.constexpr, TABLE: tl.constexpr, WIDE: tl.constexpr,
@@ -159,8 +159,8 @@ def _rows(
 ):  # fmt: skip
     """Row i of out is the row of x that stands at the i-th position. A row's place is computed
     once; its words are moved by neighbouring threads, 16 bytes each where they are aligned."""
-    i, live = _places(tl.program_id(0), size, ROWS)
-    source = _sources(
+    i, live = _locate_rows(tl.program_id(0), size, ROWS)
+    source = _find_sources(
         i, live, positions, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
         LISTED, TABLE, False, WIDE,
     )  # fmt: skip
@@ -189,8 +189,8 @@ def _deal(
     A bucket is filled front to back, whoever comes next; the lines that are being filled stay in
     the second-level cache, which writes them out whole. Beside an element stands its place in the
     window: in the upper half of a word where elements are small (PACKED)."""
-    i, live = _places(tl.program_id(0), size, BLOCK)
-    target = _mapped(
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
+    target = _permute(
         tl.where(live, i, 0), last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, True, WIDE
     )
     shift = shift.to(tl.int64)
@@ -209,7 +209,7 @@ def _deal(
 @triton.jit(do_not_specialize=_varied)
 def _settle(staged, places, out, shift, size, PACKED: tl.constexpr, BLOCK: tl.constexpr):
     """Each element of a bucket to its place in the bucket's window, which the cache holds."""
-    i, live = _places(tl.program_id(0), size, BLOCK)
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
     shift = shift.to(tl.int64)
     window = (i >> shift) << shift
     if PACKED:
@@ -235,7 +235,7 @@ class Cipher(NamedTuple):
     tabled: bool
 
 
-def cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
+def make_cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
     """What kernels on a device need of an order."""
     drawn = Permutation(order.count, order.key(), cipher=True)
     keys = drawn.keys.view(np.int32).tolist()
@@ -250,10 +250,10 @@ def cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
     )
 
 
-def indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
+def compute_indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
     """out[i] = what where[i] maps to. `of` was made with the same `inverse`."""
     _launch(
-        _indices,
+        _write_indices,
         (triton.cdiv(len(where), _block),),
         out.device,
         *(out, of.table, where.start, where.step, len(where), *of.words),
@@ -264,7 +264,9 @@ def indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) 
     )
 
 
-def rows(of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor) -> None:
+def gather_rows(
+    of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor
+) -> None:
     """out[i] = the row of x at position where[i]; x and out are (rows, words) of integers."""
     words = x.shape[1]
     columns = min(triton.next_power_of_2(words), _tile_bytes // x.element_size())
@@ -272,7 +274,7 @@ def rows(of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Te
     listed = isinstance(where, torch.Tensor)
     start, step = (where.start, where.step) if isinstance(where, range) else (0, 1)
     _launch(
-        _rows,
+        _gather_rows,
         (triton.cdiv(len(where), tile), triton.cdiv(words, columns)),
         out.device,
         *(x, out, where if listed else of.table, of.table, start, step, len(where), *of.words),
@@ -285,12 +287,12 @@ def rows(of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Te
     )
 
 
-def window_bits(element_bytes: int) -> int:
+def compute_window_bits(element_bytes: int) -> int:
     """Of places in a bucket's window, for elements of this size."""
     return (_window_bytes // element_bytes).bit_length() - 1
 
 
-def buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
+def shuffle_in_buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
     """All elements of x, (n, 1) of integers, shuffled into out in two passes, by buckets of
     2^shift. `of` was made for more than `TABLE_COUNT_MAX`."""
     size, device = len(x), x.device

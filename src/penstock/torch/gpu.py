@@ -39,7 +39,7 @@ def permutation(
 
     Raises UsageError for arguments that cannot be.
     """
-    return _indices(Order(n, seed, epoch), device, dtype, inverse=False)
+    return _compute_indices(Order(n, seed, epoch), device, dtype, inverse=False)
 
 
 def inverse(
@@ -51,7 +51,7 @@ def inverse(
     dtype: torch.dtype = torch.int64,
 ) -> torch.Tensor:
     """The positions of samples 0..n-1: the inverse of `permutation`, made without it."""
-    return _indices(Order(n, seed, epoch), device, dtype, inverse=True)
+    return _compute_indices(Order(n, seed, epoch), device, dtype, inverse=True)
 
 
 def shuffle(
@@ -68,18 +68,18 @@ def shuffle(
 
     A tensor that is not contiguous is copied first. Raises UsageError.
     """
-    x, out = _checked(x), out
+    x, out = _check_tensor(x), out
     order = Order(max(1, len(x)), seed, epoch)
-    out = _room(x, x.shape, out)
+    out = _check_out(x, x.shape, out)
     if x.numel() == 0:
         return out
-    kernels = _kernels(x.device)
+    kernels = _find_kernels(x.device)
     if kernels is None:
-        shuffle_array.shuffle(_bytes(x).numpy(), seed, epoch, out=_bytes(out).numpy())
+        shuffle_array.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
         return out
-    source, target = _words(x if _apart(x, out) else x.clone(), out)
+    source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
     of = kernels.cipher(order, x.device)
-    if source.shape[1] == 1 and not of.tabled and x.nbytes > _cache_bytes(x.device) // 2:
+    if source.shape[1] == 1 and not of.tabled and x.nbytes > _find_cache_bytes(x.device) // 2:
         back = kernels.cipher(order, x.device, inverse=True)
         kernels.buckets(back, source, target, kernels.window_bits(source.element_size()))
     else:
@@ -103,25 +103,25 @@ def take(
 
     out:  as for `shuffle`, with as many rows as there are positions.
     """
-    x = _checked(x)
+    x = _check_tensor(x)
     order = Order(max(1, len(x)), seed, epoch)
-    positions = _inside(positions, len(x), x.device)
-    out = _room(x, (len(positions), *x.shape[1:]), out)
+    positions = _check_positions(positions, len(x), x.device)
+    out = _check_out(x, (len(positions), *x.shape[1:]), out)
     if out.numel() == 0:
         return out
-    kernels = _kernels(x.device)
+    kernels = _find_kernels(x.device)
     if kernels is None:
         listed = positions if isinstance(positions, range) else positions.numpy()
         samples = order.samples(np.asarray(listed)).view(np.int64)
-        source = x if _apart(x, out) else x.clone()
+        source = x if _is_disjoint(x, out) else x.clone()
         torch.index_select(source, 0, torch.from_numpy(samples), out=out)
         return out
-    source, target = _words(x if _apart(x, out) else x.clone(), out)
+    source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
     kernels.rows(kernels.cipher(order, x.device), source, positions, target)
     return out
 
 
-def _indices(
+def _compute_indices(
     order: Order, device: torch.device | str | None, dtype: torch.dtype, inverse: bool
 ) -> torch.Tensor:
     if dtype not in (torch.int64, torch.int32) or (dtype == torch.int32 and order.count > 1 << 31):
@@ -130,7 +130,7 @@ def _indices(
             "most 2^31"
         )
     out = torch.empty(order.count, dtype=dtype, device=device)
-    kernels = _kernels(out.device)
+    kernels = _find_kernels(out.device)
     if kernels is not None:
         of = kernels.cipher(order, out.device, inverse)
         kernels.indices(of, range(order.count), out, inverse)
@@ -143,15 +143,15 @@ def _indices(
     return out
 
 
-def available(device: torch.device) -> bool:
+def is_available(device: torch.device) -> bool:
     """Whether kernels run on this device: it is a GPU and Triton is installed."""
     try:
-        return _kernels(device) is not None
+        return _find_kernels(device) is not None
     except UsageError:
         return False
 
 
-def _kernels(device: torch.device) -> ModuleType | None:
+def _find_kernels(device: torch.device) -> ModuleType | None:
     """What runs on the device; None where that is the compiled core, on the CPU."""
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         return None
@@ -159,7 +159,7 @@ def _kernels(device: torch.device) -> ModuleType | None:
         raise UsageError(
             f"tensors on {device} are not supported: use device='cuda' (NVIDIA or AMD) or 'cpu'"
         )
-    kernels = _compiler()
+    kernels = _import_kernels()
     if kernels is None and device.type != "cpu":
         raise UsageError(
             f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
@@ -168,7 +168,7 @@ def _kernels(device: torch.device) -> ModuleType | None:
 
 
 @cache
-def _compiler() -> ModuleType | None:
+def _import_kernels() -> ModuleType | None:
     """The kernels, where Triton is installed."""
     try:
         from . import feistel_triton
@@ -179,14 +179,14 @@ def _compiler() -> ModuleType | None:
     return feistel_triton
 
 
-def _cache_bytes(device: torch.device) -> int:
+def _find_cache_bytes(device: torch.device) -> int:
     """The second-level cache of a GPU."""
     if device.type == "cpu":
         return 0  # interpreted: the longer way is the one to be tested
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def _checked(x: Any) -> torch.Tensor:
+def _check_tensor(x: Any) -> torch.Tensor:
     """The tensor, contiguous, plain."""
     if not isinstance(x, torch.Tensor):
         raise UsageError(
@@ -199,7 +199,7 @@ def _checked(x: Any) -> torch.Tensor:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _room(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
+def _check_out(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
     """`out`, if it is fit to hold rows of x, or a new tensor."""
     if out is None:
         return torch.empty(shape, dtype=x.dtype, device=x.device)
@@ -213,7 +213,7 @@ def _room(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
     return out
 
 
-def _inside(positions: Any, count: int, device: torch.device) -> range | torch.Tensor:
+def _check_positions(positions: Any, count: int, device: torch.device) -> range | torch.Tensor:
     """The positions, all of them in 0..count-1."""
     if isinstance(positions, torch.Tensor):
         if positions.dtype != torch.int64 or positions.ndim != 1:
@@ -236,13 +236,13 @@ def _inside(positions: Any, count: int, device: torch.device) -> range | torch.T
     return moved
 
 
-def _apart(x: torch.Tensor, out: torch.Tensor) -> bool:
+def _is_disjoint(x: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether two contiguous tensors share no memory."""
     begin, other = x.data_ptr(), out.data_ptr()
     return begin + x.nbytes <= other or other + out.nbytes <= begin
 
 
-def _bytes(x: torch.Tensor) -> torch.Tensor:
+def _view_bytes(x: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor's memory, (rows, bytes)."""
     width = x.numel() // len(x)
     # Not reshape: strides of dimensions of one element may be anything.
@@ -252,9 +252,9 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 _integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
-def _words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _view_words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as (rows, words) of the widest integers that rows and addresses are multiples of."""
-    source, target = _bytes(x), _bytes(out)
+    source, target = _view_bytes(x), _view_bytes(out)
     fit = source.shape[1] | x.data_ptr() | out.data_ptr()
     word = _integers[min(8, fit & -fit)]
     return source.view(word), target.view(word)

@@ -61,8 +61,8 @@ from ..order import Order, Shuffle
 from ..plan import Assignment, Locality
 from ..sharing import LeasedBudget
 from ..topology import Place, detect
-from .device_dataset import DeviceDataset, DeviceRequest, spaced
-from .tensors import Tensors, as_tensors, can_pin, pin, reduced
+from .device_dataset import DeviceDataset, DeviceRequest, space_positions
+from .tensors import Tensors, as_tensors, can_pin, pin, reduce_tensor
 
 __all__ = ["DataLoader", "DeviceLoader"]
 
@@ -145,10 +145,10 @@ class DataLoader:
         cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
-        num_workers = _whole("num_workers", num_workers)
+        num_workers = _check_integer("num_workers", num_workers)
         _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         _check_iterable(dataset, shuffle, sampler, batch_sampler)
-        kind = _kind_of_shuffle(shuffle, dataset)
+        kind = _parse_shuffle(shuffle, dataset)
         shuffle = kind != "none"
         _check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         _check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
@@ -159,18 +159,18 @@ class DataLoader:
         self.pin_memory_device = pin_memory_device
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        self.multiprocessing_context = _choose_context(multiprocessing_context, num_workers)
         self.in_order = in_order
         self.generator = generator
         self.persistent_workers = persistent_workers
         self.drop_last = drop_last
         self.decode = decode
         self._asked_seed = seed
-        self.seed = _seed(seed, generator)
+        self.seed = _choose_seed(seed, generator)
         self._shuffle = shuffle
         foreign = not isinstance(dataset, Dataset)
         reads_ahead = not foreign and sampler is None and batch_sampler is None
-        self._kind = _kind_of_workers(workers, num_workers, reads_ahead, foreign)
+        self._kind = _choose_workers(workers, num_workers, reads_ahead, foreign)
         if self._kind == "engine" and num_workers:
             _warn_ignored(
                 worker_init_fn=worker_init_fn,
@@ -195,7 +195,7 @@ class DataLoader:
         place = (rank, world_size)
         self._epochs: EpochTasks
         if chosen is None:
-            course = _course(
+            course = _make_sampler(
                 dataset,
                 self.seed,
                 kind,
@@ -247,11 +247,11 @@ class DataLoader:
         self._check_seed()
         if self._loader is not None:
             self._loader._timeout_s = float(self.timeout)
-            return _Iterator(self, iter(self._loader))
+            return _PinningIterator(self, iter(self._loader))
         workers = self._started()  # before the epoch is begun: this may fail
         serve_if_configured(self)
         epoch, first = self._epochs.begin()
-        return _Iterator(self, self._walk(workers, epoch, first))
+        return _PinningIterator(self, self._walk(workers, epoch, first))
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
@@ -358,9 +358,9 @@ class DataLoader:
         """`decode` and `collate` as the reading side takes them."""
         if not self._batched:
             single = self._given_collate or as_tensors
-            return self.decode or _unchanged, _Single(single)
+            return self.decode or _return_sample, _Single(single)
         if self.decode is None and self._given_collate is not None:
-            return _unchanged, self._given_collate
+            return _return_sample, self._given_collate
         return self.decode, self._given_collate
 
     def _started(self) -> Workers:
@@ -375,7 +375,7 @@ class DataLoader:
                     opening,
                     self.num_workers,
                     context=self.multiprocessing_context or torch.multiprocessing.get_context(),
-                    reduce=reduced,
+                    reduce=reduce_tensor,
                 )
             elif self._kind == "threads":
                 self._workers = WorkerThreads(opening, self.num_workers)
@@ -384,10 +384,10 @@ class DataLoader:
         return self._workers
 
     def _opening(self) -> _Opening:
-        reading: _Reading
+        reading: _TaskReader
         if isinstance(self.dataset, Dataset):
             decode, collate = self._decoding()
-            budget = _divided(self._budget, max(1, self.num_workers))
+            budget = _divide_budget(self._budget, max(1, self.num_workers))
             reading = _ReadSamples(self.dataset, decode, collate, budget)
         else:
             reading = _FetchItems(self.dataset, self.collate_fn, self._batched)
@@ -431,7 +431,7 @@ class DataLoader:
         return pin(batch) if self.pin_memory and can_pin() else batch
 
 
-class _Iterator:
+class _PinningIterator:
     """One epoch's batches, pinned on request."""
 
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
@@ -443,7 +443,7 @@ class _Iterator:
         self._loader = loader
         self._batches = batches
 
-    def __iter__(self) -> _Iterator:
+    def __iter__(self) -> _PinningIterator:
         return self
 
     def __len__(self) -> int:
@@ -496,7 +496,7 @@ class DeviceLoader:
             raise UsageError(
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
             )
-        kind = _kind_of_shuffle(shuffle, dataset)
+        kind = _parse_shuffle(shuffle, dataset)
         if kind == "auto" or not isinstance(dataset.order(seed, shuffle=kind), Order):
             raise UsageError(
                 "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
@@ -506,7 +506,7 @@ class DeviceLoader:
         self.device = torch.empty(0, device=device).device
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
-        self._course = _course(
+        self._course = _make_sampler(
             dataset,
             seed,
             kind,
@@ -516,7 +516,7 @@ class DeviceLoader:
             (rank, world_size),
             budget or Budget(),
             "strided",
-            _nowhere,
+            _refuse_locality,
         )
         self.sampler = EpochSampler(self._course)
         self._resident: DeviceDataset | None = None
@@ -557,7 +557,7 @@ class DeviceLoader:
             )
             with contextlib.closing(loader):
                 for batch in loader:
-                    resident.add(_fields_alone(batch))
+                    resident.add(_drop_marks(batch))
             self._resident = resident
         return self._resident
 
@@ -585,7 +585,7 @@ class DeviceLoader:
         for share in course.shares(epoch, first):
             at = None
             if share.step < steps.full:
-                at = spaced(share.step, place.rank, place.world_size, steps.global_batch)
+                at = space_positions(share.step, place.rank, place.world_size, steps.global_batch)
             wanted = DeviceRequest(share.ids, at if exact else None, exact, self.device)
             batch = resident.batch(wanted)
             if self._decode is None:
@@ -609,17 +609,17 @@ _loading_bytes = 16 << 20
 """Of samples that are read in one step of loading."""
 
 
-def _fields_alone(batch: Any) -> Any:
+def _drop_marks(batch: Any) -> Any:
     """A batch without what says which samples it holds."""
     if not isinstance(batch, Batch):
         return batch
-    return {name: part for name, part in as_tensors(batch).items() if name not in _told}
+    return {name: part for name, part in as_tensors(batch).items() if name not in _mark_names}
 
 
-_told = {"__id__", "__valid__"}
+_mark_names = {"__id__", "__valid__"}
 
 
-def _nowhere(place: Place) -> Locality:
+def _refuse_locality(place: Place) -> Locality:
     raise AssertionError(f"{place} asked who keeps samples, and all ranks keep all")
 
 
@@ -644,7 +644,7 @@ class EpochSampler(Sampler[int]):
 # -- what workers do -------------------------------------------------------------------------------
 
 
-class _Reading(Protocol):
+class _TaskReader(Protocol):
     """Turns tasks into batches."""
 
     @property
@@ -672,7 +672,7 @@ class _FetchItems:
         else:
             items = [self.dataset[i] for i in ids]
         if self.collate is default_collate:
-            with _outside_worker():
+            with _hide_worker_info():
                 return default_collate(items)
         return self.collate(items)
 
@@ -719,7 +719,7 @@ class _ReadSamples:
 class _Opening:
     """Begins a worker, in its own thread or process."""
 
-    reading: _Reading
+    reading: _TaskReader
     workers: int
     process: bool
     seed: int
@@ -756,7 +756,7 @@ def _seed_all(key: int) -> None:
 
 
 @contextlib.contextmanager
-def _outside_worker() -> Iterator[None]:
+def _hide_worker_info() -> Iterator[None]:
     """In a worker default_collate would stack into memory of torch's own to be sent; ours is
     recycled."""
     info, torch_worker._worker_info = torch_worker._worker_info, None
@@ -776,11 +776,11 @@ class _Single:
         return self._convert(samples[0])
 
 
-def _unchanged(sample: dict[str, Any]) -> dict[str, Any]:
+def _return_sample(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def _divided(budget: Budget, workers: int) -> Budget:
+def _divide_budget(budget: Budget, workers: int) -> Budget:
     """The share of one worker."""
     threads, rate = budget.threads, budget.bytes_per_s
     return budget.replace(
@@ -793,7 +793,7 @@ def _divided(budget: Budget, workers: int) -> Budget:
 # -- arguments -------------------------------------------------------------------------------------
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_integer(name: str, value: Any) -> int:
     try:
         return int(operator.index(value))
     except TypeError:
@@ -879,7 +879,7 @@ def _check_ours(
         )
 
 
-def _context(given: Any, workers: int) -> Any:
+def _choose_context(given: Any, workers: int) -> Any:
     if given is None:
         return None
     if workers == 0:
@@ -901,7 +901,7 @@ def _context(given: Any, workers: int) -> Any:
     return given
 
 
-def _kind_of_workers(
+def _choose_workers(
     workers: str, count: int, reads_ahead: bool, foreign: bool
 ) -> Literal["engine", "inline", "threads", "processes"]:
     """Who makes the batches: the engine of this process with its decode threads, or workers."""
@@ -914,13 +914,13 @@ def _kind_of_workers(
     return "threads"
 
 
-def _seed(given: int | None, generator: torch.Generator | None) -> int:
+def _choose_seed(given: int | None, generator: torch.Generator | None) -> int:
     if given is not None:
         return given
     return 0 if generator is None else generator.initial_seed() % 2**64
 
 
-def _course(
+def _make_sampler(
     dataset: Any,
     seed: int,
     shuffle: Shuffle | Literal["auto"],
@@ -954,7 +954,7 @@ def _course(
     )
 
 
-def _kind_of_shuffle(given: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
+def _parse_shuffle(given: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
     if not isinstance(given, str):
         return "exact" if given else "none"
     if given == "auto" and isinstance(dataset, Dataset):

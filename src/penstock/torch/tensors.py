@@ -18,7 +18,7 @@ class Tensors:
     def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
         if not isinstance(leaf, torch.Tensor):
             return None
-        return _array_of(leaf.detach())
+        return _share_memory(leaf.detach())
 
     def as_leaf(self, array: np.ndarray[Any, Any], like: Any) -> Any:
         tensor = as_tensor(array)
@@ -30,7 +30,7 @@ class Tensors:
 _stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's memory as an array; of integers where numpy does not know the dtype."""
     try:
         return tensor.numpy()
@@ -52,13 +52,13 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
 def as_tensors(batch: Any) -> Any:
     """A batch without decode, or one raw sample, with tensors for its fields."""
     if not isinstance(batch, Batch):
-        return {name: _field(part) for name, part in batch.items()}
-    fields = {name: _field(batch[name]) for name in batch}
+        return {name: _convert_field(part) for name, part in batch.items()}
+    fields = {name: _convert_field(batch[name]) for name in batch}
     ids = torch.from_numpy(batch.ids.astype(np.int64))
     return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
 
 
-def _field(part: Any) -> Any:
+def _convert_field(part: Any) -> Any:
     if isinstance(part, memoryview):
         part = np.frombuffer(part, np.uint8)
     if isinstance(part, np.ndarray):
@@ -68,18 +68,18 @@ def _field(part: Any) -> Any:
     return part
 
 
-def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
-def reduced(value: Any) -> Any:
+def reduce_tensor(value: Any) -> Any:
     """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
     if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
         return NotImplemented
     if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
         return NotImplemented
-    return _rebuilt, (_array_of(value.contiguous()), value.dtype)
+    return _rebuild_tensor, (_share_memory(value.contiguous()), value.dtype)
 
 
 def pin(data: Any) -> Any:
