@@ -222,7 +222,9 @@ def indices(bench: Bench) -> None:
         name = f"permutation of {n:,} as {str(dtype).removeprefix('torch.')}"
         fill = bench.seconds(f"fill, {name}", lambda out=out: out.fill_(7))
         of = kernels.make_cipher(Order(n, 1), bench.device)
-        ours = bench.seconds(name, lambda of=of, out=out: kernels.compute_indices(of, range(n), out))
+        ours = bench.seconds(
+            name, lambda of=of, out=out: kernels.compute_indices(of, range(n), out)
+        )
         bench.row(name, out.nbytes, ours, fill, target, "floor: a fill")
         del out
 

@@ -273,7 +273,7 @@ except UsageError as error:
     assert "penstock[gpu]" in str(error), error
 else:
     raise AssertionError
-assert not gpu.available(torch.device("cuda"))
+assert not gpu.is_available(torch.device("cuda"))
 """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=100)

@@ -55,7 +55,7 @@ class AutoShuffle:
         self._budget = budget
         self.record: dict[str, Any] = {}
 
-    def resumed(self, algorithm: str) -> Ordering | None:
+    def resume_order(self, algorithm: str) -> Ordering | None:
         """The order of a saved state, which decides."""
         found = parse_shuffle(algorithm)
         if found is None:
@@ -67,7 +67,7 @@ class AutoShuffle:
     def choose(self, place: Place, steps: Steps) -> Ordering:
         """The order that suits the storage; told to all ranks, and logged by rank 0."""
         key = f"penstock/shuffle/{self._dataset.fingerprint}"
-        said = agree_on_choice(place, key, lambda: self._decided(place, steps), sys.modules)
+        said = agree_on_choice(place, key, lambda: self._decide(place, steps), sys.modules)
         self.record = json.loads(said)
         shuffle, block, group = (self.record[name] for name in ("shuffle", "block", "group"))
         if place.rank == 0:
@@ -79,7 +79,7 @@ class AutoShuffle:
     def __str__(self) -> str:
         return f"{self._dataset.path}: {describe_choice(self.record)}"
 
-    def _decided(self, place: Place, steps: Steps) -> str:
+    def _decide(self, place: Place, steps: Steps) -> str:
         rows = steps.rows(0, place.rank)
         chosen, probed = choose_shuffle(
             self._dataset, self._budget(), rows, place.world_size, steps.global_batch

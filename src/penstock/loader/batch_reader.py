@@ -57,7 +57,7 @@ class BatchReader:
     ) -> Any:
         """The batch of these samples, in this order."""
         index = self._dataset.index
-        engine = self._opened()
+        engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
         gap_bytes = choose_gap(index, engine.choice)
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
@@ -89,7 +89,7 @@ class BatchReader:
             self._engine.close()
             self._engine = None
 
-    def _opened(self) -> ReadingEngine:
+    def _open_engine(self) -> ReadingEngine:
         if self._engine is None:
             index = self._dataset.index
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)

@@ -43,8 +43,8 @@ class EpochTasks(Protocol):
     def __len__(self) -> int: ...
     def begin(self) -> tuple[int, int]: ...
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]: ...
-    def moved(self, epoch: int, step: int) -> None: ...
-    def ended(self, epoch: int) -> None: ...
+    def record_step(self, epoch: int, step: int) -> None: ...
+    def end_epoch(self, epoch: int) -> None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
@@ -52,36 +52,36 @@ class EpochTasks(Protocol):
 class OrderTasks:
     """Our order, dealt to ranks."""
 
-    def __init__(self, course: StepSampler) -> None:
-        self.course = course
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self.step_sampler = step_sampler
 
     def __len__(self) -> int:
-        return len(self.course)
+        return len(self.step_sampler)
 
     @property
     def cursor(self) -> Cursor:
-        return self.course.cursor
+        return self.step_sampler.cursor
 
     def begin(self) -> tuple[int, int]:
-        return self.course.begin()
+        return self.step_sampler.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
-        keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
-        rank = self.course.place.rank
-        for step, ids, repeats, marks in self.course.shares(epoch, first):
+        keys = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation")
+        rank = self.step_sampler.place.rank
+        for step, ids, repeats, marks in self.step_sampler.iterate_shares(epoch, first):
             yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
-    def moved(self, epoch: int, step: int) -> None:
+    def record_step(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
 
-    def ended(self, epoch: int) -> None:
+    def end_epoch(self, epoch: int) -> None:
         pass  # the last step has told
 
     def set_epoch(self, epoch: int) -> None:
         self.cursor.set_epoch(epoch)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.course.restore(state)
+        self.step_sampler.restore(state)
 
 
 class SamplerTasks:
@@ -108,7 +108,7 @@ class SamplerTasks:
         self._sampler = sampler
         self._seed = seed
         self._place = place
-        self._told = 0  # the epoch that the sampler stands in, as far as we know
+        self._sampler_epoch = 0  # the epoch that the sampler stands in, as far as we know
         self._length = limits.order_count_max
         size = getattr(steps, "batch_size", 1)
         size = size if isinstance(size, int) else 1
@@ -124,9 +124,9 @@ class SamplerTasks:
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length
             self._length = len(self._steps)
-        for sampler in self._tellable():
+        for sampler in self._list_epoch_samplers():
             named = getattr(sampler, "epoch", None)
-            if type(named) is int and named >= 0 and named != self._told:
+            if type(named) is int and named >= 0 and named != self._sampler_epoch:
                 self.cursor.set_epoch(named)  # by the user, as is usual in torch
         return self.cursor.begin()
 
@@ -138,12 +138,12 @@ class SamplerTasks:
             if step >= first:
                 yield BatchTask(ids, epoch, step, 0, keys.key(0, step, rank))
 
-    def moved(self, epoch: int, step: int) -> None:
+    def record_step(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
         if step >= self._length:
-            self.ended(epoch)
+            self.end_epoch(epoch)
 
-    def ended(self, epoch: int) -> None:
+    def end_epoch(self, epoch: int) -> None:
         if self.cursor.epoch == epoch:
             self.cursor.moved(epoch, limits.order_count_max)
 
@@ -157,11 +157,11 @@ class SamplerTasks:
             self._tell(self.cursor.epoch)
 
     def _tell(self, epoch: int) -> None:
-        for sampler in self._tellable():
+        for sampler in self._list_epoch_samplers():
             sampler.set_epoch(epoch)
-        self._told = epoch
+        self._sampler_epoch = epoch
 
-    def _tellable(self) -> list[Any]:
+    def _list_epoch_samplers(self) -> list[Any]:
         """The samplers that know their epoch."""
         samplers = (self._sampler, getattr(self._sampler, "sampler", None))
         return [each for each in samplers if callable(getattr(each, "set_epoch", None))]

@@ -52,7 +52,7 @@ class CpuThrottle:
             self._changed.notify_all()
 
     @property
-    def owes(self) -> bool:
+    def is_in_debt(self) -> bool:
         """Whether somebody would have to wait now."""
         with self._changed:
             self._settle()
@@ -76,7 +76,7 @@ class CpuThrottle:
                 self._changed.wait(min(self._owed_s / self._rate, left_s, _wait_s))
                 self._settle()
 
-    def wanted(self, number: int) -> None:
+    def wait_until_wanted(self, number: int) -> None:
         """Returns when a thread of this number, from 0 on, is one of those that the rate can keep
         busy."""
         if self._rate is None:
@@ -85,7 +85,7 @@ class CpuThrottle:
             while self._rate is not None and number >= self._rate and number and not self._closed:
                 self._changed.wait()
 
-    def turn(self) -> None:
+    def take_turn(self) -> None:
         """The calling thread pays for all that it has used since its last turn, and waits."""
         if self._rate is None:
             return

@@ -97,7 +97,7 @@ def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
         return request.load(sidecar), sidecar
     if how != "rebuild":
         for sidecar in sidecar_paths(request.place):
-            found = request.fresh(sidecar)
+            found = request.load_if_fresh(sidecar)
             if found is not None:
                 return found, sidecar
     built = request.build()
@@ -149,7 +149,7 @@ class _Request:
             found = Index.load(sidecar, self.store.root)
         except OSError as error:
             raise stores.storage_error(error.errno or errno.EIO, sidecar) from None
-        reason = self._misfit(found) or found.validate(self.store) or self._restamped(found)
+        reason = self._find_misfit(found) or found.validate(self.store) or self._find_restamp(found)
         if reason is not None:
             raise SidecarError(
                 f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
@@ -157,7 +157,7 @@ class _Request:
             )
         return found
 
-    def fresh(self, sidecar: str) -> Index | None:
+    def load_if_fresh(self, sidecar: str) -> Index | None:
         """The saved index, if it is there, whole, up to date and of the same options."""
         try:
             found = Index.load(sidecar, self.store.root)
@@ -166,10 +166,10 @@ class _Request:
         except SidecarError as error:
             warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=4)
             return None
-        stale = found.racy or self._misfit(found) or found.validate(self.store)
-        return None if stale or self._restamped(found) else found
+        stale = found.racy or self._find_misfit(found) or found.validate(self.store)
+        return None if stale or self._find_restamp(found) else found
 
-    def _restamped(self, found: Index) -> str | None:
+    def _find_restamp(self, found: Index) -> str | None:
         """What the files themselves say of a change that neither size nor time shows, or None."""
         entry = FORMATS.get(found.format)
         if entry is None or entry.stamp is None:
@@ -180,7 +180,7 @@ class _Request:
             return str(error)
         return None if now == found.stamp else f"its files say {now}, and said {found.stamp}"
 
-    def _misfit(self, found: Index) -> str | None:
+    def _find_misfit(self, found: Index) -> str | None:
         """How the saved index differs from what was asked for, or None."""
         if self.place.kind == "file":
             few = range(min(len(found.sources), _SOURCES_OF_A_FILE))

@@ -124,7 +124,7 @@ class DecodeJob:
         # From before the bytes came: asking for them is work as well, and `turn` charges it.
         began_cpu_ns = time.thread_time_ns()
         try:
-            samples = self._opened()
+            samples = self._open_once()
             if samples is None:
                 return
             began_ns = time.perf_counter_ns()
@@ -163,7 +163,7 @@ class DecodeJob:
             raise self._error
         return self._result
 
-    def _opened(self) -> Samples | None:
+    def _open_once(self) -> Samples | None:
         """The samples; None once the job has ended, for threads that come late."""
         with self._lock:
             if self._done.is_set():
@@ -217,18 +217,18 @@ class DecodeThreads:
 
     def __init__(self, threads: int, cores: float | None = None) -> None:
         self._queue: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
-        self._pacing = CpuThrottle(cores)
+        self._throttle = CpuThrottle(cores)
         self.pid = os.getpid()
         self._threads = [
             threading.Thread(
                 target=_run_jobs,
-                args=(self._queue, self._pacing, number),
+                args=(self._queue, self._throttle, number),
                 name=f"penstock-decode-{number}",
                 daemon=True,
             )
             for number in range(threads)
         ]
-        stop = functools.partial(_stop, self._queue, self._pacing, threads, self.pid)
+        stop = functools.partial(_stop, self._queue, self._throttle, threads, self.pid)
         for thread in self._threads:
             end_with_interpreter(thread, stop)
             thread.start()
@@ -239,7 +239,7 @@ class DecodeThreads:
 
     def adopt(self, cores: float | None) -> None:
         """From the next row on, and for those who wait for their turn."""
-        self._pacing.adopt(cores)
+        self._throttle.adopt(cores)
 
     def submit(self, job: DecodeJob) -> None:
         """Queue a job; every thread will join it, of those that the cores keep busy."""
@@ -255,20 +255,24 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: CpuThrottle, number: int) -> None:
+def _run_jobs(
+    jobs: queue.SimpleQueue[DecodeJob | None], throttle: CpuThrottle, number: int
+) -> None:
     while True:
-        pacing.wanted(number)  # more threads than cores would be at a later step than is needed
+        throttle.wait_until_wanted(
+            number
+        )  # more threads than cores would be at a later step than is needed
         job = jobs.get()
         if job is None or _exiting.is_set():
             return
-        job.run(pacing.turn)
+        job.run(throttle.take_turn)
         del job  # the batch must not live until the next one comes
 
 
 def _stop(
-    jobs: queue.SimpleQueue[DecodeJob | None], pacing: CpuThrottle, threads: int, pid: int
+    jobs: queue.SimpleQueue[DecodeJob | None], throttle: CpuThrottle, threads: int, pid: int
 ) -> None:
     if pid == os.getpid():
-        pacing.close()
+        throttle.close()
         for _ in itertools.repeat(None, threads):
             jobs.put(None)

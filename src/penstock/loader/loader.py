@@ -131,13 +131,13 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
         self._cache = cache
-        self._joined: CacheMembership | None = None
+        self._membership: CacheMembership | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         auto = None
         if shuffle == "auto":
             auto = AutoShuffle(dataset, seed, lambda: self._budget)
             shuffle = "exact"
-        self._course = StepSampler(
+        self._step_sampler = StepSampler(
             dataset.fingerprint,
             dataset.order(seed, shuffle=shuffle, block=block, group=group),
             batch_size=self.batch_size,
@@ -150,8 +150,8 @@ class Loader:
             assignment=assignment,
             locality=self.locality if assignment == "local" else None,
         )
-        self.drop_last = self._course.drop_last
-        self.pad = self._course.pad
+        self.drop_last = self._step_sampler.drop_last
+        self.pad = self._step_sampler.pad
         self._decode = decode
         self._collate = collate
         self._leaves: Leaves = Arrays()
@@ -161,10 +161,10 @@ class Loader:
             if decode_threads is None
             else check_positive("decode_threads", decode_threads)
         )
-        self._asked = self._budget = _check_budget(
+        self._requested_budget = self._budget = _check_budget(
             budget
         )  # by the user; what a broker leaves of it
-        self._seat: LeasedBudget | None = None
+        self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
         self._threads: DecodeThreads | None = None
@@ -172,11 +172,11 @@ class Loader:
         self._waiting: dict[int, tuple[weakref.ref[EpochIterator], StepPlan, Group]] = {}
         # The user's thread and the decode threads drive the engine. One of them polls, without
         # holding the lock; the others wait until it has passed its reports on.
-        self._moved = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.Lock())
         self._polling = False
         self._pid = os.getpid()
         self.meter = Meter()
-        self._ended: dict[str, int] = {}  # counters of engines that were closed
+        self._past_counters: dict[str, int] = {}  # counters of engines that were closed
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
         self._readings: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
 
@@ -189,7 +189,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         self._check_process()
-        epoch, step = self._course.begin()
+        epoch, step = self._step_sampler.begin()
         try:
             return EpochIterator(self, epoch, step)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
@@ -212,7 +212,7 @@ class Loader:
 
         Raises StateError where the state is of other data, another seed, order or global batch.
         """
-        self._course.restore(state)
+        self._step_sampler.restore(state)
 
     @property
     def sampler(self) -> Loader:
@@ -231,20 +231,20 @@ class Loader:
         Where jobs share the host through a broker (docs/sharing.md), it uses less: see
         `stats()["lease"]`.
         """
-        return self._asked
+        return self._requested_budget
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        self._asked = _check_budget(budget)
-        if self._seat is not None:
-            self._seat.own = self._asked
-        self._hold()
+        self._requested_budget = _check_budget(budget)
+        if self._leased_budget is not None:
+            self._leased_budget.own = self._requested_budget
+        self._apply_budget()
 
-    def _hold(self) -> None:
+    def _apply_budget(self) -> None:
         """Go on with what the broker leaves of the budget, from now on."""
-        budget = self._asked
-        if self._seat is not None:
-            budget = self._seat.budget(self._step_bytes)
+        budget = self._requested_budget
+        if self._leased_budget is not None:
+            budget = self._leased_budget.budget(self._step_bytes)
         if self._engine is not None:
             self._engine.adopt(budget)
         if self._threads is not None:
@@ -253,23 +253,23 @@ class Loader:
         for reading in self._readings:
             reading.adopt_budget()
 
-    def _heed(self) -> None:
+    def _follow_broker(self) -> None:
         """Take what the broker has granted, and tell it what was measured; once a step, and while
         the user waits."""
-        if self._seat is not None and self._seat.changed():
-            self._hold()
+        if self._leased_budget is not None and self._leased_budget.changed():
+            self._apply_budget()
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
         bytes, runs (read operations), extents, and how the engine reads; with `cache` also "cache block"
         (see `penstock.Cache`) and what docs/cluster.md lists; and "lease", what a broker grants."""
         found: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
-        if self._course.choice_record:
-            found["shuffle"] = self._course.choice_record
-        if self._joined is not None:
-            found["cache_block"] = dict(self._joined.cache_block)
-        if self._seat is not None and self._seat.lease is not None:
-            found["lease"] = self._seat.lease.message()
+        if self._step_sampler.choice_record:
+            found["shuffle"] = self._step_sampler.choice_record
+        if self._membership is not None:
+            found["cache_block"] = dict(self._membership.cache_block)
+        if self._leased_budget is not None and self._leased_budget.lease is not None:
+            found["lease"] = self._leased_budget.lease.message()
         if self._engine is not None:
             choice = self._engine.choice
             found |= self._engine.counters()
@@ -284,7 +284,7 @@ class Loader:
     def counters(self) -> Counters:
         """What was counted since the loader was made, as a value; `later.since(earlier)` is what
         came in between. Costs some 10 us."""
-        engine = Counter(self._ended)
+        engine = Counter(self._past_counters)
         if (running := self._engine) is not None:
             engine.update(running.counters())
         return self.meter.counters(time.perf_counter_ns(), engine)
@@ -299,9 +299,9 @@ class Loader:
         choice = None if self._engine is None else self._engine.choice
         threads = 0 if self._decode is None else self._decode_threads
         cores = len(os.sched_getaffinity(0))
-        leased = self._budget != self._asked
+        leased = self._budget != self._requested_budget
         setup = describe_setup(
-            choice, self._budget, threads, cores, self._course.choice_record, leased
+            choice, self._budget, threads, cores, self._step_sampler.choice_record, leased
         )
         return explain_run(self.counters(), setup, since)
 
@@ -317,9 +317,9 @@ class Loader:
         if self._engine is None:
             raise UsageError("there is no run to record: iterate first, and ask before close()")
         index, steps, place = self.dataset.index, self.steps, self.place
-        ahead_bytes, ahead_steps = self._readahead(self._engine)
+        ahead_bytes, ahead_steps = self._choose_readahead(self._engine)
         chunked = any(isinstance(layout, Chunked) for layout in index.layouts)
-        joined, cache = self._joined, self._cache
+        joined, cache = self._membership, self._cache
         placement = None if joined is None else joined.locality.placement
         return {
             "penstock_run": 1,
@@ -331,7 +331,7 @@ class Loader:
             "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,
             "steps": len(steps),
-            "seed": self._course.seed,
+            "seed": self._step_sampler.seed,
             "assignment": steps.assignment,
             "cache_block": None if placement is None else placement.cache_block,
             "ram_bytes": 0 if cache is None else cache.ram_bytes,
@@ -348,13 +348,13 @@ class Loader:
         Of a mixture, the least of its datasets' orders."""
         return min(
             1.0 if order.shuffle == "exact" else shuffle_quality(order)
-            for order in self._course.order.parts()
+            for order in self._step_sampler.order.parts()
         )
 
     def drawn(self) -> list[int]:
         """Samples that were drawn from each dataset of a mixture, over all epochs, where
         `state_dict` stands; divided by a dataset's samples, its passes."""
-        return self._course.drawn()
+        return self._step_sampler.drawn()
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
@@ -365,12 +365,14 @@ class Loader:
             self._threads = None
         if self._engine is not None:
             if os.getpid() == self._pid:
-                self._ended = dict(Counter(self._ended) + Counter(self._engine.counters()))
+                self._past_counters = dict(
+                    Counter(self._past_counters) + Counter(self._engine.counters())
+                )
             self._engine.close()
-            self._engine = self._joined = None
-        if self._seat is not None:
-            self._seat.leave()
-            self._seat, self._budget = None, self._asked
+            self._engine = self._membership = None
+        if self._leased_budget is not None:
+            self._leased_budget.leave()
+            self._leased_budget, self._budget = None, self._requested_budget
         self._waiting.clear()
         self._arena = None
 
@@ -381,16 +383,16 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        place = self._course.place_if_settled
+        place = self._step_sampler.place_if_settled
         where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
         return (
-            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._course.seed}, "
-            f"shuffle={self._shuffle_said()}{where})"
+            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._step_sampler.seed}, "
+            f"shuffle={self._describe_shuffle()}{where})"
         )
 
-    def _shuffle_said(self) -> str:
-        order = self._course.order_if_settled
-        asked = self._course.shuffle
+    def _describe_shuffle(self) -> str:
+        order = self._step_sampler.order_if_settled
+        asked = self._step_sampler.shuffle
         return f"{asked!r} ({order.algorithm})" if asked == "auto" and order else repr(asked)
 
     # -- what is settled at first use ----------------------------------------------------------
@@ -398,22 +400,22 @@ class Loader:
     @property
     def place(self) -> Place:
         """Rank and world size, and who told."""
-        return self._course.place
+        return self._step_sampler.place
 
     @property
     def steps(self) -> Steps:
         """The geometry of an epoch."""
-        return self._course.steps
+        return self._step_sampler.steps
 
     @property
     def cursor(self) -> Cursor:
-        return self._course.cursor
+        return self._step_sampler.cursor
 
-    def follow(self, course: StepSampler, leaves: Leaves) -> None:
-        """Take another's course of the same data, and make batches of these leaves: for the faces
+    def follow(self, step_sampler: StepSampler, leaves: Leaves) -> None:
+        """Take another's step_sampler of the same data, and make batches of these leaves: for the faces
         of frameworks. Before the first use."""
-        self._course, self._leaves = course, leaves
-        self.drop_last, self.pad = course.drop_last, course.pad
+        self._step_sampler, self._leaves = step_sampler, leaves
+        self.drop_last, self.pad = step_sampler.drop_last, step_sampler.pad
 
     # -- what readings use ---------------------------------------------------------------------
 
@@ -427,10 +429,12 @@ class Loader:
                 "exist here. Create the loader in the child, or start processes by 'spawn'"
             )
 
-    def _resources(self) -> tuple[ReadingEngine, Arena]:
-        if self._seat is None:
+    def _take_resources(self) -> tuple[ReadingEngine, Arena]:
+        if self._leased_budget is None:
             name = self.dataset.index.files.root
-            self._seat = LeasedBudget(self.counters, name, self.place, self._asked)
+            self._leased_budget = LeasedBudget(
+                self.counters, name, self.place, self._requested_budget
+            )
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
@@ -445,7 +449,7 @@ class Loader:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
-    def _readahead(self, engine: ReadingEngine) -> tuple[int, int]:
+    def _choose_readahead(self, engine: ReadingEngine) -> tuple[int, int]:
         """Bytes and steps that are requested or ready at most."""
         return choose_readahead(engine.choice, self._budget, self._step_bytes)
 
@@ -461,30 +465,30 @@ class Loader:
     def _join(self, place: Place) -> CacheMembership:
         """This rank's part of the cache, taken at first use, and anew where the world has changed
         since, by a process group that was started after the first epoch."""
-        if self._joined is not None and not self._joined.holds(place):
+        if self._membership is not None and not self._membership.holds(place):
             self.close()
-        if self._joined is None:
+        if self._membership is None:
             assert self._cache is not None
-            self._joined = join_cache(
+            self._membership = join_cache(
                 self.dataset.index, self.dataset.path, self._cache, place, self._budget
             )
-        return self._joined
+        return self._membership
 
     def _wait(self) -> None:
-        """Wait a while for reports of the engine. Call with `_moved` held."""
+        """Wait a while for reports of the engine. Call with `_changed` held."""
         if self._polling:
-            self._moved.wait(_poll_ns * 1e-9)
+            self._changed.wait(_poll_ns * 1e-9)
             return
         assert self._engine is not None
         try:
             self._polling = True
-            self._moved.release()
+            self._changed.release()
             try:
                 reports = self._engine.poll(_poll_ns)
             finally:
-                self._moved.acquire()
+                self._changed.acquire()
                 self._polling = False
-                self._moved.notify_all()
+                self._changed.notify_all()
             for ticket, failures in reports:
                 # Tickets of before an interrupt are nobody's.
                 reading, planned, group = self._waiting.pop(ticket, _nobody)
@@ -497,7 +501,7 @@ class Loader:
                 reading.close()
             raise
 
-    def _pool(self) -> DecodeThreads:
+    def _start_threads(self) -> DecodeThreads:
         if self._threads is None:
             self._threads = DecodeThreads(self._decode_threads, self._budget.cores)
         return self._threads
@@ -516,27 +520,29 @@ class EpochIterator:
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
         self._jobs: deque[tuple[StepPlan, DecodeJob]] = deque()  # of the head and the next steps
-        self._opened: dict[int, tuple[int, int]] = {}  # by step: when its job wanted and had bytes
+        self._open_times: dict[
+            int, tuple[int, int]
+        ] = {}  # by step: when its job wanted and had bytes
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._closed = False
         self._meter = loader.meter
         self._meter.began(time.perf_counter_ns())
-        engine, arena = loader._resources()
+        engine, arena = loader._take_resources()
         self._loader = loader
         self._epoch = epoch
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
         self._coded = any(field.codec is not None for field in self._index.fields)
-        joined = loader._joined
-        ahead_bytes, ahead_steps = loader._readahead(engine)
+        joined = loader._membership
+        ahead_bytes, ahead_steps = loader._choose_readahead(engine)
         self._submit = engine.submit
         if joined is not None and loader._cache is not None and loader._cache.replicas:
-            uses = loader._course.uses(epoch, joined.neighbours)
+            uses = loader._step_sampler.find_uses(epoch, joined.neighbours)
             self._submit = partial(joined.engine.submit, uses=uses)
         self._session = Session(
             self._index if joined is None else joined.addressed,
-            loader._course.order.at_epoch(epoch),
+            loader._step_sampler.order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
@@ -562,7 +568,7 @@ class EpochIterator:
         asked = self._session.head.step
         try:
             loader._check_process()
-            loader._heed()
+            loader._follow_broker()
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
             of_next = self._next_raw if loader._decode is None else self._next_decoded
@@ -570,7 +576,7 @@ class EpochIterator:
             self._deadline_s = None
             self._advance()
         except Exception:
-            self._leave_out(asked)
+            self._skip_step(asked)
             meter.raised(time.perf_counter_ns())
             raise
         except BaseException:
@@ -588,12 +594,12 @@ class EpochIterator:
     def __del__(self) -> None:
         self.close()
 
-    def _leave_out(self, step: int) -> None:
+    def _skip_step(self, step: int) -> None:
         """After a step's bytes or samples failed: as in torch, the next call gives the next batch.
         Where the step is not even in place, there is no going on."""
         if self._session.finished or self._session.head.step != step:
             return  # it failed after it was handed over
-        with self._loader._moved:
+        with self._loader._changed:
             going_on = not self._closed and step < self._session.reached
         if not going_on:
             self.close()
@@ -618,18 +624,18 @@ class EpochIterator:
         self._jobs.clear()
         self._admitted.clear()
         self._buffers.clear()
-        self._opened.clear()
+        self._open_times.clear()
 
     def adopt_budget(self) -> None:
         """Take over the loader's budget, which has changed."""
-        self._session.readahead_bytes, _ = self._loader._readahead(self._engine)
+        self._session.readahead_bytes, _ = self._loader._choose_readahead(self._engine)
 
     # -- reading -------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Submit what the session admits, and queue what may be decoded."""
         loader = self._loader
-        with loader._moved:
+        with loader._changed:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
@@ -646,7 +652,7 @@ class EpochIterator:
                     self._admitted.extend(group.steps)
         while self._admitted and len(self._jobs) < _decode_ahead_steps:
             planned = self._admitted.popleft()
-            self._jobs.append((planned, self._queued_job(planned)))
+            self._jobs.append((planned, self._queue_job(planned)))
 
     def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
         for failure in failures:
@@ -656,12 +662,12 @@ class EpochIterator:
         if self._meter.timeline is not None:
             self._meter.timeline.arrived(self._epoch, planned.step)
 
-    def _arrive(self, planned: StepPlan, heed: Callable[[], None] | None = None) -> Buffer:
+    def _wait_for_bytes(self, planned: StepPlan, heed: Callable[[], None] | None = None) -> Buffer:
         """Wait until a step is in its buffer; raises what kept its bytes from arriving.
 
         heed:  called now and then meanwhile.
         """
-        with self._loader._moved:
+        with self._loader._changed:
             while self._session.reached <= planned.step and not self._closed:
                 self._loader._wait()
                 if heed is not None:
@@ -674,7 +680,7 @@ class EpochIterator:
             return self._buffers[planned.step]
 
     def _hand_over(self, planned: StepPlan) -> None:
-        with self._loader._moved:
+        with self._loader._changed:
             self._session.hand_over()
             del self._buffers[planned.step]
 
@@ -685,7 +691,7 @@ class EpochIterator:
     def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
         head = self._session.head
-        buffer = self._arrive(head, self._loader._heed)
+        buffer = self._wait_for_bytes(head, self._loader._follow_broker)
         arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
         fields = build_fields(self._index, head, buffer)
@@ -699,23 +705,23 @@ class EpochIterator:
     def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
-            self._loader._heed()
+            self._loader._follow_broker()
             self._check_deadline()  # and Ctrl-C is noticed
         batch = job.result()
         self._jobs.popleft()
-        self._arrive(planned)  # a job without rows may end before its (empty) requests
+        self._wait_for_bytes(planned)  # a job without rows may end before its (empty) requests
         self._hand_over(planned)
         if len(planned.ids) == 0:
-            batch = self._without_rows()
+            batch = self._make_empty_batch()
         ready_ns = time.perf_counter_ns()
-        opening_ns, arrived_ns = self._opened.pop(planned.step, (asked_ns, asked_ns))
+        opening_ns, arrived_ns = self._open_times.pop(planned.step, (asked_ns, asked_ns))
         waited = waited_for(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
         self._meter.decoded(job.spans)
         if self._meter.timeline is not None:
             self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
         return planned, batch, ready_ns, *waited
 
-    def _queued_job(self, planned: StepPlan) -> DecodeJob:
+    def _queue_job(self, planned: StepPlan) -> DecodeJob:
         loader = self._loader
         assert loader._decode is not None
         reading = weakref.ref(self)  # an abandoned iterator must not live on in the queue
@@ -725,8 +731,8 @@ class EpochIterator:
             if alive is None:
                 raise UsageError("the iterator was closed")
             opening_ns = time.perf_counter_ns()
-            buffer = alive._arrive(planned)
-            alive._opened[planned.step] = opening_ns, time.perf_counter_ns()
+            buffer = alive._wait_for_bytes(planned)
+            alive._open_times[planned.step] = opening_ns, time.perf_counter_ns()
             return open_samples(alive._index, planned, buffer, alive._epoch)
 
         job = DecodeJob(
@@ -737,10 +743,10 @@ class EpochIterator:
             self._arena.take,
             loader._leaves,
         )
-        loader._pool().submit(job)
+        loader._start_threads().submit(job)
         return job
 
-    def _without_rows(self) -> Any:
+    def _make_empty_batch(self) -> Any:
         """A batch of no samples in the structure of the others: that of a sample of the data."""
         loader = self._loader
         assert loader._decode is not None

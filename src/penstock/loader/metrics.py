@@ -23,7 +23,7 @@ from ..meter import Counters, Meter
 from .decode import end_with_interpreter
 from .perfetto import PerfettoTrace
 
-__all__ = ["Endpoint", "exposition", "serve", "trace"]
+__all__ = ["Endpoint", "format_metrics", "serve", "trace"]
 
 log = logging.getLogger("penstock")
 _variable = "PENSTOCK_METRICS_PORT"

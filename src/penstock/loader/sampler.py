@@ -42,7 +42,7 @@ class OrderChoice(Protocol):
         """The order, on this rank of so many, in these steps. The same on all ranks."""
         ...
 
-    def resumed(self, algorithm: str) -> Ordering | None:
+    def resume_order(self, algorithm: str) -> Ordering | None:
         """The order of a state's identifier, or None where it is not one of those chosen from."""
         ...
 
@@ -78,7 +78,7 @@ class StepSampler:
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
-        self._asked = order
+        self._requested_order = order
         self._choice = choice
         self._order: Ordering | None = None
         self._resumed: Ordering | None = None  # of a state, which decides instead of the choice
@@ -94,12 +94,12 @@ class StepSampler:
             if global_batch_size is None
             else check_positive("global_batch_size", global_batch_size)
         )
-        self._asked_place = (rank, world_size)
+        self._requested_place = (rank, world_size)
         self._settled: tuple[Place, Steps] | None = None
         if rank is not None or world_size is not None:
             self._settle()
         else:  # what one rank alone cannot do, no world can
-            self._steps(1)
+            self._make_steps(1)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -121,12 +121,12 @@ class StepSampler:
 
     @property
     def seed(self) -> int:
-        return self._asked.seed
+        return self._requested_order.seed
 
     @property
     def shuffle(self) -> str:
         """As it was asked for."""
-        return self._asked.shuffle if self._choice is None else "auto"
+        return self._requested_order.shuffle if self._choice is None else "auto"
 
     @property
     def choice_record(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class StepSampler:
         """Samples drawn from each dataset before where the run stands, over all epochs."""
         cursor, steps = self.cursor, self.steps
         return self.order.at_epoch(cursor.epoch).drawn(
-            min(cursor.step * steps.global_batch, len(self._asked))
+            min(cursor.step * steps.global_batch, len(self._requested_order))
         )
 
     @property
@@ -145,7 +145,7 @@ class StepSampler:
         """The order of epoch 0; where it is to be chosen, that is done now."""
         if self._order is None:
             place, steps = self._settle()
-            chosen = self._asked if self._choice is None else self._resumed
+            chosen = self._requested_order if self._choice is None else self._resumed
             if chosen is None and self._choice is not None:
                 chosen = self._choice.choose(place, steps)
             assert chosen is not None
@@ -171,10 +171,10 @@ class StepSampler:
         Raises StateError where it does not fit; then nothing has changed.
         """
         was = self._settled, self._order, self._cursor, self._resumed
-        if state and self._elsewhere() is not None:
+        if state and self._find_new_place() is not None:
             self._settled = self._order = self._cursor = None
         if self._choice is not None and isinstance(state, Mapping):
-            found = self._choice.resumed(str(state.get("order")))
+            found = self._choice.resume_order(str(state.get("order")))
             if found is not None:
                 self._resumed, self._order, self._cursor = found, None, None
         try:
@@ -190,7 +190,7 @@ class StepSampler:
         last = steps.rows(len(steps) - 1, self.place.rank)
         return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
 
-    def shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
+    def iterate_shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
         """The samples of this rank, step by step from `first` on."""
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
         window = steps.window(rank)
@@ -205,7 +205,7 @@ class StepSampler:
                 yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
-    def uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
+    def find_uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
         """When these ranks use samples, as seen from an epoch.
 
         Raises UsageError where the order has no inverse, or the assignment goes by samples.
@@ -221,7 +221,7 @@ class StepSampler:
     def begin(self) -> tuple[int, int]:
         """Open an epoch, on the ranks there are now: a process group may have been started since
         the place was first asked for. Returns the epoch and its first step."""
-        now = self._elsewhere()
+        now = self._find_new_place()
         if now is not None:
             self._settle_again(now)
         place, steps = self._settle()
@@ -229,12 +229,12 @@ class StepSampler:
             # Only now: the ranks tell each other, and who merely asks for the length is alone.
             locality = self._locality(place)
             if steps.locality is not locality:
-                self._settled = place, self._steps(place.world_size, locality)
+                self._settled = place, self._make_steps(place.world_size, locality)
         return self.cursor.begin()
 
-    def _elsewhere(self) -> Place | None:
+    def _find_new_place(self) -> Place | None:
         """Where this process is now, if that is not the place that was settled on."""
-        if self._settled is None or self._asked_place != (None, None):
+        if self._settled is None or self._requested_place != (None, None):
             return None
         was, now = self._settled[0], detect(None, None, os.environ, sys.modules)
         return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
@@ -256,21 +256,21 @@ class StepSampler:
     def _settle(self) -> tuple[Place, Steps]:
         if self._settled is not None:
             return self._settled
-        place = detect(*self._asked_place, os.environ, sys.modules)
+        place = detect(*self._requested_place, os.environ, sys.modules)
         if place.conflict is not None:
             warnings.warn(
                 f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
                 f"{place.world_size}, which is used",
                 stacklevel=4,
             )
-        self._settled = place, self._steps(place.world_size)
+        self._settled = place, self._make_steps(place.world_size)
         return self._settled
 
-    def _steps(self, world_size: int, locality: Locality | None = None) -> Steps:
+    def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
         unknown = self._locality is not None and locality is None  # before the first epoch
         return Steps(
-            len(self._asked),
-            self._global_batch(world_size),
+            len(self._requested_order),
+            self._compute_global_batch(world_size),
             world_size,
             self.drop_last,
             self.pad,
@@ -278,7 +278,7 @@ class StepSampler:
             locality,
         )
 
-    def _global_batch(self, world_size: int) -> int:
+    def _compute_global_batch(self, world_size: int) -> int:
         return self._global_batch_size or (self._batch_size or 1) * world_size
 
 

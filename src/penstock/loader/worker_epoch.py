@@ -21,7 +21,7 @@ class WorkerEpoch:
 
     ahead:    tasks that workers have beyond the batch that is asked for.
     batched:  whether a task is of many samples, or of one.
-    seat:     of the loader among those that share the host; of the budget that it has there,
+    leased_budget:     of the loader among those that share the host; of the budget that it has there,
               workers obey the cores.
 
     What an exception of a worker leaves out is not given again: the next call gives the next batch.
@@ -32,7 +32,7 @@ class WorkerEpoch:
         epochs: EpochTasks,
         workers: Workers,
         meter: Meter,
-        seat: LeasedBudget,
+        leased_budget: LeasedBudget,
         epoch: int,
         first: int,
         *,
@@ -44,13 +44,13 @@ class WorkerEpoch:
         self._epochs = epochs
         self._workers = workers
         self._meter = meter
-        self._seat = seat
-        self._pacing = CpuThrottle(seat.budget().cores)
+        self._leased_budget = leased_budget
+        self._throttle = CpuThrottle(leased_budget.budget().cores)
         self._epoch = epoch
         self._step = first
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
         tasks = _count_samples(epochs.tasks(epoch, first), self._sizes, batched)
-        self._results = ResultsAhead(workers, tasks, ahead, timeout_s, self._pacing)
+        self._results = ResultsAhead(workers, tasks, ahead, timeout_s, self._throttle)
 
     def __iter__(self) -> WorkerEpoch:
         return self
@@ -58,15 +58,15 @@ class WorkerEpoch:
     def __next__(self) -> Any:
         asked_ns = time.perf_counter_ns()
         self._meter.asked(asked_ns)
-        self._heed()
-        while not self._results.begun and self._pacing.owes:
-            self._pacing.wait(_poll_s)
-            self._heed()
+        self._follow_broker()
+        while not self._results.has_begun and self._throttle.is_in_debt:
+            self._throttle.wait(_poll_s)
+            self._follow_broker()
         before = self._workers.spent
         try:
             batch = next(self._results)
         except StopIteration:
-            self._epochs.ended(self._epoch)
+            self._epochs.end_epoch(self._epoch)
             raise
         except Exception:
             if self._sizes:  # else it was the sampler
@@ -77,7 +77,7 @@ class WorkerEpoch:
         ready_ns = time.perf_counter_ns()
         # A worker was busy with this batch; what was waited for is taken for the end of that.
         busy_ns, cpu_ns, queued_ns = self._workers.spent.minus(before)
-        self._pacing.charge(cpu_ns * 1e-9)  # not for what others took
+        self._throttle.charge(cpu_ns * 1e-9)  # not for what others took
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
         waited = waiting_ns - decode_ns, decode_ns
@@ -86,14 +86,14 @@ class WorkerEpoch:
         if meter.timeline is not None:
             meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, *waited)
         self._step += 1
-        self._epochs.moved(self._epoch, self._step)
+        self._epochs.record_step(self._epoch, self._step)
         now_ns = time.perf_counter_ns()
         meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), *waited)
         return batch
 
-    def _heed(self) -> None:
-        if self._seat.changed():
-            self._pacing.adopt(self._seat.budget().cores)
+    def _follow_broker(self) -> None:
+        if self._leased_budget.changed():
+            self._throttle.adopt(self._leased_budget.budget().cores)
 
 
 def _count_samples(

@@ -89,19 +89,19 @@ class WorkerProcesses:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def submit(self, task: Any) -> int:
-        with self._unharmed():
+        with self._guard():
             worker = min(self._workers, key=lambda worker: len(worker.tasks))
             ticket = self._tickets
             try:
                 worker.send(ticket, task)
             except ConnectionError:
-                raise self._ended([worker]) from None
+                raise self._make_end_error([worker]) from None
             self._tickets += 1
             return ticket
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._unharmed():
+        with self._guard():
             while ticket not in self._ready:
                 left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
                 if not self._receive(left_s):
@@ -133,20 +133,20 @@ class WorkerProcesses:
             self._ready.clear()
 
     @contextlib.contextmanager
-    def _unharmed(self) -> Iterator[None]:
+    def _guard(self) -> Iterator[None]:
         """Whatever interrupts us may leave half a message in a socket: begin anew after it."""
         check_process(self.pid)
         with self._lock:
             if self.closed:
                 raise UsageError("the workers were closed: begin another epoch")
             try:
-                self._forget()
+                self._drop_tasks()
                 yield
             except BaseException:
                 self.close()
                 raise
 
-    def _forget(self) -> None:
+    def _drop_tasks(self) -> None:
         """Tell the workers which tasks nobody waits for."""
         while self._drops:
             ticket = self._drops.popleft()
@@ -183,10 +183,10 @@ class WorkerProcesses:
                 self._ready[reply.ticket] = worker, slot, reply
                 worker.ready += 1
         if ended and not answers:
-            raise self._ended(list(ended))
+            raise self._make_end_error(list(ended))
         return bool(found)
 
-    def _ended(self, workers: list[_Worker]) -> WorkerError:
+    def _make_end_error(self, workers: list[_Worker]) -> WorkerError:
         for worker in workers:
             worker.process.join(_stop_s)  # its connection may end before the process does
         pids = ", ".join(str(worker.process.pid) for worker in workers)

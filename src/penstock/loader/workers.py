@@ -115,7 +115,7 @@ class ResultsAhead:
     """An iterator over the results of tasks, with `ahead` of them submitted before they are asked
     for. Results come in the order of the tasks.
 
-    pacing:  while it owes, nothing is submitted but what is asked for.
+    throttle:  while it is_in_debt, nothing is submitted but what is asked for.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class ResultsAhead:
         tasks: Iterator[Any],
         ahead: int,
         timeout_s: float | None = None,
-        pacing: CpuThrottle | None = None,
+        throttle: CpuThrottle | None = None,
     ) -> None:
         self._workers = workers
-        self._pacing = pacing or CpuThrottle()
+        self._throttle = throttle or CpuThrottle()
         self._tasks = tasks
         self._ahead = ahead
         self._timeout_s = timeout_s
@@ -148,7 +148,7 @@ class ResultsAhead:
         return result
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the next result has been submitted."""
         return bool(self._tickets)
 
@@ -162,7 +162,7 @@ class ResultsAhead:
             self._workers.drop(self._tickets.popleft())
 
     def _fill(self, ahead: int) -> None:
-        while len(self._tickets) < ahead and not self._pacing.owes and self._submit():
+        while len(self._tickets) < ahead and not self._throttle.is_in_debt and self._submit():
             pass
 
     def _submit(self) -> bool:

@@ -37,7 +37,7 @@ class DeviceRequest:
             self._ids = torch.from_numpy(self.host.copy()).to(self._device)
         return self._ids
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Their rows of x, which is on the device."""
         if self._positions is None or self._order is None:
             return x.index_select(0, self.ids)
@@ -48,7 +48,7 @@ class DeviceColumn(Protocol):
     """One leaf of the batches, of all samples."""
 
     def add(self, part: Any) -> None: ...
-    def rows(self, wanted: DeviceRequest) -> Any: ...
+    def gather(self, request: DeviceRequest) -> Any: ...
 
 
 class DeviceDataset:
@@ -74,10 +74,10 @@ class DeviceDataset:
                 "penstock.torch.DataLoader, which reads as it goes"
             ) from error
 
-    def batch(self, wanted: DeviceRequest) -> Any:
+    def batch(self, request: DeviceRequest) -> Any:
         """The batch of these samples."""
         assert self._root is not None
-        return self._root.rows(wanted)
+        return self._root.gather(request)
 
     def _column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
@@ -119,9 +119,9 @@ class _TensorColumn:
         self._all[self._filled : self._filled + len(part)].copy_(part)
         self._filled += len(part)
 
-    def rows(self, wanted: DeviceRequest) -> torch.Tensor:
+    def gather(self, request: DeviceRequest) -> torch.Tensor:
         assert self._all is not None
-        return wanted.of(self._all)
+        return request.gather(self._all)
 
 
 class _RaggedColumn:
@@ -137,14 +137,14 @@ class _RaggedColumn:
         self._values.append(part.values.to(self._device, copy=True))
         self._lengths.append(np.diff(part.offsets.numpy()))
 
-    def rows(self, wanted: DeviceRequest) -> Ragged:
+    def gather(self, request: DeviceRequest) -> Ragged:
         if len(self._values) > 1:  # the first batch
             self._values = [torch.cat(self._values)]
             self._lengths = [np.concatenate(self._lengths)]
         (values,), (lengths,) = self._values, self._lengths
         if self._ends is None:
             self._ends = np.cumsum(lengths)
-        ends, widths = self._ends[wanted.host], lengths[wanted.host]
+        ends, widths = self._ends[request.host], lengths[request.host]
         found = [
             values[end - width : end]
             for end, width in zip(ends.tolist(), widths.tolist(), strict=True)
@@ -162,9 +162,9 @@ class _ArrayColumn:
     def add(self, part: npt.NDArray[Any]) -> None:
         self._parts.append(part.copy())
 
-    def rows(self, wanted: DeviceRequest) -> npt.NDArray[Any]:
+    def gather(self, request: DeviceRequest) -> npt.NDArray[Any]:
         self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
-        found: npt.NDArray[Any] = self._parts[0][wanted.host]
+        found: npt.NDArray[Any] = self._parts[0][request.host]
         return found
 
 
@@ -177,8 +177,8 @@ class _ListColumn:
     def add(self, part: Sequence[Any]) -> None:
         self._values += part
 
-    def rows(self, wanted: DeviceRequest) -> list[Any]:
-        return [self._values[i] for i in wanted.host.tolist()]
+    def gather(self, request: DeviceRequest) -> list[Any]:
+        return [self._values[i] for i in request.host.tolist()]
 
 
 class _NestedColumn:
@@ -186,15 +186,17 @@ class _NestedColumn:
 
     def __init__(self, columns: dict[Any, DeviceColumn]) -> None:
         self._columns = columns
-        self._made: Callable[[dict[Any, Any]], Any] = dict
+        self._construct: Callable[[dict[Any, Any]], Any] = dict
 
     def add(self, part: Any) -> None:
-        self._made = _find_constructor(type(part))
+        self._construct = _find_constructor(type(part))
         for name, column in self._columns.items():
             column.add(part[name])
 
-    def rows(self, wanted: DeviceRequest) -> Any:
-        return self._made({name: column.rows(wanted) for name, column in self._columns.items()})
+    def gather(self, request: DeviceRequest) -> Any:
+        return self._construct(
+            {name: column.gather(request) for name, column in self._columns.items()}
+        )
 
 
 def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:

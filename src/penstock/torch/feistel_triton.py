@@ -250,22 +250,22 @@ def make_cipher(order: Order, device: torch.device, inverse: bool = False) -> Ci
     )
 
 
-def compute_indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
-    """out[i] = what where[i] maps to. `of` was made with the same `inverse`."""
+def compute_indices(cipher: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
+    """out[i] = what where[i] maps to. `cipher` was made with the same `inverse`."""
     _launch(
         _write_indices,
         (triton.cdiv(len(where), _block),),
         out.device,
-        *(out, of.table, where.start, where.step, len(where), *of.words),
-        TABLE=of.tabled,
+        *(out, cipher.table, where.start, where.step, len(where), *cipher.words),
+        TABLE=cipher.tabled,
         INVERSE=inverse,
-        WIDE=of.wide,
+        WIDE=cipher.wide,
         BLOCK=_block,
     )
 
 
 def gather_rows(
-    of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor
+    cipher: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor
 ) -> None:
     """out[i] = the row of x at position where[i]; x and out are (rows, words) of integers."""
     words = x.shape[1]
@@ -277,10 +277,19 @@ def gather_rows(
         _gather_rows,
         (triton.cdiv(len(where), tile), triton.cdiv(words, columns)),
         out.device,
-        *(x, out, where if listed else of.table, of.table, start, step, len(where), *of.words),
+        *(
+            x,
+            out,
+            where if listed else cipher.table,
+            cipher.table,
+            start,
+            step,
+            len(where),
+            *cipher.words,
+        ),
         LISTED=listed,
-        TABLE=of.tabled,
-        WIDE=of.wide,
+        TABLE=cipher.tabled,
+        WIDE=cipher.wide,
         WORDS=words,
         ROWS=tile,
         COLUMNS=columns,
@@ -292,9 +301,9 @@ def compute_window_bits(element_bytes: int) -> int:
     return (_window_bytes // element_bytes).bit_length() - 1
 
 
-def shuffle_in_buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
+def shuffle_in_buckets(cipher: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
     """All elements of x, (n, 1) of integers, shuffled into out in two passes, by buckets of
-    2^shift. `of` was made for more than `TABLE_COUNT_MAX`."""
+    2^shift. `cipher` was made for more than `TABLE_COUNT_MAX`."""
     size, device = len(x), x.device
     packed = x.element_size() <= 4
     count = -(-size >> shift)
@@ -307,9 +316,9 @@ def shuffle_in_buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: in
         _deal,
         grid,
         device,
-        *(x, staged, places, cursors, shift, size, *of.words),
+        *(x, staged, places, cursors, shift, size, *cipher.words),
         PACKED=packed,
-        WIDE=of.wide,
+        WIDE=cipher.wide,
         PITCH=_cursor_pitch,
         BLOCK=_block,
     )

@@ -21,7 +21,7 @@ import torch
 from ..errors import UsageError
 from ..order import Order, shuffle_array
 
-__all__ = ["available", "inverse", "permutation", "shuffle", "take"]
+__all__ = ["inverse", "is_available", "permutation", "shuffle", "take"]
 
 
 def permutation(
@@ -78,12 +78,12 @@ def shuffle(
         shuffle_array.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
         return out
     source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
-    of = kernels.cipher(order, x.device)
-    if source.shape[1] == 1 and not of.tabled and x.nbytes > _find_cache_bytes(x.device) // 2:
-        back = kernels.cipher(order, x.device, inverse=True)
-        kernels.buckets(back, source, target, kernels.window_bits(source.element_size()))
+    cipher = kernels.make_cipher(order, x.device)
+    if source.shape[1] == 1 and not cipher.tabled and x.nbytes > _find_cache_bytes(x.device) // 2:
+        back = kernels.make_cipher(order, x.device, inverse=True)
+        kernels.shuffle_in_buckets(back, source, target, kernels.compute_window_bits(source.element_size()))
     else:
-        kernels.rows(of, source, range(len(x)), target)
+        kernels.gather_rows(cipher, source, range(len(x)), target)
     return out
 
 
@@ -117,7 +117,7 @@ def take(
         torch.index_select(source, 0, torch.from_numpy(samples), out=out)
         return out
     source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
-    kernels.rows(kernels.cipher(order, x.device), source, positions, target)
+    kernels.gather_rows(kernels.make_cipher(order, x.device), source, positions, target)
     return out
 
 
@@ -132,8 +132,8 @@ def _compute_indices(
     out = torch.empty(order.count, dtype=dtype, device=device)
     kernels = _find_kernels(out.device)
     if kernels is not None:
-        of = kernels.cipher(order, out.device, inverse)
-        kernels.indices(of, range(order.count), out, inverse)
+        cipher = kernels.make_cipher(order, out.device, inverse)
+        kernels.compute_indices(cipher, range(order.count), out, inverse)
         return out
     piece = 1 << 20
     for start in range(0, order.count, piece):

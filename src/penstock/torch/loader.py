@@ -165,7 +165,7 @@ class DataLoader:
         self.persistent_workers = persistent_workers
         self.drop_last = drop_last
         self.decode = decode
-        self._asked_seed = seed
+        self._requested_seed = seed
         self.seed = _choose_seed(seed, generator)
         self._shuffle = shuffle
         foreign = not isinstance(dataset, Dataset)
@@ -189,13 +189,13 @@ class DataLoader:
         self._workers: Workers | None = None
 
         self._batched = batch_size is not None or batch_sampler is not None
-        self._given_collate = collate_fn
+        self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
         place = (rank, world_size)
         self._epochs: EpochTasks
         if chosen is None:
-            course = _make_sampler(
+            step_sampler = _make_sampler(
                 dataset,
                 self.seed,
                 kind,
@@ -207,7 +207,7 @@ class DataLoader:
                 assignment,
                 self._locality,
             )
-            self._epochs, sampler = OrderTasks(course), EpochSampler(course)
+            self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
         else:
             steps = chosen
             if batch_sampler is None and batch_size is not None:
@@ -222,9 +222,9 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.batch_size = batch_size
-        self._loader = self._native() if self._kind == "engine" else None
+        self._loader = self._make_loader() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
-        self._seat: LeasedBudget | None = None
+        self._leased_budget: LeasedBudget | None = None
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -248,10 +248,10 @@ class DataLoader:
         if self._loader is not None:
             self._loader._timeout_s = float(self.timeout)
             return _PinningIterator(self, iter(self._loader))
-        workers = self._started()  # before the epoch is begun: this may fail
+        workers = self._start_workers()  # before the epoch is begun: this may fail
         serve_if_configured(self)
         epoch, first = self._epochs.begin()
-        return _PinningIterator(self, self._walk(workers, epoch, first))
+        return _PinningIterator(self, self._begin_epoch(workers, epoch, first))
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
@@ -313,7 +313,7 @@ class DataLoader:
         """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
         if not isinstance(self._epochs, OrderTasks):
             raise UsageError("the sampler decides what is drawn: ask it")
-        return self._epochs.course.drawn()
+        return self._epochs.step_sampler.drawn()
 
     def close(self) -> None:
         """End all workers and threads; the loader may be iterated again, which starts new ones."""
@@ -322,9 +322,9 @@ class DataLoader:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-        if self._seat is not None:
-            self._seat.leave()
-            self._seat = None
+        if self._leased_budget is not None:
+            self._leased_budget.leave()
+            self._leased_budget = None
 
     def __repr__(self) -> str:
         return (
@@ -334,10 +334,10 @@ class DataLoader:
 
     # -- how batches are made ------------------------------------------------------------------
 
-    def _native(self) -> Loader:
+    def _make_loader(self) -> Loader:
         """The loader that reads ahead and decodes in threads of this process."""
         assert isinstance(self._epochs, OrderTasks)
-        decode, collate = self._decoding()
+        decode, collate = self._choose_decode()
         loader = Loader(
             self.dataset,
             decode=decode,
@@ -347,29 +347,29 @@ class DataLoader:
             cache=self._cache,
             budget=self._budget,
         )
-        loader.follow(self._epochs.course, Tensors())
+        loader.follow(self._epochs.step_sampler, Tensors())
         return loader
 
     def _locality(self, place: Place) -> Locality:
         assert self._loader is not None
         return self._loader.locality(place)
 
-    def _decoding(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
+    def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
         """`decode` and `collate` as the reading side takes them."""
         if not self._batched:
-            single = self._given_collate or as_tensors
+            single = self._user_collate or as_tensors
             return self.decode or _return_sample, _Single(single)
-        if self.decode is None and self._given_collate is not None:
-            return _return_sample, self._given_collate
-        return self.decode, self._given_collate
+        if self.decode is None and self._user_collate is not None:
+            return _return_sample, self._user_collate
+        return self.decode, self._user_collate
 
-    def _started(self) -> Workers:
+    def _start_workers(self) -> Workers:
         """The workers, which live as long as this loader."""
         stale = isinstance(self._workers, WorkerProcesses) and (
             self._workers.closed or self._workers.pid != os.getpid()
         )
         if self._workers is None or stale:
-            opening = self._opening()
+            opening = self._make_opening()
             if self._kind == "processes":
                 self._workers = WorkerProcesses(
                     opening,
@@ -383,10 +383,10 @@ class DataLoader:
                 self._workers = InlineWorkers(opening)
         return self._workers
 
-    def _opening(self) -> _Opening:
+    def _make_opening(self) -> _Opening:
         reading: _TaskReader
         if isinstance(self.dataset, Dataset):
-            decode, collate = self._decoding()
+            decode, collate = self._choose_decode()
             budget = _divide_budget(self._budget, max(1, self.num_workers))
             reading = _ReadSamples(self.dataset, decode, collate, budget)
         else:
@@ -399,17 +399,17 @@ class DataLoader:
             self.worker_init_fn if self.num_workers else None,
         )
 
-    def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
-        if self._seat is None:
+    def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
+        if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
-            self._seat = LeasedBudget(
+            self._leased_budget = LeasedBudget(
                 self.counters, type(self.dataset).__name__, place, self._budget
             )
         return WorkerEpoch(
             self._epochs,
             workers,
             self.meter,
-            self._seat,
+            self._leased_budget,
             epoch,
             first,
             ahead=self.num_workers * (self.prefetch_factor or 1),
@@ -419,15 +419,15 @@ class DataLoader:
 
     def _check_seed(self) -> None:
         """Ranks that shuffle differently would read some samples twice and others never."""
-        if self.generator is None or self._asked_seed is not None or not self._shuffle:
+        if self.generator is None or self._requested_seed is not None or not self._shuffle:
             return
-        if isinstance(self._epochs, OrderTasks) and self._epochs.course.place.world_size > 1:
+        if isinstance(self._epochs, OrderTasks) and self._epochs.step_sampler.place.world_size > 1:
             raise UsageError(
-                f"generator is given and {self._epochs.course.place.world_size} ranks shuffle: "
+                f"generator is given and {self._epochs.step_sampler.place.world_size} ranks shuffle: "
                 "their generators may differ, so pass the same seed= on all ranks"
             )
 
-    def _pinned(self, batch: Any) -> Any:
+    def _pin(self, batch: Any) -> Any:
         return pin(batch) if self.pin_memory and can_pin() else batch
 
 
@@ -453,7 +453,7 @@ class _PinningIterator:
         batch = next(self._batches)
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
-        return self._loader._pinned(batch)
+        return self._loader._pin(batch)
 
 
 class DeviceLoader:
@@ -506,7 +506,7 @@ class DeviceLoader:
         self.device = torch.empty(0, device=device).device
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
-        self._course = _make_sampler(
+        self._step_sampler = _make_sampler(
             dataset,
             seed,
             kind,
@@ -518,17 +518,17 @@ class DeviceLoader:
             "strided",
             _refuse_locality,
         )
-        self.sampler = EpochSampler(self._course)
+        self.sampler = EpochSampler(self._step_sampler)
         self._resident: DeviceDataset | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
-        return len(self._course)
+        return len(self._step_sampler)
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         resident = self.load()
-        return self._batches(resident, *self._course.begin())
+        return self._batches(resident, *self._step_sampler.begin())
 
     def load(self) -> DeviceDataset:
         """Read the data now, if that has not been done."""
@@ -563,35 +563,37 @@ class DeviceLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
-        self._course.cursor.set_epoch(epoch)
+        self._step_sampler.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, as of `DataLoader`; either continues from it."""
-        return self._course.cursor.state()
+        return self._step_sampler.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next `iter()` continues where `state` was taken; {} says nothing."""
-        self._course.restore(state)
+        self._step_sampler.restore(state)
 
     def close(self) -> None:
         """Give the memory back; iterating again reads the data again."""
         self._resident = None
 
     def _batches(self, resident: DeviceDataset, epoch: int, first: int) -> Iterator[Any]:
-        course = self._course
-        steps, place = course.steps, course.place
-        order = course.order.at_epoch(epoch)
+        step_sampler = self._step_sampler
+        steps, place = step_sampler.steps, step_sampler.place
+        order = step_sampler.order.at_epoch(epoch)
         exact = order if isinstance(order, Order) and order.shuffle == "exact" else None
-        for share in course.shares(epoch, first):
-            at = None
+        for share in step_sampler.iterate_shares(epoch, first):
+            positions = None
             if share.step < steps.full:
-                at = space_positions(share.step, place.rank, place.world_size, steps.global_batch)
-            wanted = DeviceRequest(share.ids, at if exact else None, exact, self.device)
-            batch = resident.batch(wanted)
+                positions = space_positions(
+                    share.step, place.rank, place.world_size, steps.global_batch
+                )
+            request = DeviceRequest(share.ids, positions if exact else None, exact, self.device)
+            batch = resident.batch(request)
             if self._decode is None:
                 valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
-                batch |= {"__id__": wanted.ids, "__valid__": valid.to(self.device)}
-            course.cursor.moved(epoch, share.step + 1)
+                batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
+            step_sampler.cursor.moved(epoch, share.step + 1)
             yield batch
 
     def _check_room(self) -> None:
@@ -626,19 +628,19 @@ def _refuse_locality(place: Place) -> Locality:
 class EpochSampler(Sampler[int]):
     """The samples of this rank in the epoch that stands; `loader.sampler` unless one was given."""
 
-    def __init__(self, course: StepSampler) -> None:
-        self._course = course
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self._step_sampler = step_sampler
 
     def __len__(self) -> int:
-        return self._course.rank_samples
+        return self._step_sampler.rank_samples
 
     def __iter__(self) -> Iterator[int]:
-        for share in self._course.shares(self._course.cursor.epoch):
+        for share in self._step_sampler.iterate_shares(self._step_sampler.cursor.epoch):
             yield from share.ids.tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """As `DataLoader.set_epoch`."""
-        self._course.cursor.set_epoch(epoch)
+        self._step_sampler.cursor.set_epoch(epoch)
 
 
 # -- what workers do -------------------------------------------------------------------------------
