@@ -1,4 +1,4 @@
-"""Batches: what a step's bytes become, once they have arrived or failed to."""
+"""Batches: a step's bytes as arrays, or the error that says why they did not arrive."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Failure, ReadMethod, changed_error
-from ..engine import storage_error as failure_at
+from ..engine import Buffer, Failure, ReadMethod, changed_error, storage_error
 from ..errors import FormatError, PenstockError
 from ..index import Chunked, Field, Index, codecs
 from ..plan import FieldRows, Group, Ids, StepPlan
@@ -123,24 +122,31 @@ class Batch:
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:
-    """How far apart extents may lie that are read together; None where nothing is to be merged:
-    extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
+    """Return the bytes that may lie between two extents that are read together.
+
+    None if nothing is to be merged: extents of a memory map cost the same in any sequence, and a
+    file that holds one sample has no neighbours.
+    """
     alone = len(index.files) >= index.count * len(index.fields)
     return None if choice.backend == "mmap" or alone else choice.gap_bytes
 
 
 def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> tuple[int, int]:
-    """Bytes and steps that are requested or ready at most, where a rank's step has so many bytes:
-    less where reading is copying."""
-    given = budget.readahead_bytes
+    """Return the most bytes and steps that may be requested or ready at once.
+
+    step_bytes:  bytes of a rank's step.
+
+    Both are smaller if the data is in the page cache, because reading is then only copying.
+    """
+    budget_bytes = budget.readahead_bytes
     if not choice.cached:
-        return given, limits.readahead_steps_max
-    enough = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
-    return min(given, enough), limits.readahead_cached_steps_max
+        return budget_bytes, limits.readahead_steps_max
+    enough_bytes = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
+    return min(budget_bytes, enough_bytes), limits.readahead_cached_steps_max
 
 
 def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
-    """The arrays of a batch: views of the step's buffer, or what is decoded from it."""
+    """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it."""
     fields: dict[str, Any] = {}
     for number, layout in enumerate(planned.layouts):
         part = index.fields[number]
@@ -172,7 +178,7 @@ def _view_field(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[A
 def _decompress_field(
     index: Index, number: int, planned: StepPlan, layout: FieldRows, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
-    """A field whose rows in the buffer are bands."""
+    """Decompress a field whose chunks lie in the buffer."""
     part = index.fields[number]
     bands, bounds = layout.bands, layout.bounds
     assert bands is not None
@@ -201,12 +207,12 @@ def _decompress_field(
             if not len(rows):
                 return np.empty((0, *part.shape), part.dtype)
             if isinstance(rows, np.ndarray):
-                found: npt.NDArray[Any] = rows
+                stack: npt.NDArray[Any] = rows
             else:
-                found = np.stack([np.asarray(row) for row in rows])
-            if found.shape[1:] != part.shape or found.dtype != part.dtype:
-                raise ValueError(f"samples are {found.dtype} of {found.shape[1:]} after decoding")
-            return found
+                stack = np.stack([np.asarray(row) for row in rows])
+            if stack.shape[1:] != part.shape or stack.dtype != part.dtype:
+                raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
+            return stack
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         itemsize = part.dtype.itemsize
         values = np.frombuffer(bytearray().join(rows), np.uint8).view(part.dtype)
@@ -221,8 +227,10 @@ def _decompress_field(
 
 
 def open_samples(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
-    """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
-    arrays."""
+    """Return the function that gives each sample of a step, by its row, as `decode` takes it.
+
+    Raw bytes are memoryviews, typed fields are arrays.
+    """
     fields = build_fields(index, planned, buffer)
     for name in ("label", *planned.marks):
         fields.pop(name, None)
@@ -251,7 +259,7 @@ def open_samples(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) ->
 def describe_failure(
     index: Index, planned: StepPlan, group: Group, failure: Failure
 ) -> tuple[int, PenstockError]:
-    """Which step misses bytes, and the error that says whose and why."""
+    """Return the step whose bytes are missing, and the error that names sample and cause."""
     extent, code, got = failure
     requests = planned.requests
     owner = group.steps[int(requests.buffer[extent])]
@@ -271,4 +279,4 @@ def describe_failure(
         return owner.step, changed_error(
             where, f"{path} was cut short: {got:,} of {wanted:,} bytes read"
         )
-    return owner.step, failure_at(code, path, f" ({where})")
+    return owner.step, storage_error(code, path, f" ({where})")

@@ -1,7 +1,7 @@
 """A reader of given samples: one batch at a time, with an engine of its own.
 
-For worker processes, which cannot share the engine of their parent, and for samples that somebody
-else chooses. Where the order is ours, `Loader` reads ahead and merges reads.
+It serves worker processes, which cannot share the engine of their parent, and samples that a
+sampler of the user chooses. For penstock's own order `Loader` reads ahead and merges reads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _poll_ns = 100_000_000
 
 
 class BatchReader:
-    """Reads and decodes the samples of a dataset that it is given.
+    """Reader and decoder of the samples that each call names.
 
-    Without `decode` a batch is a `Batch`, else what `Loader` makes of the same arguments. Engine
-    and memory are taken at the first batch.
+    Without `decode` a batch is a `Batch`; with it, the same value that `Loader` makes of the same
+    arguments. Engine and memory are taken at the first batch.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BatchReader:
         repeats: int = 0,
         marks: Marks | None = None,
     ) -> Any:
-        """The batch of these samples, in this order."""
+        """Read these samples, in this order, and return their batch."""
         index = self._dataset.index
         engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
@@ -65,7 +65,7 @@ class BatchReader:
         buffer = self._arena.take(planned.bytes)
         ticket = engine.submit(planned.requests, [buffer], "demand")
         failures = None
-        while failures is None:  # the reports of reads that were interrupted are passed over
+        while failures is None:  # reports of interrupted reads are ignored
             reports = dict(engine.poll(_poll_ns))
             failures = reports.get(ticket)
         if failures:
