@@ -100,7 +100,7 @@ def test_no_more_threads_than_cores(change: str) -> None:
     """A thread that a rate cannot keep busy has nothing to begin, until it is raised."""
     throttle = CpuThrottle(0.7)
     throttle.wait_until_wanted(0)
-    thread = threading.Thread(target=throttle.wanted, args=(1,), daemon=True)
+    thread = threading.Thread(target=throttle.wait_until_wanted, args=(1,), daemon=True)
     thread.start()
     throttle.adopt(0.9)
     thread.join(0.05)

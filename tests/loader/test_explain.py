@@ -441,11 +441,33 @@ def test_bound_by_decode(records: penstock.Dataset) -> None:
     assert found.remedies[0].against == "decode"
 
 
-def test_bound_by_compute(records: penstock.Dataset) -> None:
-    """Steps of 60 ms, for which 16 records of the page cache are always ready."""
-    found = walked(penstock.Loader(records, 16), 10, 0.06)
-    assert (found.bound, found.shares["compute"] >= 1 - READY) == ("compute", True)
-    assert found.counters.compute_ns >= 9 * 60_000_000
+class SteppedClock:
+    """The module `time` with a clock that goes on by 0.1 ms at each look, and by the user's steps."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def perf_counter_ns(self) -> int:
+        self.now_ns += 100_000
+        return self.now_ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def test_bound_by_compute(records: penstock.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 60 ms, beside which loading takes the time of a few looks at the clock."""
+    clock = SteppedClock()
+    monkeypatch.setattr(loaders, "time", clock)
+    loader = penstock.Loader(records, 16)
+    batches = iter(loader)
+    for _ in range(10):
+        next(batches)
+        clock.now_ns += 60_000_000
+    explanation = loader.explain()
+    loader.close()
+    assert (explanation.bound, explanation.shares["compute"] >= 1 - READY) == ("compute", True)
+    assert explanation.counters.compute_ns >= 9 * 60_000_000
 
 
 def test_since_an_earlier_explanation(records: penstock.Dataset) -> None:

@@ -311,7 +311,7 @@ def test_fork_after_use(processes: WorkerProcesses) -> None:
 PROGRAM = """
 import os, signal, sys, threading
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import Ahead
+from penstock.loader.workers import ResultsAhead
 
 def opening(number):
     def fetch(task):
@@ -321,7 +321,7 @@ def opening(number):
     return fetch
 
 workers = WorkerProcesses(opening, 2)
-walk = Ahead(workers, iter([1, 2] + ["forever"] * 8), 4)
+walk = ResultsAhead(workers, iter([1, 2] + ["forever"] * 8), 4)
 next(walk)
 print(*workers.pids, flush=True)
 {ending}

@@ -628,8 +628,9 @@ def run(script: str) -> tuple[int, str, str]:
 def test_exit_with_live_iterators(records: penstock.Dataset) -> None:
     """A program ends at once with iterators alive, of every kind of worker."""
     script = f"""
-import time, torch, penstock
+import time, torch, penstock, penstock.loader.decode
 from penstock.torch.loader import DataLoader
+penstock.loader.decode._exit_s = 100.0  # a thread that does not end holds the program so long
 records = penstock.open({records.path!r}, record_bytes=16)
 items = torch.utils.data.TensorDataset(torch.arange(1000))
 loaders = [DataLoader(data, 2, num_workers=2, workers=workers)
@@ -640,7 +641,7 @@ print(time.monotonic())
 """
     code, ended_s, errors = run(script)
     assert (code, errors) == (0, "")
-    assert time.monotonic() - float(ended_s) < 5  # 0.2 on an idle machine
+    assert time.monotonic() - float(ended_s) < 50  # 0.2 on an idle machine
 
 
 def children() -> set[str]:

@@ -1,4 +1,4 @@
-"""A walk through an epoch whose batches workers load whole: in order, remembered, and counted."""
+"""Iterator of an epoch whose batches workers load whole, in order, with position and counters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from .batch_tasks import BatchTask, EpochTasks
 from .cpu_throttle import CpuThrottle
 from .workers import ResultsAhead, Workers
 
-_poll_s = 0.1  # how soon somebody who waits for processors learns that there are more
+_poll_s = 0.1  # how soon a waiting caller learns of more processors
 
 
 class WorkerEpoch:
     """An iterator over the batches of an epoch from a step on.
 
     ahead:    tasks that workers have beyond the batch that is asked for.
-    batched:  whether a task is of many samples, or of one.
-    leased_budget:     of the loader among those that share the host; of the budget that it has there,
-              workers obey the cores.
+    batched:  True if a task is of many samples, False if of one.
+    leased_budget:  the loader's budget among the loaders that share the host; workers obey its cores.
 
-    What an exception of a worker leaves out is not given again: the next call gives the next batch.
+    A batch that failed with an exception is not repeated: the next call gives the next batch.
     """
 
     def __init__(
@@ -69,15 +68,15 @@ class WorkerEpoch:
             self._epochs.end_epoch(self._epoch)
             raise
         except Exception:
-            if self._sizes:  # else it was the sampler
+            if self._sizes:  # else the sampler has raised
                 self._sizes.popleft()
             self._step += 1  # as in torch
             self._meter.raised(time.perf_counter_ns())
             raise
         ready_ns = time.perf_counter_ns()
-        # A worker was busy with this batch; what was waited for is taken for the end of that.
+        # A worker was busy with this batch; the wait is taken for the last part of that time.
         busy_ns, cpu_ns, queued_ns = self._workers.spent.minus(before)
-        self._throttle.charge(cpu_ns * 1e-9)  # not for what others took
+        self._throttle.charge(cpu_ns * 1e-9)  # not for the time of other batches
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
         waited = waiting_ns - decode_ns, decode_ns

@@ -1,13 +1,13 @@
-"""Worker processes: whole batches made elsewhere, handed back through memory without a name.
+"""Worker processes: they make whole batches and hand them back through nameless shared memory.
 
 Theory of operation. Each worker has one socket to its parent. A task travels as a small message
 that names a slot, a piece of memory without a name (memfd) that both have mapped. The worker
 pickles the result into the slot, large arrays beside the pickle, and answers with a message of a
-few bytes. So a worker never waits for its parent to read, and nothing can wait in a circle. The
+few bytes. A worker thus never waits for its parent to read, and no circle of waiting can arise. The
 parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used again.
 A worker reads all messages before it begins a task, so that a drop or a stop overtakes the tasks
-that wait. It ends when its parent does, by whatever cause. Nothing of this has a name in any file
-system, so nothing is left behind.
+that wait. It ends when its parent ends, for any cause. Nothing of this has a name in any file
+system, so that nothing is left behind.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from .decode import make_raisable
 from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
 
 Reduce = Callable[[Any], Any]
-"""How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
+"""Reduce a part of a result, as `pickle.Pickler.reducer_override` does: NotImplemented for most."""
 
 _stop_s = 0.5
 
 
 class WorkerProcesses:
-    """Processes that are started once and live until `close`, the end of this object or of the
-    parent.
+    """Workers in processes, which are started once and live until `close`, the end of this object or
+    the end of the parent.
 
     A worker that ends by itself makes `result` raise WorkerError, which names its pid; all workers
-    are then ended. `close` lets a worker finish what it is at for half a second and then kills it.
+    are then ended. `close` lets a worker go on with its task for half a second and then kills it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WorkerProcesses:
         self._tickets = 0
         self.spent = WorkerTime()
         self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
-        self._drops: deque[int] = deque()  # asked for by destructors, which must not wait
+        self._drops: deque[int] = deque()  # requested by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
         self._workers: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _stop, self._workers, self.pid)
@@ -118,14 +118,14 @@ class WorkerProcesses:
         self._drops.append(ticket)
 
     def counters(self) -> dict[str, int]:
-        """As the kernel counts them, which leaves out maps and rings; until `close`."""
-        found: Counter[str] = Counter()
+        """Return the kernel's counters, without memory maps and rings; none after `close`."""
+        totals: Counter[str] = Counter()
         for pid in () if self.closed or self.pid != os.getpid() else self.pids:
             with contextlib.suppress(OSError):  # it has just ended
                 lines = Path(f"/proc/{pid}/io").read_text().splitlines()
                 counts = dict(line.split(": ") for line in lines)
-                found.update(bytes=int(counts["rchar"]), runs=int(counts["syscr"]))
-        return dict(found)
+                totals.update(bytes=int(counts["rchar"]), runs=int(counts["syscr"]))
+        return dict(totals)
 
     def close(self) -> None:
         self._finalizer()
@@ -134,7 +134,7 @@ class WorkerProcesses:
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        """Whatever interrupts us may leave half a message in a socket: begin anew after it."""
+        """Close the workers after any exception: it may have left half a message in a socket."""
         check_process(self.pid)
         with self._lock:
             if self.closed:
@@ -147,7 +147,7 @@ class WorkerProcesses:
                 raise
 
     def _drop_tasks(self) -> None:
-        """Tell the workers which tasks nobody waits for."""
+        """Drop the tasks whose results nobody waits for, here and in the workers."""
         while self._drops:
             ticket = self._drops.popleft()
             if ticket in self._ready:
@@ -157,18 +157,20 @@ class WorkerProcesses:
             for worker in self._workers:
                 if ticket in worker.tasks:
                     self._dropped.add(ticket)
-                    with contextlib.suppress(ConnectionError):  # its end is noticed elsewhere
+                    with contextlib.suppress(
+                        ConnectionError
+                    ):  # the worker's end is noticed elsewhere
                         worker.connection.send((ticket, None, None))
 
     def _receive(self, timeout_s: float | None) -> bool:
-        """Wait for answers or the end of a worker; False where neither came in time."""
+        """Wait for answers or the end of a worker. Returns False if neither came in time."""
         events: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
         events |= {worker.process.sentinel: worker for worker in self._workers}
-        found = wait(list(events), timeout_s)
-        # A worker that has answered and ended is first listened to.
-        ended = {events[event] for event in found if not isinstance(event, Connection)}
+        ready = wait(list(events), timeout_s)
+        # The last answers of a worker that has ended are read first.
+        ended = {events[event] for event in ready if not isinstance(event, Connection)}
         answers = 0
-        for worker in (events[event] for event in found if isinstance(event, Connection)):
+        for worker in (events[event] for event in ready if isinstance(event, Connection)):
             try:
                 reply = _decode_reply(worker.connection.recv_bytes())
             except (EOFError, ConnectionError):
@@ -184,7 +186,7 @@ class WorkerProcesses:
                 worker.ready += 1
         if ended and not answers:
             raise self._make_end_error(list(ended))
-        return bool(found)
+        return bool(ready)
 
     def _make_end_error(self, workers: list[_Worker]) -> WorkerError:
         for worker in workers:
@@ -204,11 +206,11 @@ def _describe_exit(code: int | None) -> str:
 
 
 class _Worker:
-    """A worker process as its parent sees it.
+    """Worker process, seen from its parent.
 
-    tasks:   the slot that each ticket's result will come in.
-    ready:   results that have come and were not asked for yet.
-    free:    slots to be used again; filled by finalizers, from any thread.
+    tasks:   slot for the result of each ticket.
+    ready:   number of results that have come and were not asked for yet.
+    free:    slots for new results; filled by finalizers, from any thread.
     """
 
     def __init__(
@@ -246,7 +248,7 @@ class _Worker:
             send_handle(self.connection, slot.descriptor, self.process.pid)
 
     def unpack(self, slot: _Slot, reply: _Reply) -> Any:
-        """The result that lies in a slot, whose arrays stay there until they are gone."""
+        """Return the result in a slot. Its arrays stay there until the last of them is gone."""
         base = slot.memory(reply.size)[: reply.size]
         lent = self._slots - len(self.free) - len(self.tasks) - self.ready
         if lent > limits.lent_slots_max:  # the user keeps batches: bound the descriptors
@@ -259,7 +261,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """A worker that is just starting must not answer Ctrl-C with a traceback."""
+    """Block interrupts, so that a worker that is just starting prints no traceback on Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -279,19 +281,20 @@ class _Slot:
         os.close(self.descriptor)
 
     def memory(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """All of it, at least so many bytes."""
+        """Return all memory of the slot, at least `size` bytes."""
         if len(self._memory) < size:
             have = os.fstat(self.descriptor).st_size
             if have < size:
                 have = size + size // 4  # batches differ a little
-                # Not ftruncate: for lack of memory this is an error, and no signal later.
+                # Not ftruncate: lack of memory is an error here, and would be a signal later.
                 os.posix_fallocate(self.descriptor, 0, have)
             self._memory = np.frombuffer(mmap.mmap(self.descriptor, have), np.uint8)
         return self._memory
 
 
 class _Reply(NamedTuple):
-    """`size` bytes of the slot are used: a table of `buffers` extents, a pickle, the buffers."""
+    """Answer of a worker. `size` bytes of the slot hold a table of `buffers` extents, a pickle and the
+    buffers."""
 
     ticket: int
     size: int
@@ -314,7 +317,7 @@ def _decode_reply(message: bytes) -> _Reply:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles with buffers left out, and some types as `reduce` says."""
+    """Pickler that leaves buffers out, and pickles some types by `reduce`."""
 
     def __init__(self, stream: io.BytesIO, buffers: list[pickle.PickleBuffer], reduce: Any) -> None:
         super().__init__(stream, 5, buffer_callback=buffers.append)
@@ -357,7 +360,7 @@ def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
 
 
 class _Failure:
-    """An exception on its way to the parent: its type, where that can be built from a text."""
+    """Exception on its way to the parent, of the same type if that can be built from a text."""
 
     def __init__(self, error: BaseException, number: int) -> None:
         kind = type(error)
@@ -375,19 +378,19 @@ class _Failure:
         text = _Verbatim(self.text) if issubclass(self.kind, KeyError) else self.text
         try:
             return self.kind(text)
-        except Exception:  # its constructor takes something else
+        except Exception:  # the type's constructor takes other arguments
             return RuntimeError(text)
 
 
 class _Verbatim(str):
-    """KeyError shows the repr of its argument, in which a traceback cannot be read."""
+    """Text that is its own repr: KeyError shows the repr, in which no traceback can be read."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _stop(workers: list[_Worker], pid: int) -> None:
-    """End the processes: those that are idle by asking, the others by a signal."""
+    """End the processes: idle ones by a message, the others by a signal."""
     if pid != os.getpid():
         return
     for worker in workers:
@@ -413,7 +416,7 @@ def _run_worker(
     connection: Connection, parent: int, opening: Opening, number: int, reduce: Reduce | None
 ) -> None:
     _end_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     fetch = TimedFetch(open_fetch(opening, number))
@@ -433,7 +436,7 @@ def _run_worker(
 def _receive_tasks(
     connection: Connection, slots: dict[int, _Slot]
 ) -> Iterator[tuple[int, _Slot | None, Any]]:
-    """The tasks to do, in order; those that were dropped have no slot."""
+    """Generate the tasks to do, in order; dropped ones come without a slot."""
     tasks: dict[int, tuple[int, Any]] = {}
     dropped: set[int] = set()
     while True:
@@ -461,7 +464,7 @@ def _receive_tasks(
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process as soon as the parent has ended, whatever it is doing then."""
+    """End this process as soon as the parent has ended, even during a task."""
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:

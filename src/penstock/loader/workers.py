@@ -1,8 +1,8 @@
-"""Workers: run a function on whole batches, elsewhere, and hand back the results.
+"""Workers: they run a function on whole batches elsewhere, and hand back the results.
 
 A worker opens once (`opening(number)` gives its fetch function), and turns tasks into results.
-There are three kinds with one face: `InlineWorkers` works in the calling thread, `WorkerThreads` in
-threads, `WorkerProcesses` in processes. Tickets say which result belongs to which task.
+Three kinds have one interface: `InlineWorkers` work in the calling thread, `WorkerThreads` in
+threads, `WorkerProcesses` in processes. A ticket names the task that a result belongs to.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from .cpu_throttle import CpuThrottle
 from .decode import end_with_interpreter, make_raisable
 
 Fetch = Callable[[Any], Any]
-"""Turns a task into a result."""
+"""Turn a task into a result."""
 
 Opening = Callable[[int], Fetch]
-"""Called once in each worker with its number; must be picklable for processes that are spawned."""
+"""Open a worker, once in it and with its number; must be picklable for spawned processes."""
 
 
 class WorkerTime(NamedTuple):
-    """What fetching took, in the worker: from beginning to end; of that, on a processor, and ready
-    for one that others had. The rest was waiting for something else, such as storage."""
+    """Time that fetching took in the worker.
+
+    busy_ns:   from beginning to end.
+    cpu_ns:    part of it on a processor.
+    ready_ns:  part of it ready for a processor that others had. The rest of busy_ns was waiting for
+               something else, such as storage.
+    """
 
     busy_ns: int = 0
     cpu_ns: int = 0
@@ -46,9 +51,9 @@ class WorkerTime(NamedTuple):
 
 
 class TimedFetch:
-    """A fetch that is timed; for one thread, which makes it. Costs 2 us a batch.
+    """Timed fetch, for use by the one thread that makes it. Costs 2 us a batch.
 
-    spent:  on the last result; nothing where it was an exception.
+    spent:  time of the last result; zero if it was an exception.
     """
 
     def __init__(self, fetch: Fetch) -> None:
@@ -73,8 +78,10 @@ class TimedFetch:
             os.close(self._scheduled)
 
     def _ready_ns(self) -> int:
-        """Of this thread, so far. Not its time on a processor, of which this file may be a tick
-        behind."""
+        """Return the time that this thread has been ready so far.
+
+        The file also has its time on a processor, but may be a tick behind in that.
+        """
         if self._scheduled is None:
             return 0
         _, ready_ns, _ = os.pread(self._scheduled, 64, 0).split()
@@ -82,32 +89,32 @@ class TimedFetch:
 
 
 class Workers(Protocol):
-    """Turns tasks into results. Tickets count up from 0.
+    """Workers that turn tasks into results. Tickets count up from 0.
 
-    spent:  on all results that were asked for.
+    spent:  time of all results that were handed over.
     """
 
     @property
     def spent(self) -> WorkerTime: ...
 
     def submit(self, task: Any) -> int:
-        """Queue a task."""
+        """Queue a task, and return its ticket."""
         ...
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        """Wait for a task; gives its result once, or raises what the fetch raised."""
+        """Wait for a task. Returns its result, once, or raises the exception of its fetch."""
         ...
 
     def drop(self, ticket: int) -> None:
-        """Nobody will ask for this result."""
+        """Drop a result that nobody will ask for."""
         ...
 
     def counters(self) -> dict[str, int]:
-        """What is known of their reading: bytes and runs (read operations); or nothing."""
+        """Return the known counters of their reading: bytes and runs (read operations), or none."""
         ...
 
     def close(self) -> None:
-        """End the workers; what is queued is dropped."""
+        """End the workers; queued tasks are dropped."""
         ...
 
 
@@ -149,14 +156,14 @@ class ResultsAhead:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the next result has been submitted."""
+        """True if the task of the next result has been submitted."""
         return bool(self._tickets)
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ask for no more."""
+        """Submit no more tasks, and drop the pending results."""
         self._tasks = iter(())
         while self._tickets:
             self._workers.drop(self._tickets.popleft())
@@ -177,7 +184,7 @@ class ResultsAhead:
 
 
 class InlineWorkers:
-    """Works in the calling thread, when a result is asked for."""
+    """Workers in the calling thread: a task is done when its result is asked for."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
@@ -218,7 +225,7 @@ class InlineWorkers:
 
 
 class WorkerThreads:
-    """Threads of this process. They never keep the interpreter from exiting."""
+    """Workers in threads of this process. They never keep the interpreter from exiting."""
 
     def __init__(self, opening: Opening, workers: int) -> None:
         self._desk = _Desk()
@@ -273,11 +280,13 @@ class WorkerThreads:
 
 
 class _Raised(NamedTuple):
+    """Exception of a fetch, in place of its result."""
+
     error: BaseException
 
 
 class _Desk:
-    """Where threads find tasks and lay down results; does not know the threads' owner."""
+    """Exchange of tasks and results among threads; it does not refer to the threads' owner."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -306,7 +315,7 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         if ticket not in desk.dropped:
             try:
                 result = fetch(task)
-            except BaseException as error:  # SystemExit too: somebody waits for this result
+            except BaseException as error:  # SystemExit too: a caller waits for this result
                 result = _Raised(make_raisable(error))
         with desk.changed:
             if ticket in desk.dropped:
@@ -317,11 +326,11 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         del message, task, result  # the batch must not live until the next one comes
 
 
-# -- what all share --------------------------------------------------------------------------------
+# -- shared by all kinds --------------------------------------------------------------------------------
 
 
 def open_fetch(opening: Opening, number: int) -> Fetch:
-    """The worker's fetch; where opening fails, every task fails so."""
+    """Return the worker's fetch function. If opening fails, every task fails with its exception."""
     try:
         return opening(number)
     except BaseException as error:
@@ -334,12 +343,12 @@ def open_fetch(opening: Opening, number: int) -> Fetch:
 
 
 def make_timeout_error(timeout_s: float | None) -> WorkerError:
-    """The error for a batch that did not come in time."""
+    """Return the error for a batch that did not come in time."""
     return WorkerError(f"DataLoader timed out after {timeout_s:g} seconds")
 
 
 def check_process(pid: int) -> None:
-    """Raise ForkError in a process other than that which has the workers."""
+    """Raise ForkError in any process but the one that owns the workers."""
     if pid != os.getpid():
         raise ForkError(
             f"these workers belong to process {pid}, which was forked: begin another epoch here, "
