@@ -442,7 +442,7 @@ def test_bound_by_decode(records: penstock.Dataset) -> None:
 
 
 class SteppedClock:
-    """The module `time` with a clock that goes on by 0.1 ms at each look, and by the user's steps."""
+    """The module `time` with a clock that goes on by 0.1 ms a look, and by the user's steps."""
 
     def __init__(self) -> None:
         self.now_ns = 0

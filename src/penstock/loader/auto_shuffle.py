@@ -1,4 +1,4 @@
-"""`shuffle="auto"`: measures the cost of reading, chooses an order, and has all ranks take the same.
+"""`shuffle="auto"`: measures the cost of reading and chooses one order for all ranks.
 
 The choice is part of the order, and so of every state: a resumed run keeps it. If there are several
 ranks, rank 0 measures, and the others learn the choice through the process group's store.

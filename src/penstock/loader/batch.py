@@ -118,7 +118,8 @@ class Batch:
         )
 
     def __repr__(self) -> str:
-        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self._fields)})"
+        names = list(self._fields)
+        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {names})"
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:

@@ -106,9 +106,9 @@ class SamplerTasks:
     may be unknown.
 
     The sampler's `set_epoch`, if it has one, is called at the beginning of each epoch. An epoch
-    that the user has set on the sampler is followed. A state continues exactly if the sampler gives the
-    same samples again for the same epoch. A RandomSampler does not: it draws from a generator that
-    has moved on.
+    that the user has set on the sampler is followed. A state continues exactly if the sampler
+    gives the same samples again for the same epoch. A RandomSampler does not: it draws from a
+    generator that has moved on.
 
     steps:  iterable over the samples of each step, once an epoch: the sampler, or batches of it.
     place:  rank and world size as requested; only random numbers depend on it.

@@ -17,9 +17,9 @@ _wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any 
 class CpuThrottle:
     """An account of processor time that several threads share.
 
-    `rate` seconds a second flow into it; None is no limit. Each thread calls `take_turn` before each
-    piece of its work. Or one thread calls `charge` for the work of others, and `wait` before it
-    hands out more. A waiting thread goes on when the rate has been raised, or after `close`.
+    `rate` seconds a second flow into it; None is no limit. Each thread calls `take_turn` before
+    each piece of its work. Or one thread calls `charge` for the work of others, and `wait` before
+    it hands out more. A waiting thread goes on when the rate has been raised, or after `close`.
     """
 
     def __init__(self, rate: float | None = None) -> None:

@@ -170,7 +170,7 @@ class _Request:
         return None if stale or self._find_restamp(saved) else saved
 
     def _find_restamp(self, saved: Index) -> str | None:
-        """Describe a change that only the files' content shows, not their size or time; else None."""
+        """Describe a change that the files' content shows, but not size or time; else None."""
         entry = FORMATS.get(saved.format)
         if entry is None or entry.stamp is None:
             return None
@@ -240,7 +240,7 @@ def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
 
 
 def sidecar_paths(place: Location) -> list[str]:
-    """List the paths at which an index is looked for and saved: beside the data, then the user's cache.
+    """List the paths at which an index is looked for and saved: beside the data, then in a cache.
 
     Beside a folder, not inside: writing there would change the folder's time and so the data.
     """
@@ -346,7 +346,7 @@ class Dataset:
         return (self[sample] for sample in range(len(self)))
 
     def _read(self, sample: int) -> tuple[StepPlan, np.ndarray[Any, np.dtype[np.uint8]]]:
-        """Read one sample's bytes. Returns the plan that locates its fields in them, and the bytes."""
+        """Read one sample. Returns the plan that locates its fields in the bytes, and the bytes."""
         ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
         (group,) = plan_samples(self.index, ids, bounds, 0, None)
         (planned,) = group.steps

@@ -158,7 +158,7 @@ class DecodeJob:
         return self._done.wait(timeout_s)
 
     def result(self) -> Any:
-        """Return the collated step, or raise the exception that ended it. The job must have ended."""
+        """Return the collated step, or raise the exception that ended the job, which has ended."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -238,7 +238,7 @@ class DecodeThreads:
         return len(self._threads)
 
     def adopt(self, cores: float | None) -> None:
-        """Apply a limit of cores from the next row on; threads that wait for their turn see it too."""
+        """Apply a limit of cores from the next row on, to waiting threads too."""
         self._throttle.adopt(cores)
 
     def submit(self, job: DecodeJob) -> None:

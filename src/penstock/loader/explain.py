@@ -131,7 +131,8 @@ class Explanation:
             first_s = counted.first_batch_ns / counted.epochs * 1e-9
             lines.append(
                 f"stalls    median {_format_time(counted.stall_quantile_ns(0.5))}, 99 % below "
-                f"{_format_time(counted.stall_quantile_ns(0.99))}; first batch after {first_s:.3g} s"
+                f"{_format_time(counted.stall_quantile_ns(0.99))}; "
+                f"first batch after {first_s:.3g} s"
             )
         lines += [
             f"{'helps' if number == 0 else '':<10}{_format_factor(remedy.factor)}: {remedy.how}"
@@ -334,7 +335,8 @@ def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
 
 def _suggest_bandwidth(counted: Counters, setup: Setup) -> str:
     if _is_rate_used_up(counted, setup):
-        return f"{_suggest_larger('bytes_per_s', setup)} above {setup.bytes_per_s_max:,.0f}, used up now"
+        larger = _suggest_larger("bytes_per_s", setup)
+        return f"{larger} above {setup.bytes_per_s_max:,.0f}, used up now"
     return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
 
 

@@ -61,8 +61,8 @@ class Loader:
     batch_size:   samples of one rank in a step, as in torch.
     shuffle:      "exact" (every sequence is possible), "blocked" (for storage that punishes small
                   reads; `block` samples stay together, `group` blocks are mixed), "none", or
-                  "auto": exact if a few timed reads (0.2 s, at first use) show that random reads are
-                  fast, else blocked; a resumed run keeps its choice. See
+                  "auto": exact if a few timed reads (0.2 s, at first use) show that random reads
+                  are fast, else blocked; a resumed run keeps its choice. See
                   `stats()["shuffle"]` and `shuffle_quality`. Several ranks need torch.distributed
                   for it.
     seed:         0..2^64-1. Equal on all ranks.
@@ -290,8 +290,8 @@ class Loader:
     def counters(self) -> Counters:
         """Answer "how much time and work went where between two moments?" for programs.
 
-        Returns the totals since the loader was made, as an immutable value: batches, samples, stalls
-        and times by cause. `later.since(earlier)` is the difference. A call takes some 10 us.
+        Returns the totals since the loader was made, as an immutable value: batches, samples,
+        stalls and times by cause. `later.since(earlier)` is the difference. A call takes some 10 us.
         `explain` and the metrics are computed from it.
         """
         engine = Counter(self._past_counters)
@@ -402,8 +402,8 @@ class Loader:
         place = self._step_sampler.place_if_settled
         where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
         return (
-            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._step_sampler.seed}, "
-            f"shuffle={self._describe_shuffle()}{where})"
+            f"Loader({self.dataset!r}, batch_size={self.batch_size}, "
+            f"seed={self._step_sampler.seed}, shuffle={self._describe_shuffle()}{where})"
         )
 
     def _describe_shuffle(self) -> str:
@@ -460,8 +460,8 @@ class Loader:
             index = self.dataset.index
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         elif self._cache is None and not self._waiting:
-            # The last epoch may have filled the page cache. With a cache of the job an epoch may read
-            # nothing from storage, which may be slow or stall: it is not surveyed then.
+            # The last epoch may have filled the page cache. With a cache of the job an epoch may
+            # read nothing from storage, which may be slow or stall: it is not surveyed then.
             self._engine.survey()
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
@@ -616,9 +616,9 @@ class EpochIterator:
         self.close()
 
     def _skip_step(self, step: int) -> None:
-        """Skip a step whose bytes or samples failed: as in torch, the next call gives the next batch.
+        """Skip a step whose bytes or samples failed, so that the next call gives the next batch.
 
-        If the step has not even arrived, the iterator is closed, because it cannot go on.
+        As in torch. If the step has not even arrived, the iterator cannot go on and is closed.
         """
         if self._session.finished or self._session.head.step != step:
             return  # it failed after it was handed over

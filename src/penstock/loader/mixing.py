@@ -83,8 +83,8 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
         taken = {part.name for part in dataset.fields} & set(_marks)
         if taken:
             raise UsageError(
-                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a mixture "
-                "adds to say where a sample is from: rename the field"
+                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
+                "mixture adds to say where a sample is from: rename the field"
             )
         pairs.append((dataset, weight))
     if not pairs:

@@ -167,8 +167,8 @@ class StepSampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Move to the position of `state`, on the ranks there are now.
 
-        The order becomes that of the state, if the order is a matter of choice. Raises StateError if
-        the state does not fit; nothing has changed then.
+        The order becomes that of the state, if the order is a matter of choice. Raises StateError
+        if the state does not fit; nothing has changed then.
         """
         was = self._settled, self._order, self._cursor, self._resumed
         if state and self._find_new_place() is not None:
@@ -212,9 +212,9 @@ class StepSampler:
         """
         if not isinstance(self.order, Order) or self._assignment == "local":
             raise UsageError(
-                "Cache.replicas is True, but the next use of a sample by a rank is known only for one "
-                "dataset (not a mixture) with assignment='strided' or 'contiguous': leave replicas "
-                "out (assignment='local' does not need them)"
+                "Cache.replicas is True, but the next use of a sample by a rank is known only for "
+                "one dataset (not a mixture) with assignment='strided' or 'contiguous': leave "
+                "replicas out (assignment='local' does not need them)"
             )
         return Uses(self.order, self.steps, ranks, epoch)
 

@@ -21,7 +21,7 @@ class WorkerEpoch:
 
     ahead:    tasks that workers have beyond the batch that is asked for.
     batched:  True if a task is of many samples, False if of one.
-    leased_budget:  the loader's budget among the loaders that share the host; workers obey its cores.
+    leased_budget:  the loader's part of the host's budget; workers obey its cores.
 
     A batch that failed with an exception is not repeated: the next call gives the next batch.
     """

@@ -48,8 +48,8 @@ _stop_s = 0.5
 
 
 class WorkerProcesses:
-    """Workers in processes, which are started once and live until `close`, the end of this object or
-    the end of the parent.
+    """Workers in processes. They are started once and live until `close`, the end of this object
+    or the end of the parent.
 
     A worker that ends by itself makes `result` raise WorkerError, which names its pid; all workers
     are then ended. `close` lets a worker go on with its task for half a second and then kills it.
@@ -293,8 +293,8 @@ class _Slot:
 
 
 class _Reply(NamedTuple):
-    """Answer of a worker. `size` bytes of the slot hold a table of `buffers` extents, a pickle and the
-    buffers."""
+    """Answer of a worker. `size` bytes of the slot hold a table of `buffers` extents, a pickle and
+    the buffers."""
 
     ticket: int
     size: int

@@ -119,10 +119,10 @@ class Workers(Protocol):
 
 
 class ResultsAhead:
-    """An iterator over the results of tasks, with `ahead` of them submitted before they are asked
-    for. Results come in the order of the tasks.
+    """Iterator over the results of tasks, which submits `ahead` of them in advance. Results come in
+    the order of the tasks.
 
-    throttle:  while it is_in_debt, nothing is submitted but what is asked for.
+    throttle:  while it is in debt, only the result that the caller waits for is submitted.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         del message, task, result  # the batch must not live until the next one comes
 
 
-# -- shared by all kinds --------------------------------------------------------------------------------
+# -- shared by all kinds -------------------------------------------------------------------------
 
 
 def open_fetch(opening: Opening, number: int) -> Fetch:

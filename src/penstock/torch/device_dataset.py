@@ -1,4 +1,4 @@
-"""A data set that lies in the memory of a device: read once, then rows of it are taken there."""
+"""Dataset in the memory of a device: read once, then its rows are gathered there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from . import gpu
 
 
 class DeviceRequest:
-    """The samples of a batch: `ids`, and, where they are evenly spaced positions of an exact order,
-    that: then a GPU finds the samples by itself."""
+    """Samples of a batch: their numbers, and their positions if these are evenly spaced in an exact
+    order. A GPU then finds the samples by itself."""
 
     def __init__(
         self, ids: Ids, positions: range | None, order: Order | None, device: torch.device
@@ -32,30 +32,30 @@ class DeviceRequest:
 
     @property
     def ids(self) -> torch.Tensor:
-        """The samples on the device, int64."""
+        """Numbers of the samples, on the device, int64."""
         if self._ids is None:
             self._ids = torch.from_numpy(self.host.copy()).to(self._device)
         return self._ids
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Their rows of x, which is on the device."""
+        """Gather their rows of x, which is on the device."""
         if self._positions is None or self._order is None:
             return x.index_select(0, self.ids)
         return gpu.take(x, self._positions, self._order.seed, self._order.epoch)
 
 
 class DeviceColumn(Protocol):
-    """One leaf of the batches, of all samples."""
+    """One leaf of the batches, for all samples."""
 
     def add(self, part: Any) -> None: ...
     def gather(self, request: DeviceRequest) -> Any: ...
 
 
 class DeviceDataset:
-    """Parts of a data set, in the order of storage, become columns on a device.
+    """Columns of a whole dataset on a device, filled in the order of storage.
 
     `add` takes batches of one structure, as loaders give them, and `batch` gives batches of it.
-    Raises LimitError where the device has no room.
+    Raises LimitError if the device has no room.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -63,10 +63,10 @@ class DeviceDataset:
         self._root: DeviceColumn | None = None
 
     def add(self, part: Any) -> None:
-        """The next samples."""
+        """Add the next samples."""
         try:
             if self._root is None:
-                self._root = self._column(part)
+                self._root = self._make_column(part)
             self._root.add(part)
         except torch.OutOfMemoryError as error:
             raise LimitError(
@@ -75,11 +75,11 @@ class DeviceDataset:
             ) from error
 
     def batch(self, request: DeviceRequest) -> Any:
-        """The batch of these samples."""
+        """Gather the batch of these samples."""
         assert self._root is not None
         return self._root.gather(request)
 
-    def _column(self, part: Any) -> DeviceColumn:
+    def _make_column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
             return _TensorColumn(self._count, self._device)
         if isinstance(part, Ragged):
@@ -87,11 +87,11 @@ class DeviceDataset:
         if isinstance(part, np.ndarray):
             return _ArrayColumn()
         if isinstance(part, Mapping):
-            return _NestedColumn({name: self._column(each) for name, each in part.items()})
+            return _NestedColumn({name: self._make_column(inner) for name, inner in part.items()})
         if isinstance(part, Sequence) and not isinstance(part, str | bytes):
-            if part and all(each is None or isinstance(each, str | bytes) for each in part):
+            if part and all(one is None or isinstance(one, str | bytes) for one in part):
                 return _ListColumn()
-            return _NestedColumn(dict(enumerate(map(self._column, part))))
+            return _NestedColumn(dict(enumerate(map(self._make_column, part))))
         raise UsageError(
             f"a batch holds a {type(part).__name__}: a DeviceLoader keeps tensors, strings, and "
             "dicts, tuples and lists of them; use DataLoader"
@@ -99,7 +99,7 @@ class DeviceDataset:
 
 
 class _TensorColumn:
-    """Tensors, in one that is made for all samples."""
+    """Column of equal rows: one tensor for all samples."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -125,7 +125,7 @@ class _TensorColumn:
 
 
 class _RaggedColumn:
-    """`Ragged`, one row after the other."""
+    """Column of rows that differ in length, one after the other."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -145,16 +145,16 @@ class _RaggedColumn:
         if self._ends is None:
             self._ends = np.cumsum(lengths)
         ends, widths = self._ends[request.host], lengths[request.host]
-        found = [
+        rows = [
             values[end - width : end]
             for end, width in zip(ends.tolist(), widths.tolist(), strict=True)
         ]
         offsets = np.append(0, np.cumsum(widths))
-        return Ragged(torch.cat(found), torch.from_numpy(offsets).to(self._device))
+        return Ragged(torch.cat(rows), torch.from_numpy(offsets).to(self._device))
 
 
 class _ArrayColumn:
-    """Arrays that have no tensor, of strings and the like; on the host."""
+    """Column on the host: arrays of strings and other dtypes that tensors lack."""
 
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[Any]] = []
@@ -164,12 +164,12 @@ class _ArrayColumn:
 
     def gather(self, request: DeviceRequest) -> npt.NDArray[Any]:
         self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
-        found: npt.NDArray[Any] = self._parts[0][request.host]
-        return found
+        rows: npt.NDArray[Any] = self._parts[0][request.host]
+        return rows
 
 
 class _ListColumn:
-    """Strings, bytes, None; on the host."""
+    """Column on the host: strings, bytes and None."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -182,7 +182,7 @@ class _ListColumn:
 
 
 class _NestedColumn:
-    """A mapping or a sequence of columns; batches are of its type."""
+    """Mapping or sequence of columns; batches have its type."""
 
     def __init__(self, columns: dict[Any, DeviceColumn]) -> None:
         self._columns = columns
@@ -200,7 +200,7 @@ class _NestedColumn:
 
 
 def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:
-    """What makes a value of a type from its parts."""
+    """Return the function that makes a value of a type from its parts."""
     if issubclass(kind, Mapping):
         return kind  # type: ignore[no-any-return]
     if hasattr(kind, "_fields"):
@@ -209,5 +209,5 @@ def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:
 
 
 def space_positions(step: int, rank: int, world_size: int, global_batch: int) -> range:
-    """The positions of a rank in a whole step whose samples are dealt one by one ("strided")."""
+    """Return a rank's positions in a whole step whose samples are dealt one by one ("strided")."""
     return range(step * global_batch + rank, (step + 1) * global_batch, world_size)

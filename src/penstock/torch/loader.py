@@ -2,9 +2,8 @@
 
     from penstock.torch.loader import DataLoader
 
-Takes a penstock dataset, which penstock also reads, or any map-style torch dataset, of which it
-takes over order, ranks, workers and state, while the dataset does its own reading. This is the only
-module of the loader that imports torch.
+It takes a penstock dataset, which penstock also reads, or any map-style torch dataset. Then it
+takes over order, ranks, workers and state, and the dataset does its own reading.
 """
 
 from __future__ import annotations
@@ -234,7 +233,7 @@ class DataLoader:
             )
         super().__setattr__(name, value)
 
-    # -- what a trainer asks -----------------------------------------------------------------
+    # -- for the trainer -----------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
@@ -254,11 +253,11 @@ class DataLoader:
         return _PinningIterator(self, self._begin_epoch(workers, epoch, first))
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: a few JSON-able values, the same on every rank, O(1).
+        """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
 
         Counts the batches that were handed over. May be taken at any time.
         """
@@ -266,28 +265,31 @@ class DataLoader:
         return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken; {} says nothing.
+        """Continue with the next `iter()` at the position of `state`; {} changes nothing.
 
-        Raises StateError where the state is of other data, another seed, order or global batch.
+        Raises StateError if the state is of other data, another seed, order or global batch.
         """
         self._check_seed()
         self._epochs.restore(state)
 
     def stats(self) -> dict[str, Any]:
-        """Totals of the engine in this process; see `Loader.stats`."""
+        """Answer "how is my data read, and how much so far?" See `Loader.stats`.
+
+        {} if workers load the samples, because no engine of this process reads then.
+        """
         return {} if self._loader is None else self._loader.stats()
 
     def counters(self) -> Counters:
-        """What was counted since the loader was made; see `Loader.counters`."""
+        """Answer "how much time and work went where between two moments?" See `Loader.counters`."""
         if self._loader is not None:
             return self._loader.counters()
         reading = {} if self._workers is None else self._workers.counters()
         return self.meter.counters(time.perf_counter_ns(), reading)
 
     def explain(self, since: Explanation | None = None) -> Explanation:
-        """What bounds this run, and what would help; see `Loader.explain`.
+        """Answer "why is this run not faster, and what would help?" See `Loader.explain`.
 
-        Of workers that load whole batches, what ran on processors counts as decode, and what waited
+        If workers load whole batches, their time on processors counts as decode, and their waiting
         for anything else as storage.
         """
         if self._loader is not None:
@@ -302,7 +304,7 @@ class DataLoader:
         return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
-        """What a simulation is calibrated with; see `Loader.run_record`."""
+        """Answer "how would this run do elsewhere?" for a simulation; see `Loader.run_record`."""
         if self._loader is None:
             raise UsageError(
                 "workers that load samples by themselves leave no record: use a Loader"
@@ -310,7 +312,7 @@ class DataLoader:
         return self._loader.run_record()
 
     def drawn(self) -> list[int]:
-        """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
+        """Count the samples drawn from each dataset of a mixture; see `Loader.drawn`."""
         if not isinstance(self._epochs, OrderTasks):
             raise UsageError("the sampler decides what is drawn: ask it")
         return self._epochs.step_sampler.drawn()
@@ -335,7 +337,7 @@ class DataLoader:
     # -- how batches are made ------------------------------------------------------------------
 
     def _make_loader(self) -> Loader:
-        """The loader that reads ahead and decodes in threads of this process."""
+        """Make the loader that reads ahead and decodes in threads of this process."""
         assert isinstance(self._epochs, OrderTasks)
         decode, collate = self._choose_decode()
         loader = Loader(
@@ -355,7 +357,7 @@ class DataLoader:
         return self._loader.locality(place)
 
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
-        """`decode` and `collate` as the reading side takes them."""
+        """Return `decode` and `collate` in the form that the reading side takes."""
         if not self._batched:
             single = self._user_collate or as_tensors
             return self.decode or _return_sample, _Single(single)
@@ -364,7 +366,7 @@ class DataLoader:
         return self.decode, self._user_collate
 
     def _start_workers(self) -> Workers:
-        """The workers, which live as long as this loader."""
+        """Return the workers, started if they are not running; they live as long as this loader."""
         stale = isinstance(self._workers, WorkerProcesses) and (
             self._workers.closed or self._workers.pid != os.getpid()
         )
@@ -418,12 +420,15 @@ class DataLoader:
         )
 
     def _check_seed(self) -> None:
-        """Ranks that shuffle differently would read some samples twice and others never."""
+        """Check the seed: ranks that shuffle differently would read samples twice, or never."""
         if self.generator is None or self._requested_seed is not None or not self._shuffle:
             return
-        if isinstance(self._epochs, OrderTasks) and self._epochs.step_sampler.place.world_size > 1:
+        if not isinstance(self._epochs, OrderTasks):
+            return
+        ranks = self._epochs.step_sampler.place.world_size
+        if ranks > 1:
             raise UsageError(
-                f"generator is given and {self._epochs.step_sampler.place.world_size} ranks shuffle: "
+                f"generator is given and {ranks} ranks shuffle: "
                 "their generators may differ, so pass the same seed= on all ranks"
             )
 
@@ -432,7 +437,7 @@ class DataLoader:
 
 
 class _PinningIterator:
-    """One epoch's batches, pinned on request."""
+    """Iterator over one epoch's batches, pinned on request."""
 
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
         if loader.pin_memory and not can_pin():
@@ -531,7 +536,7 @@ class DeviceLoader:
         return self._batches(resident, *self._step_sampler.begin())
 
     def load(self) -> DeviceDataset:
-        """Read the data now, if that has not been done."""
+        """Read the data now, unless that has been done."""
         if self._resident is None:
             self._check_room()
             resident = DeviceDataset(len(self.dataset), self.device)
@@ -562,15 +567,15 @@ class DeviceLoader:
         return self._resident
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
         self._step_sampler.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands, as of `DataLoader`; either continues from it."""
+        """Return the position of the run, as `DataLoader` does; either loader continues from it."""
         return self._step_sampler.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken; {} says nothing."""
+        """Continue with the next `iter()` at the position of `state`; {} changes nothing."""
         self._step_sampler.restore(state)
 
     def close(self) -> None:
@@ -608,11 +613,11 @@ class DeviceLoader:
 
 
 _loading_bytes = 16 << 20
-"""Of samples that are read in one step of loading."""
+"""Bytes of samples that are read in one step of loading."""
 
 
 def _drop_marks(batch: Any) -> Any:
-    """A batch without what says which samples it holds."""
+    """Return a batch without the columns that say which samples it holds."""
     if not isinstance(batch, Batch):
         return batch
     return {name: part for name, part in as_tensors(batch).items() if name not in _mark_names}
@@ -622,11 +627,11 @@ _mark_names = {"__id__", "__valid__"}
 
 
 def _refuse_locality(place: Place) -> Locality:
-    raise AssertionError(f"{place} asked who keeps samples, and all ranks keep all")
+    raise AssertionError(f"{place} asked which host keeps samples, but all ranks keep all of them")
 
 
 class EpochSampler(Sampler[int]):
-    """The samples of this rank in the epoch that stands; `loader.sampler` unless one was given."""
+    """Samples of this rank in the current epoch; `loader.sampler` unless the user gave one."""
 
     def __init__(self, step_sampler: StepSampler) -> None:
         self._step_sampler = step_sampler
@@ -639,15 +644,15 @@ class EpochSampler(Sampler[int]):
             yield from share.ids.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """As `DataLoader.set_epoch`."""
+        """Choose the epoch of the next `iter()` of the loader."""
         self._step_sampler.cursor.set_epoch(epoch)
 
 
-# -- what workers do -------------------------------------------------------------------------------
+# -- inside workers -------------------------------------------------------------------------------
 
 
 class _TaskReader(Protocol):
-    """Turns tasks into batches."""
+    """Reader that turns tasks into batches."""
 
     @property
     def dataset(self) -> Any: ...
@@ -656,7 +661,7 @@ class _TaskReader(Protocol):
 
 @dataclass(frozen=True)
 class _FetchItems:
-    """Asks a torch dataset for its items."""
+    """Reader that asks a torch dataset for its items."""
 
     dataset: Any
     collate: Callable[[Any], Any]
@@ -681,7 +686,7 @@ class _FetchItems:
 
 @dataclass(frozen=True)
 class _ReadSamples:
-    """Reads samples of a penstock dataset."""
+    """Reader of the samples of a penstock dataset."""
 
     dataset: Dataset
     decode: Decode | None
@@ -698,7 +703,7 @@ class _ReadSamples:
         )
 
         def read(task: BatchTask) -> Any:
-            ids = self._numbers(task.ids)
+            ids = self._check_numbers(task.ids)
             batch = reader.read(
                 ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
             )
@@ -706,10 +711,11 @@ class _ReadSamples:
 
         return read
 
-    def _numbers(self, given: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        if isinstance(given, np.ndarray):
-            return given  # from our own order
-        ids = [operator.index(i) for i in (given if isinstance(given, Sequence) else [given])]
+    def _check_numbers(self, samples: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        if isinstance(samples, np.ndarray):
+            return samples  # from our own order
+        numbers = samples if isinstance(samples, Sequence) else [samples]
+        ids = [operator.index(i) for i in numbers]
         count = len(self.dataset)
         for i in ids:
             if not -count <= i < count:
@@ -719,7 +725,7 @@ class _ReadSamples:
 
 @dataclass(frozen=True)
 class _Opening:
-    """Begins a worker, in its own thread or process."""
+    """Opening of a worker, in its own thread or process."""
 
     reading: _TaskReader
     workers: int
@@ -751,7 +757,7 @@ class _Opening:
 
 
 def _seed_all(key: int) -> None:
-    """Seed what per-sample code draws from."""
+    """Seed the generators that per-sample code draws from."""
     random.seed(key)
     np.random.seed([key & 0xFFFFFFFF, key >> 32])  # noqa: NPY002 (what users draw from)
     torch.default_generator.manual_seed(key)  # torch.manual_seed would grow CUDA's list of calls
@@ -759,8 +765,10 @@ def _seed_all(key: int) -> None:
 
 @contextlib.contextmanager
 def _hide_worker_info() -> Iterator[None]:
-    """In a worker default_collate would stack into memory of torch's own to be sent; ours is
-    recycled."""
+    """Hide that this is a worker from default_collate.
+
+    In a worker it would stack into shared memory of torch's own; ours is recycled.
+    """
     info, torch_worker._worker_info = torch_worker._worker_info, None
     try:
         yield
@@ -769,7 +777,7 @@ def _hide_worker_info() -> Iterator[None]:
 
 
 class _Single:
-    """Collates one sample by itself: `batch_size=None`."""
+    """Collation of one sample by itself, for `batch_size=None`."""
 
     def __init__(self, convert: Callable[[Any], Any]) -> None:
         self._convert = convert
@@ -783,7 +791,7 @@ def _return_sample(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _divide_budget(budget: Budget, workers: int) -> Budget:
-    """The share of one worker."""
+    """Return the share of one worker in a budget."""
     threads, rate = budget.threads, budget.bytes_per_s
     return budget.replace(
         threads=None if threads is None else max(1, threads // workers),
@@ -802,8 +810,8 @@ def _check_integer(name: str, value: Any) -> int:
         raise TypeError(f"{name} is {value!r}: use an integer") from None
 
 
-def _warn_ignored(**given: Any) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _warn_ignored(**arguments: Any) -> None:
+    names = [name for name, value in arguments.items() if value is not None]
     if names:
         warnings.warn(
             f"no effect of {', '.join(names)}: there are no worker processes, decode runs in "
@@ -828,8 +836,8 @@ def _check_numbers(workers: int, timeout: float, factor: int | None, persistent:
 def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
     if not isinstance(dataset, IterableDataset):
         return
-    given = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-    for name, value in given.items():
+    arguments = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
+    for name, value in arguments.items():
         if value not in (None, False):
             raise ValueError(
                 f"{name}={value} does not go with an IterableDataset: it decides its order itself"
@@ -881,32 +889,32 @@ def _check_ours(
         )
 
 
-def _choose_context(given: Any, workers: int) -> Any:
-    if given is None:
+def _choose_context(context: Any, workers: int) -> Any:
+    if context is None:
         return None
     if workers == 0:
         raise ValueError(
             f"multiprocessing_context starts worker processes, and num_workers is {workers}"
         )
-    if isinstance(given, str):
+    if isinstance(context, str):
         methods = torch.multiprocessing.get_all_start_methods()
-        if given not in methods:
+        if context not in methods:
             raise ValueError(
-                f"multiprocessing_context is {given!r}: the start methods are {methods!r}"
+                f"multiprocessing_context is {context!r}: the start methods are {methods!r}"
             )
-        return torch.multiprocessing.get_context(given)
-    if not isinstance(given, BaseContext):
+        return torch.multiprocessing.get_context(context)
+    if not isinstance(context, BaseContext):
         raise TypeError(
-            f"multiprocessing_context is a {type(given).__name__}: give a start method's name or a "
+            f"multiprocessing_context is a {type(context).__name__}: give a start method's name or a "
             "context of multiprocessing"
         )
-    return given
+    return context
 
 
 def _choose_workers(
     workers: str, count: int, reads_ahead: bool, foreign: bool
 ) -> Literal["engine", "inline", "threads", "processes"]:
-    """Who makes the batches: the engine of this process with its decode threads, or workers."""
+    """Choose what makes the batches: this process's engine with decode threads, or workers."""
     if reads_ahead and (workers != "processes" or count == 0):
         return "engine"
     if count == 0:
@@ -916,9 +924,9 @@ def _choose_workers(
     return "threads"
 
 
-def _choose_seed(given: int | None, generator: torch.Generator | None) -> int:
-    if given is not None:
-        return given
+def _choose_seed(seed: int | None, generator: torch.Generator | None) -> int:
+    if seed is not None:
+        return seed
     return 0 if generator is None else generator.initial_seed() % 2**64
 
 
@@ -956,14 +964,14 @@ def _make_sampler(
     )
 
 
-def _parse_shuffle(given: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
-    if not isinstance(given, str):
-        return "exact" if given else "none"
-    if given == "auto" and isinstance(dataset, Dataset):
+def _parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
+    if not isinstance(shuffle, str):
+        return "exact" if shuffle else "none"
+    if shuffle == "auto" and isinstance(dataset, Dataset):
         return "auto"
-    if given not in get_args(Shuffle):
+    if shuffle not in get_args(Shuffle):
         raise UsageError(
-            f"shuffle is {given!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
+            f"shuffle is {shuffle!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
             "penstock.open() returns, 'auto'"
         )
-    return cast(Shuffle, given)
+    return cast(Shuffle, shuffle)

@@ -1,4 +1,4 @@
-"""Tensors in batches: what arrays become for torch, and back; without copies where that can be."""
+"""Conversion between arrays and tensors in batches, without copies if possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..loader import Batch, Ragged
 
 
 class Tensors:
-    """The leaves of our batches; see `penstock.loader.Leaves`."""
+    """Leaves of torch's batches: tensors. See `penstock.loader.collate.Leaves`."""
 
     def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
         if not isinstance(leaf, torch.Tensor):
@@ -31,7 +31,7 @@ _stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array; of integers where numpy does not know the dtype."""
+    """Return the tensor's memory as an array, of integers if numpy does not know the dtype."""
     try:
         return tensor.numpy()
     except TypeError:
@@ -39,7 +39,7 @@ def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """The tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
+    """Return a tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
     if array.dtype.kind in "OUSVMm":
         return array
     if not array.dtype.isnative:
@@ -50,7 +50,7 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
 
 
 def as_tensors(batch: Any) -> Any:
-    """A batch without decode, or one raw sample, with tensors for its fields."""
+    """Return a batch without decode, or one raw sample, as a dict of tensors."""
     if not isinstance(batch, Batch):
         return {name: _convert_field(part) for name, part in batch.items()}
     fields = {name: _convert_field(batch[name]) for name in batch}
@@ -74,7 +74,7 @@ def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Te
 
 
 def reduce_tensor(value: Any) -> Any:
-    """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
+    """Reduce plain tensors to arrays for pickling, which travel beside the pickle."""
     if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
         return NotImplemented
     if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
@@ -83,7 +83,7 @@ def reduce_tensor(value: Any) -> Any:
 
 
 def pin(data: Any) -> Any:
-    """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
+    """Return a copy with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
     if isinstance(data, torch.Tensor):
         return data.pin_memory()
     if isinstance(data, Ragged):
@@ -107,5 +107,6 @@ def pin(data: Any) -> Any:
 
 
 def can_pin() -> bool:
+    """True if torch finds an accelerator to pin memory for."""
     accelerator = getattr(torch, "accelerator", torch.cuda)
     return bool(accelerator.is_available())
