@@ -291,8 +291,8 @@ class Loader:
         """Answer "how much time and work went where between two moments?" for programs.
 
         Returns the totals since the loader was made, as an immutable value: batches, samples,
-        stalls and times by cause. `later.since(earlier)` is the difference. A call takes some 10 us.
-        `explain` and the metrics are computed from it.
+        stalls and times by cause. `later.since(earlier)` is the difference. A call takes some
+        10 us. `explain` and the metrics are computed from it.
         """
         engine = Counter(self._past_counters)
         if (running := self._engine) is not None:

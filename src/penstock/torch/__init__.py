@@ -6,8 +6,8 @@ the memory of a device and gathers its batches there; `gpu` shuffles rows of dev
 of `penstock`.
 
 The folder translates arguments, batches and samplers, and leaves everything else to the loader
-folder: it knows nothing of engines, caches or brokers beyond what it passes on. The
-loader folder itself does not import torch.
+folder: it knows nothing of engines, caches or brokers beyond what it passes on. The loader folder
+itself does not import torch.
 """
 
 from __future__ import annotations

@@ -905,8 +905,8 @@ def _choose_context(context: Any, workers: int) -> Any:
         return torch.multiprocessing.get_context(context)
     if not isinstance(context, BaseContext):
         raise TypeError(
-            f"multiprocessing_context is a {type(context).__name__}: give a start method's name or a "
-            "context of multiprocessing"
+            f"multiprocessing_context is a {type(context).__name__}: give a start method's name or "
+            "a context of multiprocessing"
         )
     return context
 

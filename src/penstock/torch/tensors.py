@@ -39,7 +39,10 @@ def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """Return a tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
+    """Return a tensor that shares an array's memory; strings stay arrays, as in torch.
+
+    So do all other dtypes that torch lacks, such as dates and objects.
+    """
     if array.dtype.kind in "OUSVMm":
         return array
     if not array.dtype.isnative:
