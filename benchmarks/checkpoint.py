@@ -291,7 +291,7 @@ def steps_meanwhile(raw: dict[str, Any], state: State, folder: Path, rounds: int
 
         def step() -> None:
             batch = next(batches)
-            rows = torch.from_numpy(batch.data[:, :1024].view(np.float32).astype(np.float32))
+            rows = torch.from_numpy(batch["data"][:, :1024].view(np.float32).astype(np.float32))
             for _ in range(20):
                 rows @ tensor
 

@@ -173,17 +173,17 @@ def elements(bench: Bench) -> None:
         copy = bench.seconds(f"copy, {name}", lambda out=out, x=x: out.copy_(x))
         ours = bench.seconds(name, lambda out=out, x=x: gpu.shuffle(x, 1, out=out))
         bench.row(name, moved, ours, copy, target)
-        forward = kernels.cipher(Order(n, 1), bench.device)
-        back = kernels.cipher(Order(n, 1), bench.device, inverse=True)
+        forward = kernels.make_cipher(Order(n, 1), bench.device)
+        back = kernels.make_cipher(Order(n, 1), bench.device, inverse=True)
         one = bench.seconds(
             f"one pass, {name}",
-            lambda of=forward, out=out, x=x: kernels.rows(of, x, range(n), out),
+            lambda of=forward, out=out, x=x: kernels.gather_rows(of, x, range(n), out),
         )
         bench.row("  in one pass", moved, one, copy)
         for shift in range(14, 23, 2):
             taken = bench.seconds(
                 f"buckets of 2^{shift}, {name}",
-                lambda of=back, out=out, x=x, by=shift: kernels.buckets(of, x, out, by),
+                lambda of=back, out=out, x=x, by=shift: kernels.shuffle_in_buckets(of, x, out, by),
             )
             bench.row(f"  in buckets of 2^{shift}", moved, taken, copy)
         if size == 8:
@@ -221,8 +221,10 @@ def indices(bench: Bench) -> None:
         out = torch.empty(n, dtype=dtype, device=bench.device)
         name = f"permutation of {n:,} as {str(dtype).removeprefix('torch.')}"
         fill = bench.seconds(f"fill, {name}", lambda out=out: out.fill_(7))
-        of = kernels.cipher(Order(n, 1), bench.device)
-        ours = bench.seconds(name, lambda of=of, out=out: kernels.indices(of, range(n), out))
+        of = kernels.make_cipher(Order(n, 1), bench.device)
+        ours = bench.seconds(
+            name, lambda of=of, out=out: kernels.compute_indices(of, range(n), out)
+        )
         bench.row(name, out.nbytes, ours, fill, target, "floor: a fill")
         del out
 

@@ -149,7 +149,7 @@ def record_contenders(path: Path, stack: ExitStack) -> tuple[list[Contender], st
         penstock.Loader(penstock.open(path, record_bytes=RECORD_BYTES), BATCH, rank=0, world_size=1)
     )
     contenders.append(
-        Contender("penstock", lambda: _timed(loader, lambda batch: _touch_rows(batch.data)))
+        Contender("penstock", lambda: _timed(loader, lambda batch: _touch_rows(batch["data"])))
     )
     try:
         contenders.append(_floor(path, stack))

@@ -14,5 +14,6 @@ with tempfile.TemporaryDirectory() as folder:
     dataset = penstock.open(path, dtype="float32", shape=(8,))
     loader = penstock.Loader(dataset, batch_size=256, seed=0)
     for batch in loader:
-        print(f"step {batch.step}: {batch.data.shape} {batch.data.dtype}, first {batch.ids[:4]}")
+        data = batch["data"]
+        print(f"step {batch.step}: {data.shape} {data.dtype}, first {batch.ids[:4]}")
     loader.close()

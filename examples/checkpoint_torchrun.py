@@ -79,7 +79,7 @@ def main() -> None:
 
         while step < STEPS:
             for batch in loader:
-                rows = torch.from_numpy(batch.data)
+                rows = torch.from_numpy(batch["data"])
                 gradients = global_batch(torch.stack([gradient(model, row) for row in rows]))
                 mean, at = gradients.sum(dim=0) / BATCH, 0
                 for parameter in model.parameters():

@@ -27,7 +27,7 @@ cache = penstock.Cache(ram_bytes=256 << 20, cache_block_bytes=16 << 10, host=hos
 with penstock.Loader(dataset, 50, seed=1, cache=cache, assignment="local") as loader:
     read = 0  # bytes from storage, before this epoch
     for epoch in range(2):
-        mine = sum(int(batch.data.sum()) for batch in loader)
+        mine = sum(int(batch["data"].sum()) for batch in loader)
         # Whoever is done goes on answering the other hosts: the loader stays open until all are.
         everything = ranks.allreduce(mine)
         so_far = ranks.allreduce(loader.stats()["bytes"])

@@ -30,7 +30,7 @@ def train(config: dict[str, Any]) -> list[int]:
         read: list[int] = []  # bytes from storage, by epoch
         for epoch in range(2):
             for batch in loader:
-                points = torch.from_numpy(batch.data)
+                points = torch.from_numpy(batch["data"])
                 optimizer.zero_grad()
                 loss = (model(points[:, :-1])[:, 0] - points[:, -1]).square().mean()
                 loss.backward()

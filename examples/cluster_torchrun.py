@@ -54,7 +54,7 @@ def main() -> None:
         for epoch in range(EPOCHS):
             before = totals(loader)
             for batch in loader:
-                points = torch.from_numpy(batch.data)
+                points = torch.from_numpy(batch["data"])
                 optimizer.zero_grad()
                 loss = (model(points[:, :-1])[:, 0] - points[:, -1]).square().mean()
                 loss.backward()

@@ -19,7 +19,7 @@ from penstock.extent import Files
 from penstock.index.formats import FORMATS, Location
 from penstock.index.layout import Chunked
 from penstock.index.table import Index
-from penstock.loader.batch import fields_of
+from penstock.loader.batch import build_fields
 from penstock.plan.steps import plan_samples
 
 ROOT = "/fuzz"
@@ -152,4 +152,4 @@ def _read(store: MemoryStore, index: Index, sample: int) -> None:
         assert len(data) == length
         buffer[target : target + length] = np.frombuffer(data, np.uint8)
     with contextlib.suppress(PenstockError):
-        fields_of(index, planned, buffer)
+        build_fields(index, planned, buffer)

@@ -21,7 +21,7 @@ def decode_sample(sample: Mapping[str, Any]) -> np.ndarray:
 
 def rows(batch: Any) -> np.ndarray:
     """A batch as the touch wants it: one sample a row, no copy."""
-    data = batch if isinstance(batch, np.ndarray) else next(iter(batch.fields.values()))
+    data = batch if isinstance(batch, np.ndarray) else batch[next(iter(batch))]
     if hasattr(data, "offsets"):  # ragged; the corpora's files all have one size
         return data.values.reshape(len(data.offsets) - 1, -1)
     return data.reshape(len(data), -1)

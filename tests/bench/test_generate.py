@@ -214,7 +214,7 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
     paths = find_paths(data, "train", str(tmp_path))
     loader = penstock.Loader(found, 1, shuffle="none", rank=0, world_size=1)
     for number, batch in enumerate(loader):
-        got = next(iter(batch.fields.values()))[0].tobytes()
+        got = batch[next(iter(batch))][0].tobytes()
         if whole:
             assert got == Path(paths[number]).read_bytes()
         else:

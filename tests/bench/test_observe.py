@@ -103,7 +103,7 @@ def test_rings_and_maps_are_seen_at_the_device_only(cold: Path) -> None:
         try:
             loader = penstock.Loader(dataset, 16, budget=penstock.Budget(**{path: "required"}))
             before = observer.snapshot()
-            total = sum(batch.data.nbytes for batch in loader)
+            total = sum(batch["data"].nbytes for batch in loader)
         except penstock.errors.UsageError:
             if path == "mmap":
                 raise

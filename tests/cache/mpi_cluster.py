@@ -55,7 +55,7 @@ def main() -> None:
             return
         ids = []
         for batch in batches:
-            assert (batch.data == data[batch.ids]).all()
+            assert (batch["data"] == data[batch.ids]).all()
             ids += batch.ids.tolist()
         everybody = ranks.allgather(ids)
         assert sorted(itertools.chain(*everybody)) == list(range(len(data)))
@@ -84,7 +84,7 @@ def stopped(loader: penstock.Loader, data: np.ndarray) -> None:
         waited_s = max(waited_s, time.monotonic() - since)
         if batch is None:
             break
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
     if ranks.rank == 0:
         for other in range(2, ranks.size):
             ranks.recv(source=other)

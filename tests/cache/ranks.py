@@ -181,7 +181,7 @@ def main() -> None:
                     waited_s = time.monotonic() - since
                     if batch is None:
                         break
-                    assert (batch.data == data[batch.ids]).all()
+                    assert (batch["data"] == data[batch.ids]).all()
                     _say([batch.ids.tolist(), waited_s])
                     count = None if count is None else count - 1
                 _say(None)

@@ -42,7 +42,7 @@ def main() -> None:
                 loader.load_state_dict(json.loads(state.read_text()))
             seen = []
             for batch in itertools.islice(loader, steps):
-                assert (batch.data == data[batch.ids]).all()
+                assert (batch["data"] == data[batch.ids]).all()
                 seen.append(batch.ids.tolist())
             (output / f"{group}-{rank}.json").write_text(json.dumps(seen))
             dist.barrier()

@@ -146,7 +146,7 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     data = np.load(records)
 
     def check(batch: penstock.Batch) -> None:
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
 
     options = {"global_batch_size": 70, "seed": 3}
     told = run(dataset, hosts, 1 << 20, assignment=assignment, check=check, epochs=2, **options)
@@ -253,7 +253,7 @@ def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, t
     data = np.load(records)
 
     def check(batch: penstock.Batch) -> None:
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
 
     ram_bytes = data.nbytes // 2 // len(set(hosts))
     options = {"cache_block_bytes": 6000, "disk": (tmp_path, 4 << 20), "global_batch_size": 50}
@@ -276,7 +276,7 @@ def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
         pytest.skip("cannot mount tmpfs (root can)")
 
     def check(batch: penstock.Batch) -> None:
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
 
     try:
         with pytest.warns(RuntimeWarning, match="keeps no more cache blocks"):
@@ -324,7 +324,7 @@ def test_a_changed_file_is_told_and_kept_by_nobody(tmp_path):
     cache = penstock.Cache(ram_bytes=1 << 20, cache_block_bytes=100)
     with penstock.Loader(dataset, 1, shuffle="none", cache=cache, rank=0, world_size=1) as loader:
         reading = iter(loader)
-        assert [int(next(reading).data[0, 0]) for _ in range(100)] == [ord("a")] * 100
+        assert [int(next(reading)["data"][0, 0]) for _ in range(100)] == [ord("a")] * 100
         for _ in range(100):
             with pytest.raises(ChangedError, match=r"b\.npy"):
                 next(reading)
@@ -346,7 +346,7 @@ def test_a_host_that_leaves_costs_reads_and_nothing_else(records):
             dataset, 10, cache=cache, assignment="strided", rank=number, world_size=2
         ) as loader:
             for step, batch in enumerate(loader):
-                assert (batch.data == data[batch.ids]).all()
+                assert (batch["data"] == data[batch.ids]).all()
                 seen += batch.ids.tolist()
                 if number == 1 and step == 3:
                     break

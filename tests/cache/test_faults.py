@@ -180,7 +180,7 @@ def run_on(
                 loader.load_state_dict(state)
             found = []
             for batch in itertools.islice(loader, steps):
-                assert (batch.data == data[batch.ids]).all()
+                assert (batch["data"] == data[batch.ids]).all()
                 found.append(batch.ids.tolist())
             return found, loader.state_dict()
 

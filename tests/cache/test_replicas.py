@@ -201,7 +201,7 @@ def test_batches_are_the_same_and_less_comes_from_peers(hosts, assignment, recor
     copies, epochs = 250, 6
 
     def check(batch: penstock.Batch) -> None:
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
 
     options = {"global_batch_size": 60, "seed": 3, "assignment": assignment, "epochs": epochs}
     options |= {"cache_block_bytes": 1, "check": check}

@@ -356,7 +356,7 @@ def test_a_loader_goes_on(storage: Faulty, folder: Path, tmp_path: Path) -> None
         storage.await_hang("write")
         for _ in range(2):
             for batch in loader:
-                assert np.array_equal(batch.data, data[batch.ids])
+                assert np.array_equal(batch["data"], data[batch.ids])
                 assert not checkpoints.save(1, state_of(1), loader=loader)
         assert checkpoints.skipped == 40
         storage.clear()

@@ -43,7 +43,7 @@ def places(tmp_path: Path) -> list[Path]:
 def batches(dataset: penstock.Dataset) -> tuple[list[list[bytes]], dict[str, int]]:
     """The samples of an epoch, and what was counted."""
     with penstock.Loader(dataset, batch_size=7, seed=5) as loader:
-        samples = [[bytes(sample) for sample in batch.data] for batch in loader]
+        samples = [[bytes(sample) for sample in batch["data"]] for batch in loader]
         return samples, loader.stats()
 
 

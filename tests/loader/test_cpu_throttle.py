@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 import penstock.torch.loader
-from penstock.loader.cpu_throttle import Pacing
-from penstock.loader.workers import Timed
+from penstock.loader.cpu_throttle import CpuThrottle
+from penstock.loader.workers import TimedFetch
 from tests.contention import contended
 
 CREDIT_S = 0.05
@@ -30,16 +30,16 @@ def burn(cpu_s: float) -> None:
 @pytest.mark.parametrize("rate", [0.2, 0.7])
 def test_threads_stay_within_the_rate(rate: float) -> None:
     """All threads together get what the rate allows, and what is allowed to come late."""
-    pacing = Pacing(rate)
+    throttle = CpuThrottle(rate)
     began = threading.Barrier(3)
     used: list[float] = []
 
     def work() -> None:
-        pacing.turn()
+        throttle.take_turn()
         began.wait()
         began_s = time.thread_time()
         for _ in range(12):
-            pacing.turn()
+            throttle.take_turn()
             burn(0.005)
         used.append(time.thread_time() - began_s)
 
@@ -55,60 +55,60 @@ def test_threads_stay_within_the_rate(rate: float) -> None:
     assert sum(used) <= rate * (elapsed_s + CREDIT_S) + 4 * 0.006 + 0.01
 
 
-def waiting(pacing: Pacing) -> threading.Thread:
-    """A thread that owes for ever."""
-    owes = threading.Event()
+def waiting(throttle: CpuThrottle) -> threading.Thread:
+    """A thread that is_in_debt for ever."""
+    is_in_debt = threading.Event()
 
     def work() -> None:
-        pacing.turn()
+        throttle.take_turn()
         burn(0.02)
-        owes.set()
-        pacing.turn()
+        is_in_debt.set()
+        throttle.take_turn()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert owes.wait(30)
+    assert is_in_debt.wait(30)
     return thread
 
 
 @pytest.mark.parametrize("change", ["unlimited", "raised", "closed"])
 def test_who_waits_goes_on(change: str) -> None:
     """A thread that would have to wait for hours goes on with more, without a limit, at the end."""
-    pacing = Pacing(1e-6)
-    thread = waiting(pacing)
+    throttle = CpuThrottle(1e-6)
+    thread = waiting(throttle)
     if change == "closed":
-        pacing.close()
+        throttle.close()
     else:
-        pacing.adopt(None if change == "unlimited" else 1000.0)
+        throttle.adopt(None if change == "unlimited" else 1000.0)
     thread.join(30)
     assert not thread.is_alive()
 
 
 def test_what_was_used_without_a_limit_is_not_charged() -> None:
     """A limit begins when it is set, for threads that have worked for long too."""
-    pacing = Pacing(0.5)
-    pacing.turn()
-    pacing.adopt(None)
+    throttle = CpuThrottle(0.5)
+    throttle.take_turn()
+    throttle.adopt(None)
     burn(0.05)
-    pacing.turn()
-    pacing.adopt(1e-6)
-    pacing.turn()  # would wait for hours
+    throttle.take_turn()
+    throttle.adopt(1e-6)
+    throttle.take_turn()  # would wait for hours
 
 
 @pytest.mark.parametrize("change", ["unlimited", "raised", "closed"])
 def test_no_more_threads_than_cores(change: str) -> None:
     """A thread that a rate cannot keep busy has nothing to begin, until it is raised."""
-    pacing = Pacing(0.7)
-    pacing.wanted(0)
-    thread = threading.Thread(target=pacing.wanted, args=(1,), daemon=True)
+    throttle = CpuThrottle(0.7)
+    throttle.wait_until_wanted(0)
+    thread = threading.Thread(target=throttle.wait_until_wanted, args=(1,), daemon=True)
     thread.start()
-    pacing.adopt(0.9)
+    throttle.adopt(0.9)
     thread.join(0.05)
     assert thread.is_alive()
     if change == "closed":
-        pacing.close()
+        throttle.close()
     else:
-        pacing.adopt(None if change == "unlimited" else 1.1)
+        throttle.adopt(None if change == "unlimited" else 1.1)
     thread.join(30)
     assert not thread.is_alive()
 
@@ -161,7 +161,7 @@ def burn_until_late(late_s: float) -> None:
 
 def test_what_others_take_is_not_charged() -> None:
     """A fetch that waits for a processor has used only what it ran."""
-    timed = Timed(burn_until_late)
+    timed = TimedFetch(burn_until_late)
     before_s = used_s()
     with contended(2):
         timed(0.3)
@@ -185,7 +185,7 @@ class Burning:
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "threads"), (1, "processes")])
 def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> None:
-    """Who gets a third of a processor, as others are at it, owes nothing at a rate of 0.8."""
+    """Who gets a third of a processor, as others are at it, is_in_debt nothing at a rate of 0.8."""
     budget = penstock.Budget(cores=0.8)
     forked = "fork" if kind == "processes" else None  # a fork server would stay where it was made
     with contended(2):
@@ -200,7 +200,7 @@ def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> 
         batches = iter(loader)
         next(batches)  # a worker may begin before the rate is known
         before, began_s = loader.counters(), time.monotonic()
-        owed = [batches._batches._pacing.owes for _ in batches]
+        owed = [batches._batches._throttle.is_in_debt for _ in batches]
         spent, taken_s = loader.counters().since(before), time.monotonic() - began_s
         loader.close()
     assert len(owed) == 39

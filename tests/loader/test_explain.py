@@ -19,9 +19,9 @@ from penstock.budget import Budget
 from penstock.engine.native import NativeEngine, ReadMethod
 from penstock.extent import Files
 from penstock.loader import loader as loaders
-from penstock.loader.epoch_record import epoch_record
-from penstock.loader.explain import PARTS, READY, Explanation, Setup, explain_run, shares_of
-from penstock.loader.workers import Timed
+from penstock.loader.epoch_record import record_epoch
+from penstock.loader.explain import PARTS, READY, Explanation, Setup, divide_time, explain_run
+from penstock.loader.workers import TimedFetch
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, waited_for
 from penstock.testing.engine_wrappers import Throttled
 from tests.attempts import retried
@@ -73,7 +73,7 @@ def test_shares_are_parts_of_the_time_in_steps() -> None:
 def test_bytes_of_peers_are_the_network() -> None:
     """Waiting for bytes is divided by where they came from."""
     engine = {"bytes": 1000, "peer_bytes": 6000, "ram_bytes": 2000, "disk_bytes": 1000}
-    shares = shares_of(counted(engine=engine), Setup())
+    shares = divide_time(counted(engine=engine), Setup())
     assert shares["network"] == pytest.approx(0.15)
     assert shares["storage"] == pytest.approx(0.05)
     assert shares["copy"] == pytest.approx(0.1 + 0.05)
@@ -83,7 +83,7 @@ def test_bytes_of_peers_are_the_network() -> None:
 def test_data_in_the_page_cache_is_copied() -> None:
     """Unless a rate was set and used up: then it is that."""
     cached = Setup(cached=True)
-    assert shares_of(counted(), cached)["storage"] == 0.0
+    assert divide_time(counted(), cached)["storage"] == 0.0
     assert explain_run(counted(), cached).bound == "copy"
     rate = 4_000_000 / 80
     paced = dataclasses.replace(cached, bytes_per_s_max=1.1 * rate)
@@ -341,7 +341,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             found.inner = inner
             return found
 
-        monkeypatch.setattr(loaders, "engine_for", engine_for)
+        monkeypatch.setattr(loaders, "open_engine", engine_for)
 
     return slow
 
@@ -447,12 +447,33 @@ def test_bound_by_decode(records: penstock.Dataset) -> None:
     assert found.remedies[0].against == "decode"
 
 
-@retried
-def test_bound_by_compute(records: penstock.Dataset) -> None:
-    """Steps of 60 ms, for which 16 records of the page cache are always ready."""
-    found = walked(penstock.Loader(records, 16), 10, 0.06)
-    assert (found.bound, found.shares["compute"] >= 1 - READY) == ("compute", True)
-    assert found.counters.compute_ns >= 9 * 60_000_000
+class SteppedClock:
+    """The module `time` with a clock that goes on by 0.1 ms a look, and by the user's steps."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def perf_counter_ns(self) -> int:
+        self.now_ns += 100_000
+        return self.now_ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def test_bound_by_compute(records: penstock.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 60 ms, beside which loading takes the time of a few looks at the clock."""
+    clock = SteppedClock()
+    monkeypatch.setattr(loaders, "time", clock)
+    loader = penstock.Loader(records, 16)
+    batches = iter(loader)
+    for _ in range(10):
+        next(batches)
+        clock.now_ns += 60_000_000
+    explanation = loader.explain()
+    loader.close()
+    assert (explanation.bound, explanation.shares["compute"] >= 1 - READY) == ("compute", True)
+    assert explanation.counters.compute_ns >= 9 * 60_000_000
 
 
 @retried
@@ -489,7 +510,7 @@ def test_totals_outlive_engines(records: penstock.Dataset) -> None:
     assert [each.batches for each in totals] == [8, 16, 24]
     assert totals[-1].epochs == 3
     assert loader.stats()["batches"] == 24
-    record = epoch_record(0, totals[1].since(totals[0]))
+    record = record_epoch(0, totals[1].since(totals[0]))
     assert (record["steps"], record["storage_bytes"]) == (8, 1024 * RECORD)
 
 
@@ -577,7 +598,7 @@ def test_the_threads_face_is_the_loader(records: penstock.Dataset) -> None:
 
 def test_a_fetch_is_timed() -> None:
     """Time beside processors is not time on them, and a fetch that raises leaves nothing."""
-    timed = Timed(lambda wait_s: time.sleep(wait_s) if wait_s else 1 // 0)
+    timed = TimedFetch(lambda wait_s: time.sleep(wait_s) if wait_s else 1 // 0)
     timed(0.05)
     assert timed.spent.busy_ns >= 50_000_000
     with pytest.raises(ZeroDivisionError):

@@ -93,15 +93,19 @@ def test_ragged_and_labels(tree: Path) -> None:
     """Files of different lengths come as a ragged buffer, with the labels of their folders."""
     ds = penstock.open(tree, index="memory")
     for batch in penstock.Loader(ds, 6, seed=1):
-        assert isinstance(batch.data, penstock.Ragged)
-        assert len(batch.data) == len(batch) == len(batch["label"])
-        for sample, label, content in zip(batch.ids.tolist(), batch.label, batch.data, strict=True):
+        assert isinstance(batch["data"], penstock.Ragged)
+        assert len(batch["data"]) == len(batch) == len(batch["label"])
+        for sample, label, content in zip(
+            batch.ids.tolist(), batch["label"], batch["data"], strict=True
+        ):
             assert content.tobytes() == ds[sample]["data"]
             assert ds.classes is not None
             assert ds.classes[label] == ds.index.key(sample).split("/")[0]
         with pytest.raises(IndexError):
-            batch.data[len(batch)]
-        with pytest.raises(AttributeError, match="data, label"):
+            batch["data"][len(batch)]
+        with pytest.raises(
+            AttributeError, match=r'batch\["name"\] gives one of its fields: data, label'
+        ):
             _ = batch.image
 
 
@@ -110,7 +114,7 @@ def test_npy_is_typed(tmp_path: Path) -> None:
     array = np.random.default_rng(0).standard_normal((50, 3, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", array)
     for batch in penstock.Loader(penstock.open(tmp_path / "x.npy", index="memory"), 7, seed=2):
-        assert np.array_equal(batch.data, array[batch.ids.astype(int)])
+        assert np.array_equal(batch["data"], array[batch.ids.astype(int)])
 
 
 def test_batches_keep_their_memory(records: Path) -> None:
@@ -118,7 +122,7 @@ def test_batches_keep_their_memory(records: Path) -> None:
     data = np.fromfile(records, np.uint8).reshape(-1, RECORD)
     loader = penstock.Loader(opened(records), 4, seed=1)
     kept = [batch for _ in range(3) for batch in loader]
-    assert all(np.array_equal(b.data, data[b.ids.astype(int)]) for b in kept)
+    assert all(np.array_equal(b["data"], data[b.ids.astype(int)]) for b in kept)
 
 
 def test_order_of_torch_batches(records: Path) -> None:
@@ -376,7 +380,7 @@ def test_truncated_while_open(records: Path) -> None:
     os.truncate(records, 0)
     with pytest.raises(ChangedError, match="cut short|another size"):
         for batch in iterator:
-            assert np.array_equal(batch.data, data[batch.ids.astype(int)])
+            assert np.array_equal(batch["data"], data[batch.ids.astype(int)])
 
 
 def test_vanished_file(tree: Path) -> None:
@@ -648,8 +652,8 @@ def test_files_of_one_length_are_an_array(tmp_path: Path) -> None:
         (tmp_path / f"{i}").write_bytes(bytes([i]) * 24)
     ds = penstock.open(tmp_path, index="memory")
     for batch in penstock.Loader(ds, 4, seed=1):
-        assert batch.data.shape == (len(batch), 24)
-        assert np.array_equal(batch.data[:, 5], batch.ids)
+        assert batch["data"].shape == (len(batch), 24)
+        assert np.array_equal(batch["data"][:, 5], batch.ids)
     assert ds[3]["data"] == bytes([3]) * 24
     raw = penstock.Loader(ds, 4, seed=1, decode=lambda s: bytes(s["data"]))
     assert sorted(part for batch in raw for part in batch) == [bytes([i]) * 24 for i in range(10)]
@@ -667,7 +671,7 @@ def test_change_in_place_between_epochs(tmp_path: Path, budget: dict[str, Any]) 
         path.write_bytes(b"1" * 50_000)
     ds = penstock.open(paths[0].parent, index="memory")
     loader = penstock.Loader(ds, 2, budget=penstock.Budget(**budget))
-    assert all((batch.data == ord("1")).all() for batch in loader)
+    assert all((batch["data"] == ord("1")).all() for batch in loader)
     with paths[3].open("r+b") as file:
         file.write(b"7" * 50_000)
     os.utime(paths[3], ns=(0, 0))

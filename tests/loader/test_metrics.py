@@ -162,7 +162,7 @@ def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: s
 def test_any_counters_can_be_read(stalls: list[int], engine: dict[str, int], name: str) -> None:
     """Names, labels and values come back; buckets count up to the number of batches."""
     counted = Counters(stalls=tuple(stalls), batches=sum(stalls), compute_ns=7, engine=engine)
-    text = metrics.exposition({name: counted})
+    text = metrics.format_metrics({name: counted})
     found = parsed(text)
     assert found[("penstock_compute_seconds_total", name)] == pytest.approx(7e-9)
     buckets = [value for (each, _), value in found.items() if each.startswith("penstock_stall_sec")]
@@ -180,10 +180,12 @@ def test_any_counters_can_be_read(stalls: list[int], engine: dict[str, int], nam
 
 def test_each_metric_is_told_once() -> None:
     """HELP and TYPE stand before the samples of a family, and are not repeated."""
-    lines = metrics.exposition({"a": Counters(engine={"bytes": 1}), "b": Counters()}).splitlines()
+    lines = metrics.format_metrics(
+        {"a": Counters(engine={"bytes": 1}), "b": Counters()}
+    ).splitlines()
     told = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(told) == len(set(told)) == sum(line.startswith("# HELP") for line in lines)
-    assert metrics.exposition({}).strip() == "" or "{" not in metrics.exposition({})
+    assert metrics.format_metrics({}).strip() == "" or "{" not in metrics.format_metrics({})
 
 
 # -- traces --------------------------------------------------------------------------------------

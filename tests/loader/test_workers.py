@@ -21,7 +21,7 @@ import pytest
 from penstock import limits
 from penstock.errors import ForkError, UsageError, WorkerError
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import Ahead, InlineWorkers, Workers, WorkerThreads
+from penstock.loader.workers import InlineWorkers, ResultsAhead, Workers, WorkerThreads
 from tests import warm
 from tests.shared_memory import named_memory
 
@@ -115,7 +115,7 @@ def await_gone(pids: list[int]) -> None:
 def test_results_in_order(workers: Workers) -> None:
     """Results come in the order of the tasks, however far ahead they are asked for."""
     for ahead in (0, 1, 3, 50):
-        results = list(Ahead(workers, iter(range(20)), ahead))
+        results = list(ResultsAhead(workers, iter(range(20)), ahead))
         assert [int(r["square"][2, 999]) for r in results] == [n * n for n in range(20)]
         assert [len(r["text"]) for r in results] == list(range(20))
         assert all(r["square"].shape == (3, 1000) for r in results)
@@ -123,7 +123,10 @@ def test_results_in_order(workers: Workers) -> None:
 
 def test_two_walks_share_workers(workers: Workers) -> None:
     """Two iterators over the same workers do not disturb each other."""
-    first, second = Ahead(workers, iter(range(9)), 3), Ahead(workers, iter(range(10, 19)), 2)
+    first, second = (
+        ResultsAhead(workers, iter(range(9)), 3),
+        ResultsAhead(workers, iter(range(10, 19)), 2),
+    )
     for n, (a, b) in enumerate(zip(first, second, strict=True)):
         assert (len(a["text"]), len(b["text"])) == (n, 10 + n)
 
@@ -131,10 +134,10 @@ def test_two_walks_share_workers(workers: Workers) -> None:
 def test_abandoned_walk(workers: Workers) -> None:
     """A walk that is given up leaves nothing that the next one would see."""
     for _ in range(5):
-        walk = Ahead(workers, iter(range(100)), 8)
+        walk = ResultsAhead(workers, iter(range(100)), 8)
         next(walk)
         del walk
-        assert [len(r["text"]) for r in Ahead(workers, iter([3, 4]), 2)] == [3, 4]
+        assert [len(r["text"]) for r in ResultsAhead(workers, iter([3, 4]), 2)] == [3, 4]
 
 
 def test_exceptions(workers: Workers) -> None:
@@ -148,7 +151,7 @@ def test_exceptions(workers: Workers) -> None:
 def test_stop_iteration(workers: Workers) -> None:
     """A StopIteration of the user's code does not end a walk as if it were complete."""
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(Ahead(workers, iter(["stop", 3]), 2))
+        list(ResultsAhead(workers, iter(["stop", 3]), 2))
 
 
 class Leaving:
@@ -212,7 +215,7 @@ def test_idle_worker_is_killed(processes: WorkerProcesses) -> None:
     """The end of a worker that had nothing to do is noticed at the next result."""
     os.kill(processes.pids[0], signal.SIGKILL)
     with pytest.raises(WorkerError, match="exited unexpectedly"):
-        list(Ahead(processes, iter([1] * 100), 4))
+        list(ResultsAhead(processes, iter([1] * 100), 4))
 
 
 def test_timeout(processes: WorkerProcesses) -> None:
@@ -245,16 +248,16 @@ def test_collected_with_their_owner() -> None:
 def test_memory_is_recycled(processes: WorkerProcesses) -> None:
     """Results lie in shared memory, which is used again once they are gone, and not before."""
     descriptors = len(os.listdir("/proc/self/fd"))
-    kept = list(Ahead(processes, iter(range(100)), 4))
+    kept = list(ResultsAhead(processes, iter(range(100)), 4))
     assert len(os.listdir("/proc/self/fd")) < descriptors + 2 * 2 * (limits.lent_slots_max + 5)
-    for _ in Ahead(processes, iter([7] * 200), 4):
+    for _ in ResultsAhead(processes, iter([7] * 200), 4):
         pass
     assert [int(r["square"][0, 0]) for r in kept] == [n * n for n in range(100)]
     kept[0]["square"][:] = 1  # the user's own memory, writable
     slots = [worker._slots for worker in processes._workers]
     del kept
     gc.collect()
-    for _ in Ahead(processes, iter([7] * 200), 4):
+    for _ in ResultsAhead(processes, iter([7] * 200), 4):
         pass
     assert [worker._slots for worker in processes._workers] == slots
     processes.close()
@@ -272,13 +275,13 @@ def test_results_outlive_workers() -> None:
 
 def test_nothing_is_left(processes: WorkerProcesses) -> None:
     """Closing gives back every descriptor; the memory that was shared had no name."""
-    list(Ahead(processes, iter(range(10)), 4))
+    list(ResultsAhead(processes, iter(range(10)), 4))
     processes.close()
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         made = WorkerProcesses(Squares(), 2)
-        list(Ahead(made, iter(range(10)), 4))
+        list(ResultsAhead(made, iter(range(10)), 4))
         for pid in [os.getpid(), *made.pids]:
             assert not named_memory(pid)
         made.close()
@@ -312,7 +315,7 @@ SOON_S = 60.0
 PROGRAM = """
 import os, signal, sys, threading
 from penstock.loader.worker_processes import WorkerProcesses
-from penstock.loader.workers import Ahead
+from penstock.loader.workers import ResultsAhead
 
 def opening(number):
     def fetch(task):
@@ -322,7 +325,7 @@ def opening(number):
     return fetch
 
 workers = WorkerProcesses(opening, 2)
-walk = Ahead(workers, iter([1, 2] + ["forever"] * 8), 4)
+walk = ResultsAhead(workers, iter([1, 2] + ["forever"] * 8), 4)
 next(walk)
 print(*workers.pids, flush=True)
 {ending}

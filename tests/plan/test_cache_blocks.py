@@ -198,7 +198,7 @@ def test_a_later_run_keeps_the_cache_block_of_the_disks(kept: list[int], tmp_pat
     dataset = penstock.open(tmp_path / "x.npy")
 
     def check(batch: penstock.Batch) -> None:
-        assert (batch.data == data[batch.ids]).all()
+        assert (batch["data"] == data[batch.ids]).all()
 
     options: dict[str, Any] = {"disk": (tmp_path / "disks", 4 << 20), "global_batch_size": 50}
     ram_bytes = data.nbytes // 8

@@ -192,7 +192,7 @@ def test_workers_obey_cores(path: Path, workers: int, kind: Any) -> None:
         while before is None or led.counters().batches - before.batches < 50:
             for batch in led:
                 seen.append(batch.tolist())
-                if before is None and led._seat.lease is not None:
+                if before is None and led._leased_budget.lease is not None:
                     before, began_s = led.counters(), time.monotonic()
         spent, taken_s = led.counters().since(before), time.monotonic() - began_s
     expected: list[list[int]] = []

@@ -70,6 +70,9 @@ def same(one: Any, other: Any) -> None:
         assert one.keys() == other.keys()
         for name in one:
             same(one[name], other[name])
+    elif isinstance(one, penstock.Ragged):
+        same(one.values, other.values)
+        same(one.offsets, other.offsets)
     elif isinstance(one, list | tuple):
         assert len(one) == len(other)
         for mine, theirs in zip(one, other, strict=True):
@@ -124,7 +127,7 @@ def test_small_pieces_of_loading_make_no_difference(
     equal: Any, ragged: Any, device: str, sample_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaded one sample at a time, or a few: rows become ragged only where lengths differ."""
-    monkeypatch.setattr("penstock.torch._loading_bytes", 3 * sample_bytes)
+    monkeypatch.setattr("penstock.torch.loader._loading_bytes", 3 * sample_bytes)
     for data in (equal, ragged):
         pair = [kind(data, 8, True, seed=1) for kind in (DataLoader, DeviceLoader)]
         for one, other in zip(*pair, strict=True):

@@ -85,11 +85,11 @@ def test_permutation_and_inverse_equal_the_order(n: int) -> None:
 def test_counts_beyond_32_bits(n: int, inverse: bool) -> None:
     """Parts of orders that no memory holds: at the start, across 2^32, at the end."""
     order = Order(n, 42)
-    of = kernels.cipher(order, torch.device(DEVICE), inverse)
+    of = kernels.make_cipher(order, torch.device(DEVICE), inverse)
     out = torch.empty(300, dtype=torch.int64, device=DEVICE)
     for start, step in [(0, 1), (min(n - 300, 2**32 - 150), 1), (n - 300, 1), (1, n // 300)]:
         where = range(start, start + 299 * step + 1, step)
-        kernels.indices(of, where, out, inverse)
+        kernels.compute_indices(of, where, out, inverse)
         positions = np.array(where, np.uint64)
         want = order.positions(positions) if inverse else order.samples(positions)
         assert np.array_equal(out.cpu().numpy().view(np.uint64), want)
@@ -103,7 +103,7 @@ def test_golden_values() -> None:
     words = (1_281_166, drawn.left_count, drawn.right_bits, *drawn.keys.view(np.int32).tolist())
     of = kernels.Cipher(words, False, torch.empty(0, dtype=torch.int64, device=DEVICE), False)
     out = torch.empty(3, dtype=torch.int64, device=DEVICE)
-    kernels.indices(of, range(3), out)
+    kernels.compute_indices(of, range(3), out)
     assert out.tolist() == [1008599, 837175, 1164390]
 
 
@@ -115,7 +115,7 @@ def test_values_that_walk_far_come_back() -> None:
     words = (59, drawn.left_count, drawn.right_bits, *drawn.keys.view(np.int32).tolist())
     of = kernels.Cipher(words, False, torch.empty(0, dtype=torch.int64, device=DEVICE), False)
     out = torch.empty(60, dtype=torch.int64, device=DEVICE)
-    kernels.indices(of, range(60), out)
+    kernels.compute_indices(of, range(60), out)
     want = np.empty(60, np.uint64)
     drawn.run(0, want)
     assert out.tolist() == want.tolist()
@@ -159,8 +159,8 @@ def test_two_passes_by_buckets(dtype: Any, shift: int) -> None:
     """Whatever the size of buckets, and where the last is not full."""
     x = made(9001, (1,), dtype)
     source, out = kernels_words(x), torch.zeros_like(kernels_words(x))
-    of = kernels.cipher(Order(9001, 4), x.device, inverse=True)
-    kernels.buckets(of, source, out, shift)
+    of = kernels.make_cipher(Order(9001, 4), x.device, inverse=True)
+    kernels.shuffle_in_buckets(of, source, out, shift)
     assert torch.equal(out, source[samples(9001, 4).to(DEVICE)])
 
 
@@ -273,7 +273,7 @@ except UsageError as error:
     assert "penstock[gpu]" in str(error), error
 else:
     raise AssertionError
-assert not gpu.available(torch.device("cuda"))
+assert not gpu.is_available(torch.device("cuda"))
 """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=100)

@@ -35,7 +35,7 @@ from penstock.errors import (  # noqa: E402
     UsageError,
     WorkerError,
 )
-from penstock.torch.loader import DataLoader, Ragged  # noqa: E402
+from penstock.torch.loader import DataLoader  # noqa: E402
 
 
 class Point(NamedTuple):
@@ -636,8 +636,9 @@ def run(script: str) -> tuple[int, str, str]:
 def test_exit_with_live_iterators(records: penstock.Dataset) -> None:
     """A program ends at once with iterators alive, of every kind of worker."""
     script = f"""
-import time, torch, penstock
+import time, torch, penstock, penstock.loader.decode
 from penstock.torch.loader import DataLoader
+penstock.loader.decode._exit_s = 100.0  # a thread that does not end holds the program so long
 records = penstock.open({records.path!r}, record_bytes=16)
 items = torch.utils.data.TensorDataset(torch.arange(1000))
 loaders = [DataLoader(data, 2, num_workers=2, workers=workers)
@@ -710,13 +711,17 @@ def test_raw_tensors(records: penstock.Dataset, arguments: dict[str, Any]) -> No
 def test_ragged_tensors(folder: penstock.Dataset, arguments: dict[str, Any]) -> None:
     """Fields of different lengths are values and offsets; labels are int64."""
     (batch,) = DataLoader(folder, 12, **arguments)
-    assert type(batch["data"]) is Ragged
-    values, offsets = batch["data"]
+    assert type(batch["data"]) is penstock.Ragged
+    values, offsets = batch["data"].values, batch["data"].offsets
     rows = [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert sorted(rows) == [[i] * (i + 1) for i in range(12)]
     assert batch["label"].tolist() == [row[0] % 2 for row in rows]
-    nested = torch.nested.nested_tensor_from_jagged(*batch["data"])
+    assert [row.tolist() for row in batch["data"]] == rows
+    nested = torch.nested.nested_tensor_from_jagged(values, offsets)
     assert [len(part) for part in nested.unbind()] == [len(row) for row in rows]
+    moved = batch["data"].to(torch.int32)
+    assert (moved.values.dtype, moved.offsets.dtype) == (torch.int32, torch.int64)
+    assert [row.tolist() for row in moved] == rows
 
 
 def decoded(sample: dict[str, Any]) -> Any:

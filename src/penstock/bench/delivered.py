@@ -33,7 +33,7 @@ def _count_bytes(part: Any) -> int:
     if isinstance(part, (bytes, bytearray)):
         return len(part)
     if isinstance(part, Batch):
-        return sum(map(_count_bytes, part.fields.values()))
+        return sum(_count_bytes(part[name]) for name in part)
     if isinstance(part, Ragged):
         return int(part.values.nbytes)
     if isinstance(part, str):
@@ -93,7 +93,7 @@ def compute_checksum(sample: Any) -> int:
 def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:
     """The fields of a batch, each of so many rows."""
     if isinstance(batch, Batch):
-        batch = batch.fields
+        batch = {name: batch[name] for name in batch}
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if name not in LABELS:

@@ -1,4 +1,15 @@
-"""The loader folder."""
+"""Loaders: they turn a dataset and an order into batches, and hand these to the training loop.
+
+Nouns: a `Dataset` is samples by number, opened where they lie, and `mix` makes one of several. A
+`Loader` iterates over it: one walk is an epoch, and gives one `Batch` a step. A field of a batch is
+an array or `Ragged`. A `StepSampler` says which samples a rank has in each step. A `BatchTask` is
+one step's work for `Workers`, which run in the calling thread, in threads or in processes. `decode`
+is the user's function of a sample. An `Explanation` says what bounds a run.
+
+The folder drives engine, plan, cache and leased budget, and decides nothing that these decide: not
+which sample comes next, not how bytes are read, not how hosts share them. It imports no framework:
+torch's tensors come in through `Leaves`, from `penstock.torch`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +21,7 @@ from .dataset import Dataset, locate_data, open, sidecar_paths
 from .decode import Decode
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
-from .metrics import serve_if_configured
+from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
 from .sampler import StepSampler
 from .worker_epoch import WorkerEpoch
@@ -24,6 +35,7 @@ __all__ = [
     "BatchTask",
     "Dataset",
     "Decode",
+    "Endpoint",
     "EpochTasks",
     "Explanation",
     "InlineWorkers",
@@ -47,6 +59,8 @@ __all__ = [
     "mix",
     "open",
     "record_choice",
+    "serve",
     "serve_if_configured",
     "sidecar_paths",
+    "trace",
 ]

@@ -1,7 +1,7 @@
-"""`shuffle="auto"`: measures what reading costs, chooses, and sees that all ranks take the same.
+"""`shuffle="auto"`: measures the cost of reading and chooses one order for all ranks.
 
-The choice is part of the order, and so of every state: a run that is resumed keeps it. Where there
-are several ranks, rank 0 measures and the others are told through the process group's store.
+The choice is part of the order, and so of every state: a resumed run keeps it. If there are several
+ranks, rank 0 measures, and the others learn the choice through the process group's store.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ log = logging.getLogger("penstock")
 
 
 class AutoShuffle:
-    """Chooses the order of a dataset: `penstock.loader.OrderChoice`.
+    """Choice of the order of a dataset; an `OrderChoice`.
 
-    record:  once chosen, what was: shuffle, block, group, reached, reason, quality; and, of the
-             rank that measured, latency_ns, bytes_per_s, requests and took_s. {} before.
+    record:  the choice, {} before it is made: shuffle, block, group, reached, reason, quality; and
+             the measurements of the rank that made them: latency_ns, bytes_per_s, requests, took_s.
     """
 
     def __init__(self, dataset: Dataset, seed: int, budget: Callable[[], Budget]) -> None:
@@ -55,31 +55,31 @@ class AutoShuffle:
         self._budget = budget
         self.record: dict[str, Any] = {}
 
-    def resumed(self, algorithm: str) -> Ordering | None:
-        """The order of a saved state, which decides."""
-        found = parse_shuffle(algorithm)
-        if found is None:
+    def resume_order(self, algorithm: str) -> Ordering | None:
+        """Return the order of a saved state, which decides."""
+        parsed = parse_shuffle(algorithm)
+        if parsed is None:
             return None
-        shuffle, block, group = found
+        shuffle, block, group = parsed
         self.record = {"shuffle": shuffle, "block": block, "group": group, "reason": "resumed"}
         return self._dataset.order(self._seed, shuffle=shuffle, block=block, group=group)
 
     def choose(self, place: Place, steps: Steps) -> Ordering:
-        """The order that suits the storage; told to all ranks, and logged by rank 0."""
+        """Choose the order that suits the storage, on all ranks; rank 0 logs it."""
         key = f"penstock/shuffle/{self._dataset.fingerprint}"
-        said = agreed(place, key, lambda: self._decided(place, steps), sys.modules)
-        self.record = json.loads(said)
+        choice = agree_on_choice(place, key, lambda: self._decide(place, steps), sys.modules)
+        self.record = json.loads(choice)
         shuffle, block, group = (self.record[name] for name in ("shuffle", "block", "group"))
         if place.rank == 0:
-            # Python shows warnings even where a program has set up no logging: an order less than
-            # exact should not be news to anybody.
+            # Python shows warnings even if a program has set up no logging: nobody should miss that
+            # the order is less than exact.
             log.log(logging.INFO if shuffle == "exact" else logging.WARNING, "%s", self)
         return self._dataset.order(self._seed, shuffle=shuffle, block=block, group=group)
 
     def __str__(self) -> str:
         return f"{self._dataset.path}: {describe_choice(self.record)}"
 
-    def _decided(self, place: Place, steps: Steps) -> str:
+    def _decide(self, place: Place, steps: Steps) -> str:
         rows = steps.rows(0, place.rank)
         chosen, probed = choose_shuffle(
             self._dataset, self._budget(), rows, place.world_size, steps.global_batch
@@ -88,7 +88,7 @@ class AutoShuffle:
 
 
 def describe_choice(record: Mapping[str, Any]) -> str:
-    """One line that says what was chosen, why, and what it costs."""
+    """Describe a choice in one line: the shuffle, its reason and its quality."""
     how = f'shuffle="{record["shuffle"]}"'
     if record["shuffle"] == "blocked":
         how += f", block={record['block']}, group={record['group']}"
@@ -97,7 +97,7 @@ def describe_choice(record: Mapping[str, Any]) -> str:
 
 
 def record_choice(count: int, chosen: Blocking, probed: ProbeResult | None) -> dict[str, Any]:
-    """What `AutoShuffle.record` holds."""
+    """Return a choice as JSON values, for `AutoShuffle.record`."""
     order = Order(count, 0, shuffle=chosen.shuffle, block=chosen.block, group=chosen.group)
     record: dict[str, Any] = {
         "shuffle": chosen.shuffle,
@@ -120,21 +120,21 @@ def choose_shuffle(
     global_batch: int,
     probed: ProbeResult | None = None,
 ) -> tuple[Blocking, ProbeResult | None]:
-    """The choice for a dataset, and what was measured for it, if anything was.
+    """Choose the order of a dataset. Returns the choice, and the measurement if one was made.
 
     rows:    samples of one rank in a step.
-    probed:  what was measured already, instead of measuring.
+    probed:  an earlier measurement, in place of a new one.
     """
     index = dataset.index
-    bands = [layout for layout in index.layouts if isinstance(layout, Chunked)]
-    if bands:
-        held = int(np.median(np.diff(bands[0].first)))
-        return choose_chunk_blocks(index.count, held, global_batch), None
+    chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
+    if chunked:
+        chunk_samples = int(np.median(np.diff(chunked[0].first)))
+        return choose_chunk_blocks(index.count, chunk_samples, global_batch), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
     engine = open_engine(index.files, budget, index.mean_bytes)
     try:
         gap_bytes = choose_gap(index, engine.choice)
-        if engine.choice.cached:  # then reading is copying, and blocks would only save calls
+        if engine.choice.cached:  # reading is then copying, and blocks would only save calls
             return Blocking("exact", 1, 1, 1.0, "the data is in the page cache"), None
         if index.total_bytes == 0:
             return Blocking("exact", 1, 1, 1.0, "there are no bytes to read"), None
@@ -155,34 +155,37 @@ def choose_shuffle(
     return chosen, probed
 
 
-def agreed(place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]) -> str:
-    """What rank 0 decides, on every rank. Only asks, never makes ranks wait for each other beyond
-    the time-out of the process group's store.
+def agree_on_choice(
+    place: Place, key: str, decide: Callable[[], str], modules: Mapping[str, Any]
+) -> str:
+    """Return the decision of rank 0 on every rank.
 
-    Raises UsageError where there are several ranks and no process group to tell them.
+    Ranks wait for rank 0 no longer than the time-out of the process group's store.
+
+    Raises UsageError if there are several ranks and no process group, or if rank 0 failed.
     """
     if place.world_size == 1:
         return decide()
     store = find_store(modules)
     if store is None:
         raise UsageError(
-            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell them all "
-            "what was chosen: initialise it first, or run `penstock inspect --shuffle` once and "
+            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell all of "
+            "them the choice: initialise it first, or run `penstock inspect --shuffle` once and "
             "pass the shuffle, block and group that it prints"
         )
     if place.rank == 0 and not (store.check([key]) and store.get(key)[:1] == b"{"):
         try:
             store.set(key, decide())
         except Exception as error:
-            store.set(key, f"!{error}")  # the others must not wait for what does not come
+            store.set(key, f"!{error}")  # the others must not wait for a choice that does not come
             raise
     try:
-        said: str = store.get(key).decode()
-    except RuntimeError as error:  # the store's time-out, or its server has gone
+        choice: str = store.get(key).decode()
+    except RuntimeError as error:  # the store timed out, or its server has gone
         raise UsageError(
-            f"rank {place.rank} was not told which shuffle rank 0 chose ({error}): iterate the "
+            f"rank {place.rank} did not learn which shuffle rank 0 chose ({error}): iterate the "
             "loader on all ranks, or give shuffle, block and group"
         ) from None
-    if said.startswith("!"):
-        raise UsageError(f"rank 0 could not choose a shuffle: {said[1:]}")
-    return said
+    if choice.startswith("!"):
+        raise UsageError(f"rank 0 could not choose a shuffle: {choice[1:]}")
+    return choice

@@ -1,21 +1,19 @@
-"""Batches: what a step's bytes become, once they have arrived or failed to."""
+"""Batches: a step's bytes as arrays, or the error that says why they did not arrive."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Failure, ReadMethod, changed_error
-from ..engine import storage_error as failure_at
+from ..engine import Buffer, Failure, ReadMethod, changed_error, storage_error
 from ..errors import FormatError, PenstockError
-from ..extent import Int
 from ..index import Chunked, Field, Index, codecs
 from ..plan import FieldRows, Group, Ids, StepPlan
 from .decode import Samples
@@ -23,26 +21,41 @@ from .decode import Samples
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Byte strings of different lengths, one after the other.
+    """Rows of different lengths, one after the other in one buffer.
 
-    values:   all bytes, as uint8; or all elements, where the field has another dtype.
-    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
+    values:   all bytes, as uint8; or all elements, if the field has another dtype.
+    offsets:  int64 (n+1,), row i is values[offsets[i]:offsets[i+1]].
+
+    Both are numpy arrays in batches of `penstock.Loader`, and tensors in batches of the loaders in
+    `penstock.torch`. `len()` is the number of rows; indexing and iterating give rows as views.
+    `torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)` makes a nested tensor
+    without a copy.
     """
 
-    values: npt.NDArray[Any]
-    offsets: Int
+    values: Any
+    offsets: Any
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> npt.NDArray[Any]:
+    def __getitem__(self, i: int) -> Any:
         if not -len(self) <= i < len(self):
             raise IndexError(f"row {i} of {len(self)}")
         i %= len(self)
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
+
+    def to(self, *arguments: Any, **options: Any) -> Ragged:
+        """Convert or move both tensors, as `torch.Tensor.to` does with one; for tensors only.
+
+        Trainers move a batch to a device by calling `to` on its leaves.
+        """
+        values = self.values.to(*arguments, **options)
+        return Ragged(
+            values, self.offsets.to(values.device, non_blocking=options.get("non_blocking", False))
+        )
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, {self.values.nbytes:,} bytes)"
@@ -51,16 +64,18 @@ class Ragged:
 class Batch:
     """One rank's part of one step, undecoded.
 
-    ids:    uint64 (B,), sample numbers.
-    epoch, step: where in the run.
-    valid:  bool (B,), False where a row repeats a sample to fill a padded step (`pad=True`).
+    ids:      uint64 (B,), sample numbers.
+    epoch, step: position in the run.
+    valid:    bool (B,), False in rows that repeat a sample to fill a padded step (`pad=True`).
+    repeats:  number of such rows; they are the last ones.
 
-    `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the field's dtype where
-    the format has one, if all samples have one length, else `Ragged`; `batch["label"]` is int64
-    (B,) where labels are known. The memory is the batch's own until the last view of it is gone.
+    `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the field's dtype if the
+    format has one; `Ragged` if the samples differ in length. `batch["label"]` is int64 (B,) if
+    labels are known. Iterating gives the names of the fields; `len()` is the number of samples.
+    The memory belongs to the batch until the last view of it is gone.
     """
 
-    __slots__ = ("epoch", "fields", "ids", "repeats", "step")
+    __slots__ = ("_fields", "epoch", "ids", "repeats", "step")
 
     def __init__(
         self, ids: Ids, step: int, epoch: int, fields: dict[str, Any], repeats: int = 0
@@ -68,7 +83,7 @@ class Batch:
         self.ids = ids
         self.step = step
         self.epoch = epoch
-        self.fields = fields
+        self._fields = fields
         self.repeats = repeats
 
     @property
@@ -80,62 +95,66 @@ class Batch:
 
     def __getitem__(self, field: str) -> Any:
         try:
-            return self.fields[field]
+            return self._fields[field]
         except KeyError:
-            raise KeyError(f"{field!r}: the fields are {', '.join(self.fields)}") from None
+            raise KeyError(f"{field!r}: the fields are {', '.join(self._fields)}") from None
 
     def __contains__(self, field: object) -> bool:
-        return field in self.fields
+        return field in self._fields
 
     def keys(self) -> KeysView[str]:
-        """The names of the fields."""
-        return self.fields.keys()
+        """Names of the fields."""
+        return self._fields.keys()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.fields)
+        return iter(self._fields)
 
-    def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are no slot: batch.data is batch["data"].
-        try:
-            return object.__getattribute__(self, "fields")[name]
-        except KeyError:
-            raise AttributeError(
-                f"a batch has ids, step, epoch, valid and the fields {', '.join(self.fields)}; "
-                f"not {name!r}"
-            ) from None
+    def __getattr__(self, name: str) -> NoReturn:
+        # Python calls this only for names that are neither a slot nor a method.
+        names = ", ".join(object.__getattribute__(self, "_fields"))
+        raise AttributeError(
+            f"a batch has no attribute {name!r}: it has ids, step, epoch, valid and repeats, and "
+            f'batch["name"] gives one of its fields: {names}'
+        )
 
     def __repr__(self) -> str:
-        return (
-            f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {list(self.fields)})"
-        )
+        names = list(self._fields)
+        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {names})"
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:
-    """How far apart extents may lie that are read together; None where nothing is to be merged:
-    extents of a map cost the same in any sequence, and files of one sample have no neighbours."""
+    """Return the bytes that may lie between two extents that are read together.
+
+    None if nothing is to be merged: extents of a memory map cost the same in any sequence, and a
+    file that holds one sample has no neighbours.
+    """
     alone = len(index.files) >= index.count * len(index.fields)
     return None if choice.backend == "mmap" or alone else choice.gap_bytes
 
 
 def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> tuple[int, int]:
-    """Bytes and steps that are requested or ready at most, where a rank's step has so many bytes:
-    less where reading is copying."""
-    given = budget.readahead_bytes
+    """Return the most bytes and steps that may be requested or ready at once.
+
+    step_bytes:  bytes of a rank's step.
+
+    Both are smaller if the data is in the page cache, because reading is then only copying.
+    """
+    budget_bytes = budget.readahead_bytes
     if not choice.cached:
-        return given, limits.readahead_steps_max
-    enough = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
-    return min(given, enough), limits.readahead_cached_steps_max
+        return budget_bytes, limits.readahead_steps_max
+    enough_bytes = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
+    return min(budget_bytes, enough_bytes), limits.readahead_cached_steps_max
 
 
-def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
-    """The arrays of a batch: views of the step's buffer, or what is decoded from it."""
+def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
+    """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it."""
     fields: dict[str, Any] = {}
     for number, layout in enumerate(planned.layouts):
         part = index.fields[number]
         fields[part.name] = (
-            _field_of(part, layout, buffer)
+            _view_field(part, layout, buffer)
             if layout.chunks is None
-            else _decoded(index, number, planned, layout, buffer)
+            else _decompress_field(index, number, planned, layout, buffer)
         )
     if planned.labels is not None:
         fields["label"] = planned.labels
@@ -143,7 +162,7 @@ def fields_of(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]
     return fields
 
 
-def _field_of(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+def _view_field(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
     rows = layout.rows
     if layout.bounds is None:
         flat = buffer[layout.base : layout.base + rows * layout.row_bytes].view(part.dtype)
@@ -157,10 +176,10 @@ def _field_of(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any
     return Ragged(flat.view(part.dtype), layout.bounds // itemsize)
 
 
-def _decoded(
+def _decompress_field(
     index: Index, number: int, planned: StepPlan, layout: FieldRows, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
-    """A field whose rows in the buffer are bands."""
+    """Decompress a field whose chunks lie in the buffer."""
     part = index.fields[number]
     bands, bounds = layout.chunks, layout.bounds
     assert bands is not None
@@ -189,12 +208,12 @@ def _decoded(
             if not len(rows):
                 return np.empty((0, *part.shape), part.dtype)
             if isinstance(rows, np.ndarray):
-                found: npt.NDArray[Any] = rows
+                stack: npt.NDArray[Any] = rows
             else:
-                found = np.stack([np.asarray(row) for row in rows])
-            if found.shape[1:] != part.shape or found.dtype != part.dtype:
-                raise ValueError(f"samples are {found.dtype} of {found.shape[1:]} after decoding")
-            return found
+                stack = np.stack([np.asarray(row) for row in rows])
+            if stack.shape[1:] != part.shape or stack.dtype != part.dtype:
+                raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
+            return stack
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         itemsize = part.dtype.itemsize
         values = np.frombuffer(bytearray().join(rows), np.uint8).view(part.dtype)
@@ -208,10 +227,12 @@ def _decoded(
         ) from None
 
 
-def samples_of(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
-    """The samples of a step, as `decode` takes them: raw bytes as memoryviews, typed ones as
-    arrays."""
-    fields = fields_of(index, planned, buffer)
+def open_samples(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
+    """Return the function that gives each sample of a step, by its row, as `decode` takes it.
+
+    Raw bytes are memoryviews, typed fields are arrays.
+    """
+    fields = build_fields(index, planned, buffer)
     for name in ("label", *planned.marks):
         fields.pop(name, None)
     keys = index.keys(planned.ids)
@@ -236,10 +257,10 @@ def samples_of(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> S
     return sample
 
 
-def fault_of(
+def describe_failure(
     index: Index, planned: StepPlan, group: Group, failure: Failure
 ) -> tuple[int, PenstockError]:
-    """Which step misses bytes, and the error that says whose and why."""
+    """Return the step whose bytes are missing, and the error that names sample and cause."""
     extent, code, got = failure
     requests = planned.requests
     owner = group.steps[int(requests.buffer[extent])]
@@ -259,4 +280,4 @@ def fault_of(
         return owner.step, changed_error(
             where, f"{path} was cut short: {got:,} of {wanted:,} bytes read"
         )
-    return owner.step, failure_at(code, path, f" ({where})")
+    return owner.step, storage_error(code, path, f" ({where})")

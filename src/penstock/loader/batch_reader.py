@@ -1,7 +1,7 @@
 """A reader of given samples: one batch at a time, with an engine of its own.
 
-For worker processes, which cannot share the engine of their parent, and for samples that somebody
-else chooses. Where the order is ours, `Loader` reads ahead and merges reads.
+It serves worker processes, which cannot share the engine of their parent, and samples that a
+sampler of the user chooses. For penstock's own order `Loader` reads ahead and merges reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
 from ..order import Marks
 from ..plan import Ids, plan_samples
-from .batch import Batch, choose_gap, fault_of, fields_of, samples_of
+from .batch import Batch, build_fields, choose_gap, describe_failure, open_samples
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeJob
@@ -23,10 +23,10 @@ _poll_ns = 100_000_000
 
 
 class BatchReader:
-    """Reads and decodes the samples of a dataset that it is given.
+    """Reader and decoder of the samples that each call names.
 
-    Without `decode` a batch is a `Batch`, else what `Loader` makes of the same arguments. Engine
-    and memory are taken at the first batch.
+    Without `decode` a batch is a `Batch`; with it, the same value that `Loader` makes of the same
+    arguments. Engine and memory are taken at the first batch.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class BatchReader:
         repeats: int = 0,
         marks: Marks | None = None,
     ) -> Any:
-        """The batch of these samples, in this order."""
+        """Read these samples, in this order, and return their batch."""
         index = self._dataset.index
-        engine = self._opened()
+        engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
         gap_bytes = choose_gap(index, engine.choice)
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
@@ -65,16 +65,16 @@ class BatchReader:
         buffer = self._arena.take(planned.bytes)
         ticket = engine.submit(planned.requests, [buffer], "demand")
         failures = None
-        while failures is None:  # the reports of reads that were interrupted are passed over
+        while failures is None:  # reports of interrupted reads are ignored
             reports = dict(engine.poll(_poll_ns))
             failures = reports.get(ticket)
         if failures:
-            raise fault_of(index, planned, group, failures[0])[1]
+            raise describe_failure(index, planned, group, failures[0])[1]
         if self._decode is None:
-            return Batch(planned.ids, step, epoch, fields_of(index, planned, buffer), repeats)
+            return Batch(planned.ids, step, epoch, build_fields(index, planned, buffer), repeats)
         job = DecodeJob(
             len(ids),
-            lambda: samples_of(index, planned, buffer, epoch),
+            lambda: open_samples(index, planned, buffer, epoch),
             self._decode,
             self._collate,
             self._arena.take,
@@ -89,7 +89,7 @@ class BatchReader:
             self._engine.close()
             self._engine = None
 
-    def _opened(self) -> ReadingEngine:
+    def _open_engine(self) -> ReadingEngine:
         if self._engine is None:
             index = self._dataset.index
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)

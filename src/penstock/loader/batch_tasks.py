@@ -1,4 +1,4 @@
-"""The epochs of a loader that hands whole batches to workers: which samples each step holds.
+"""Tasks of an epoch for loaders whose workers load whole batches: the samples of each step.
 
 `OrderTasks` deals penstock's own order; `SamplerTasks` follows a sampler that the user gave.
 """
@@ -20,11 +20,12 @@ from .sampler import StepSampler
 
 
 class BatchTask(NamedTuple):
-    """What a worker has to do for one step.
+    """One step's work for a worker.
 
-    ids:   sample numbers as an array, or what a sampler gave.
-    key:   from which random numbers are drawn.
-    marks: what the order says of each row besides its sample.
+    ids:     sample numbers as an array, or the value that a sampler gave.
+    repeats: rows at the end that only fill a padded step.
+    key:     seed of the random numbers that user code draws in this step.
+    marks:   columns that the order gives besides samples, such as a mixture's "source".
     """
 
     ids: Any
@@ -36,64 +37,81 @@ class BatchTask(NamedTuple):
 
 
 class EpochTasks(Protocol):
-    """Gives the tasks of an epoch and knows where the run stands."""
+    """Source of the tasks of each epoch; it also keeps the position of the run."""
 
     @property
     def cursor(self) -> Cursor: ...
-    def __len__(self) -> int: ...
-    def begin(self) -> tuple[int, int]: ...
-    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]: ...
-    def moved(self, epoch: int, step: int) -> None: ...
-    def ended(self, epoch: int) -> None: ...
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        ...
+
+    def begin(self) -> tuple[int, int]:
+        """Begin an epoch, and return its number and its first step."""
+        ...
+
+    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
+        """Generate the tasks of an epoch from the step `first` on."""
+        ...
+
+    def record_step(self, epoch: int, step: int) -> None:
+        """Record that all batches before this step were handed over."""
+        ...
+
+    def end_epoch(self, epoch: int) -> None:
+        """Record that the epoch has no further batch."""
+        ...
+
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 class OrderTasks:
-    """Our order, dealt to ranks."""
+    """Tasks in penstock's own order, dealt to ranks."""
 
-    def __init__(self, course: StepSampler) -> None:
-        self.course = course
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self.step_sampler = step_sampler
 
     def __len__(self) -> int:
-        return len(self.course)
+        return len(self.step_sampler)
 
     @property
     def cursor(self) -> Cursor:
-        return self.course.cursor
+        return self.step_sampler.cursor
 
     def begin(self) -> tuple[int, int]:
-        return self.course.begin()
+        return self.step_sampler.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
-        keys = Order(1, self.course.order.seed, epoch, purpose="augmentation")
-        rank = self.course.place.rank
-        for step, ids, repeats, marks in self.course.shares(epoch, first):
+        keys = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation")
+        rank = self.step_sampler.place.rank
+        for step, ids, repeats, marks in self.step_sampler.iterate_shares(epoch, first):
             yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
-    def moved(self, epoch: int, step: int) -> None:
+    def record_step(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
 
-    def ended(self, epoch: int) -> None:
-        pass  # the last step has told
+    def end_epoch(self, epoch: int) -> None:
+        pass  # the last step was recorded already
 
     def set_epoch(self, epoch: int) -> None:
         self.cursor.set_epoch(epoch)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.course.restore(state)
+        self.step_sampler.restore(state)
 
 
 class SamplerTasks:
-    """The samples that a sampler gives, in steps. Their number may differ between epochs, and may
-    be unknown.
+    """Tasks of the samples that a sampler gives. The number of steps may differ between epochs, and
+    may be unknown.
 
-    The sampler is told the epoch whenever it begins one, if it has `set_epoch`; an epoch that the
-    user told it is followed. A state continues exactly what a sampler gives again for the same
-    epoch: so not a RandomSampler, which draws from a generator that has moved on.
+    The sampler's `set_epoch`, if it has one, is called at the beginning of each epoch. An epoch
+    that the user has set on the sampler is followed. A state continues exactly if the sampler
+    gives the same samples again for the same epoch. A RandomSampler does not: it draws from a
+    generator that has moved on.
 
-    steps:  iterable over what each step holds, once an epoch: the sampler, or batches of it.
-    place:  rank and world size as asked for; only random numbers depend on it.
+    steps:  iterable over the samples of each step, once an epoch: the sampler, or batches of it.
+    place:  rank and world size as requested; only random numbers depend on it.
     """
 
     def __init__(
@@ -108,7 +126,7 @@ class SamplerTasks:
         self._sampler = sampler
         self._seed = seed
         self._place = place
-        self._told = 0  # the epoch that the sampler stands in, as far as we know
+        self._sampler_epoch = 0  # the epoch that the sampler stands in, as far as we know
         self._length = limits.order_count_max
         size = getattr(steps, "batch_size", 1)
         size = size if isinstance(size, int) else 1
@@ -124,26 +142,26 @@ class SamplerTasks:
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length
             self._length = len(self._steps)
-        for sampler in self._tellable():
+        for sampler in self._list_epoch_samplers():
             named = getattr(sampler, "epoch", None)
-            if type(named) is int and named >= 0 and named != self._told:
-                self.cursor.set_epoch(named)  # by the user, as is usual in torch
+            if type(named) is int and named >= 0 and named != self._sampler_epoch:
+                self.cursor.set_epoch(named)  # the user has set it, as is usual in torch
         return self.cursor.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
         keys = Order(1, self._seed, epoch, purpose="augmentation")
         rank = detect(*self._place, os.environ, sys.modules).rank
-        self._tell(epoch)  # here, as several epochs may be begun before the first is asked for
+        self._tell(epoch)  # here, because several epochs may be begun before the first task
         for step, ids in enumerate(self._steps):
             if step >= first:
                 yield BatchTask(ids, epoch, step, 0, keys.key(0, step, rank))
 
-    def moved(self, epoch: int, step: int) -> None:
+    def record_step(self, epoch: int, step: int) -> None:
         self.cursor.moved(epoch, step)
         if step >= self._length:
-            self.ended(epoch)
+            self.end_epoch(epoch)
 
-    def ended(self, epoch: int) -> None:
+    def end_epoch(self, epoch: int) -> None:
         if self.cursor.epoch == epoch:
             self.cursor.moved(epoch, limits.order_count_max)
 
@@ -157,23 +175,23 @@ class SamplerTasks:
             self._tell(self.cursor.epoch)
 
     def _tell(self, epoch: int) -> None:
-        for sampler in self._tellable():
+        for sampler in self._list_epoch_samplers():
             sampler.set_epoch(epoch)
-        self._told = epoch
+        self._sampler_epoch = epoch
 
-    def _tellable(self) -> list[Any]:
-        """The samplers that know their epoch."""
+    def _list_epoch_samplers(self) -> list[Any]:
+        """List the samplers that have `set_epoch`."""
         samplers = (self._sampler, getattr(self._sampler, "sampler", None))
-        return [each for each in samplers if callable(getattr(each, "set_epoch", None))]
+        return [one for one in samplers if callable(getattr(one, "set_epoch", None))]
 
 
 def identify_data(dataset: Any) -> str:
-    """What identifies the data in a state."""
+    """Return the data's identity for a state: its fingerprint, or a hash of type and length."""
     own = getattr(dataset, "fingerprint", None)
     if isinstance(own, str):
         return own
     kind = type(dataset)
-    name = kind.__qualname__  # not its module, which is __main__ in one program and not in another
-    with contextlib.suppress(TypeError):  # without a length, with a sampler
+    name = kind.__qualname__  # without its module, which may be __main__ in one program only
+    with contextlib.suppress(TypeError):  # a dataset without a length, which has a sampler
         name += f":{len(dataset)}"
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()

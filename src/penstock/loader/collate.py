@@ -1,4 +1,4 @@
-"""Collating as torch's default_collate does, into memory that is recycled.
+"""Collation of samples as torch's default_collate does it, into memory that is recycled.
 
 Rows are written into the batch as they come, from any thread, so that a sample is copied while it
 is still in a cache and no second pass over the batch is needed.
@@ -16,23 +16,23 @@ import numpy.typing as npt
 from ..errors import CollateError
 
 Take = Callable[[int], npt.NDArray[np.uint8]]
-"""Gives a writable uint8 array of so many bytes."""
+"""Return a writable uint8 array of so many bytes."""
 
 
 class Leaves(Protocol):
-    """What a batch's leaves are made of: arrays, or the tensors of some framework."""
+    """Kind of leaves that a batch is made of: arrays, or the tensors of some framework."""
 
     def as_array(self, leaf: Any) -> npt.NDArray[Any] | None:
-        """A foreign leaf (a tensor) as an array that shares its memory; None if it is not one."""
+        """Return a framework's leaf (a tensor) as an array that shares its memory, else None."""
         ...
 
     def as_leaf(self, array: npt.NDArray[Any], like: Any) -> Any:
-        """A batch of rows like the leaf `like`, as the user gets it."""
+        """Return rows of leaves like `like` in the form that the user gets."""
         ...
 
 
 class Arrays:
-    """The leaves of a loader without a framework."""
+    """Leaves of a loader without a framework: numpy arrays."""
 
     def as_array(self, leaf: Any) -> npt.NDArray[Any] | None:
         del leaf
@@ -44,7 +44,7 @@ class Arrays:
 
 
 class LeafColumn(Protocol):
-    """One leaf of the samples' structure, for a whole batch."""
+    """One leaf of the samples' structure, for all rows of a batch."""
 
     def put(self, row: int, value: Any) -> None: ...
 
@@ -52,14 +52,14 @@ class LeafColumn(Protocol):
 
 
 class Collation:
-    """The batch of `rows` samples with the structure of `first`.
+    """Batch of `rows` samples that have the structure of `first`.
 
     Arrays and array-likes are stacked and keep their dtype; int becomes int64, float float64, bool
     bool; str, bytes and None stay in a list, memoryview and bytearray as bytes; mappings keep their
     type, namedtuples theirs; tuples and lists become lists. `put` may be called from several
     threads for different rows.
 
-    Raises CollateError where a sample does not have the structure, shape or dtype of the first.
+    Raises CollateError if a sample does not have the structure, shape or dtype of the first.
     """
 
     def __init__(self, first: Any, rows: int, take: Take, leaves: Leaves | None = None) -> None:
@@ -78,28 +78,30 @@ class Collation:
             memory = take(rows * array.nbytes)
             stack = memory.view(array.dtype).reshape((rows, *array.shape))
             # A function, not a method of ours: a cycle would keep the memory from being recycled.
-            return _Stack(stack, value, where, partial(_array_of, self._leaves), self._leaves)
+            return _StackColumn(
+                stack, value, where, partial(_convert_leaf, self._leaves), self._leaves
+            )
         if isinstance(value, (bool, int, float, complex)):
-            return _Numbers(type(value), rows, where, self._leaves)
+            return _NumberColumn(type(value), rows, where, self._leaves)
         if isinstance(value, (str, bytes, bytearray, memoryview)) or value is None:
-            return _Objects(rows)
+            return _ObjectColumn(rows)
         if isinstance(value, Mapping):
             columns = {k: self._column(v, rows, take, f"{where}[{k!r}]") for k, v in value.items()}
-            return _Mapping(type(value), columns, where)
+            return _MappingColumn(type(value), columns, where)
         if isinstance(value, Sequence):
             parts = [self._column(v, rows, take, f"{where}[{i}]") for i, v in enumerate(value)]
-            return _Sequence(type(value), parts, where)
+            return _SequenceColumn(type(value), parts, where)
         raise CollateError(
             f"{where} is a {type(value).__name__}, which cannot be collated: return arrays, "
             "numbers, strings, or dicts, tuples and lists of them, or give a collate function"
         )
 
     def _array(self, value: Any) -> npt.NDArray[Any] | None:
-        return _array_of(self._leaves, value)
+        return _convert_leaf(self._leaves, value)
 
 
-def _array_of(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
-    """The leaf as an array, or None where it is none."""
+def _convert_leaf(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
+    """Return the leaf as an array, or None if it is no array."""
     array = value if isinstance(value, np.ndarray) else None
     if array is None and isinstance(value, np.generic):
         array = np.asarray(value)
@@ -110,7 +112,9 @@ def _array_of(leaves: Leaves, value: Any) -> npt.NDArray[Any] | None:
     return array
 
 
-class _Stack:
+class _StackColumn:
+    """Arrays of one shape and dtype, stacked."""
+
     def __init__(
         self,
         rows: npt.NDArray[Any],
@@ -128,9 +132,9 @@ class _Stack:
     def put(self, row: int, value: Any) -> None:
         array = self._as_array(value)
         if array is None or array.shape != self._rows.shape[1:] or array.dtype != self._rows.dtype:
-            found = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
+            actual = type(value).__name__ if array is None else f"{array.dtype} {array.shape}"
             raise CollateError(
-                f"{self._where} is {found} but {self._rows.dtype} {self._rows.shape[1:]} in "
+                f"{self._where} is {actual} but {self._rows.dtype} {self._rows.shape[1:]} in "
                 "the first sample of the batch: make decode return one shape, or give a collate "
                 "function"
             )
@@ -140,14 +144,15 @@ class _Stack:
         return self._leaves.as_leaf(self._rows, self._first)
 
 
-class _Numbers:
+class _NumberColumn:
+    """Numbers of one Python type, as an array."""
+
     def __init__(self, kind: type, rows: int, where: str, leaves: Leaves) -> None:
         self._leaves = leaves
         self._kind = kind
         self._where = where
-        self._rows: npt.NDArray[Any] = np.empty(
-            rows, np.dtype(kind)
-        )  # int -> int64, float -> float64
+        # int becomes int64, float becomes float64.
+        self._rows: npt.NDArray[Any] = np.empty(rows, np.dtype(kind))
 
     def put(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:
@@ -160,19 +165,23 @@ class _Numbers:
         return self._leaves.as_leaf(self._rows, None)
 
 
-class _Objects:
+class _ObjectColumn:
+    """Strings, bytes and None, as a list."""
+
     def __init__(self, rows: int) -> None:
         self._rows: list[Any] = [None] * rows
 
     def put(self, row: int, value: Any) -> None:
-        # A view would keep the memory of its whole step, or see what becomes of it.
+        # A view would keep the memory of its whole step alive, or see it overwritten.
         self._rows[row] = bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
     def result(self) -> list[Any]:
         return self._rows
 
 
-class _Mapping:
+class _MappingColumn:
+    """A mapping of columns, which keeps its type if that can be built from a dict."""
+
     def __init__(self, kind: type, columns: dict[Any, LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns
@@ -180,9 +189,9 @@ class _Mapping:
 
     def put(self, row: int, value: Any) -> None:
         if not isinstance(value, Mapping) or value.keys() != self._columns.keys():
-            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            actual = list(value) if isinstance(value, Mapping) else type(value).__name__
             raise CollateError(
-                f"{self._where} has the keys {found} but {list(self._columns)} in the first sample"
+                f"{self._where} has the keys {actual} but {list(self._columns)} in the first sample"
             )
         for key, column in self._columns.items():
             column.put(row, value[key])
@@ -195,7 +204,9 @@ class _Mapping:
             return columns
 
 
-class _Sequence:
+class _SequenceColumn:
+    """A sequence of columns: a namedtuple stays one, any other becomes a list."""
+
     def __init__(self, kind: type, columns: list[LeafColumn], where: str) -> None:
         self._kind = kind
         self._columns = columns
@@ -203,9 +214,9 @@ class _Sequence:
 
     def put(self, row: int, value: Any) -> None:
         if not isinstance(value, Sequence) or len(value) != len(self._columns):
-            found = f"{len(value)} parts" if isinstance(value, Sequence) else type(value).__name__
+            actual = f"{len(value)} parts" if isinstance(value, Sequence) else type(value).__name__
             raise CollateError(
-                f"{self._where} is {found} but {len(self._columns)} parts in the first sample"
+                f"{self._where} is {actual} but {len(self._columns)} parts in the first sample"
             )
         for column, part in zip(self._columns, value, strict=True):
             column.put(row, part)

@@ -1,6 +1,7 @@
-"""Processor time as a rate: threads pay for what they have used, and wait while they owe.
+"""Processor time as a rate: threads are charged for the time they use, and wait while in debt.
 
-So a part of a core can be granted, and changed at any time, without threads being started or ended.
+A fraction of a core can thus be granted, and changed at any time, and no thread is started or ended
+for it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import math
 import threading
 import time
 
-_credit_s = 0.05  # time at the rate that threads which were idle may make up for
-_wait_s = 60.0  # at a rate near zero a debt would be waited for in longer than a lock can
+_credit_s = 0.05  # most unused time that idle threads may use later, at the rate
+_wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any lock
 
 
-class Pacing:
+class CpuThrottle:
     """An account of processor time that several threads share.
 
-    `rate` seconds a second flow into it; None is without limit. Each thread calls `turn` before
-    each piece of its work; or one `charge`s for the work of others, and `wait`s before it gives out
-    more. Whoever waits goes on when the rate has been raised, or with `close`.
+    `rate` seconds a second flow into it; None is no limit. Each thread calls `take_turn` before
+    each piece of its work. Or one thread calls `charge` for the work of others, and `wait` before
+    it hands out more. A waiting thread goes on when the rate has been raised, or after `close`.
     """
 
     def __init__(self, rate: float | None = None) -> None:
@@ -27,45 +28,45 @@ class Pacing:
         self._owed_s = 0.0
         self._settled_s = time.monotonic()
         self._closed = False
-        self._limits = 0  # how often there has begun to be one: nothing before it is charged
+        self._limits = 0  # times that a limit was introduced: use before the last is not charged
         self._own = threading.local()
 
     @property
     def rate(self) -> float | None:
-        """Seconds of processors a second."""
+        """Processor seconds a second."""
         return self._rate
 
     def adopt(self, rate: float | None) -> None:
-        """From now on. What is owed stays owed, until there is no limit."""
+        """Apply a rate from now on. A debt remains until there is no limit."""
         with self._changed:
             self._settle()
             if self._rate is None:
                 self._limits += 1
-                self._owed_s = 0.0  # what was used without a limit
+                self._owed_s = 0.0  # time used without a limit is free
             self._rate = rate
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End all waiting, now and later."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
-    def owes(self) -> bool:
-        """Whether somebody would have to wait now."""
+    def is_in_debt(self) -> bool:
+        """True if `wait` would have to wait now."""
         with self._changed:
             self._settle()
             return self._rate is not None and self._owed_s > 0
 
     def charge(self, used_s: float) -> None:
-        """Somebody has used so much. Does not wait."""
+        """Charge processor time that was used. Does not wait."""
         with self._changed:
             self._settle()
             self._owed_s += used_s
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Until nothing is owed."""
+        """Wait until there is no debt, or the time is over."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._settle()
@@ -76,17 +77,19 @@ class Pacing:
                 self._changed.wait(min(self._owed_s / self._rate, left_s, _wait_s))
                 self._settle()
 
-    def wanted(self, number: int) -> None:
-        """Returns when a thread of this number, from 0 on, is one of those that the rate can keep
-        busy."""
+    def wait_until_wanted(self, number: int) -> None:
+        """Wait until the thread of this number is one of those that the rate can keep busy.
+
+        Numbers count from 0; the rate is taken to keep thread 0 busy always.
+        """
         if self._rate is None:
             return
         with self._changed:
             while self._rate is not None and number >= self._rate and number and not self._closed:
                 self._changed.wait()
 
-    def turn(self) -> None:
-        """The calling thread pays for all that it has used since its last turn, and waits."""
+    def take_turn(self) -> None:
+        """Charge the calling thread for its time since its last turn, then wait."""
         if self._rate is None:
             return
         used_ns = time.thread_time_ns()

@@ -1,4 +1,4 @@
-"""Open data where it lies: `open` finds the format, finds or makes the index, gives a Dataset."""
+"""Datasets: `open` finds the format of data where it lies, and loads or builds its index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..extent import Int
 from ..index import FORMATS, Field, Index, Location, choose_format
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
-from .batch import fields_of
+from .batch import build_fields
 
 Options = dict[str, Any]
 
@@ -44,52 +44,52 @@ def open(
     mirrors: Sequence[Path] = (),
     **more: Any,
 ) -> Dataset:
-    """The samples at `path`, of which nothing is read but what says where they are.
+    """Open the samples at `path`. Only the metadata that locates them is read.
 
     path:          a file or folder of any format in `penstock formats`, or the URL of one
                    ("s3://bucket/folder"); a pattern such as "train-*.tar" or
                    "train-{000..146}.tar", or a list of files, which make one dataset.
-    format:        the format's name; by default what the content shows.
+    format:        the format's name; by default it is recognised by the content.
     more:          options of the format: `penstock formats` lists them.
     record_bytes:  size of a record; or `dtype` and `shape` of one. `header_bytes` are skipped at
                    the start of each file.
     extensions:    which files of a folder count; by default all.
-    index:         "auto" takes the saved index where it is fresh, and else makes and saves it;
+    index:         "auto" takes the saved index if it is fresh, and else makes and saves it;
                    "read" does not save it; "rebuild" makes and saves it; "memory" neither reads
                    nor writes one; anything else is the path of a saved index, which must fit.
     progress:      called now and then with the number of files seen.
     mirrors:       folders or URLs that hold copies of these files, or of some of them, under the
                    same names as the folder that `path` is, or lies in. Loaders read from all places
-                   at once, and what one does not bring from another; sizes are compared now, and
-                   that the bytes are the same is your word. docs/mirrors.md
+                   at once, and fall back from one to another. Sizes are compared now; that the
+                   bytes are the same is for you to guarantee. docs/mirrors.md
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
     given_paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    for name, given_path in (*(("path", each) for each in given_paths), ("index", index)):
+    for name, given_path in (*(("path", part) for part in given_paths), ("index", index)):
         if not isinstance(given_path, (str, bytes, os.PathLike)):
             raise UsageError(f"{name} is {given_path!r}: give a path")
-    paths = tuple(_absolute(os.fsdecode(each)) for each in given_paths)
+    paths = tuple(_make_absolute(os.fsdecode(part)) for part in given_paths)
     place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
-    given = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
-    options |= {name: value for name, value in given.items() if value is not None}
+    layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
+    options |= {name: value for name, value in layout.items() if value is not None}
     if header_bytes != 0:
         options["header_bytes"] = header_bytes
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
-    made, sidecar = _indexed(request, os.fsdecode(index))
+    table, sidecar = _find_index(request, os.fsdecode(index))
     if mirrors:
-        roots = [_absolute(os.fsdecode(each)) for each in mirrors]
-        made = replace(made, files=add_mirrors(made.files, roots))
-    return Dataset(place.path, made, sidecar, paths)
+        roots = [_make_absolute(os.fsdecode(mirror)) for mirror in mirrors]
+        table = replace(table, files=add_mirrors(table.files, roots))
+    return Dataset(place.path, table, sidecar, paths)
 
 
-def _indexed(request: _Request, how: str) -> tuple[Index, str | None]:
-    """The index, and where it is saved."""
+def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
+    """Load or build the index. Returns it with the path where it is saved, if it is."""
     if how == "memory":
         return request.build(), None
     if how not in ("auto", "read", "rebuild"):
@@ -97,23 +97,23 @@ def _indexed(request: _Request, how: str) -> tuple[Index, str | None]:
         return request.load(sidecar), sidecar
     if how != "rebuild":
         for sidecar in sidecar_paths(request.place):
-            found = request.fresh(sidecar)
-            if found is not None:
-                return found, sidecar
+            saved = request.load_if_fresh(sidecar)
+            if saved is not None:
+                return saved, sidecar
     built = request.build()
     return built, None if how == "read" else _save(built, request.place)
 
 
-def _absolute(path: str) -> str:
+def _make_absolute(path: str) -> str:
     return path if is_url(path) or not path else os.path.abspath(path)
 
 
 _SOURCES_OF_A_FILE = 4
-"""A dataset named by one file may lie in a few: data and its own index."""
+"""Most files that one named file may stand for: data and the format's own index."""
 
 
 class _Request:
-    """What was asked for, and the two ways to an index: a saved one that fits, or a new one."""
+    """Request of a dataset, and the two ways to its index: load a saved one, or build a new one."""
 
     def __init__(
         self,
@@ -140,77 +140,77 @@ class _Request:
         if self.unknown is not None:
             raise self.unknown
         started_ns = time.time_ns()
-        made = self.format.build(self.store, self.place, self.options, self.progress)
-        return replace(made, options=self.saved).marked(started_ns)
+        built = self.format.build(self.store, self.place, self.options, self.progress)
+        return replace(built, options=self.saved).marked(started_ns)
 
     def load(self, sidecar: str) -> Index:
-        """The saved index, or SidecarError where it is not of this data."""
+        """Load the saved index. Raises SidecarError if it is not of this data."""
         try:
-            found = Index.load(sidecar, self.store.root)
+            saved = Index.load(sidecar, self.store.root)
         except OSError as error:
             raise stores.storage_error(error.errno or errno.EIO, sidecar) from None
-        reason = self._misfit(found) or found.validate(self.store) or self._restamped(found)
+        reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
         if reason is not None:
             raise SidecarError(
                 f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
                 f"rebuild it with `penstock index --force {self.place.path}`"
             )
-        return found
+        return saved
 
-    def fresh(self, sidecar: str) -> Index | None:
-        """The saved index, if it is there, whole, up to date and of the same options."""
+    def load_if_fresh(self, sidecar: str) -> Index | None:
+        """Load the saved index if it exists, is whole, up to date and of the same options."""
         try:
-            found = Index.load(sidecar, self.store.root)
+            saved = Index.load(sidecar, self.store.root)
         except OSError:
             return None
         except SidecarError as error:
             warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=4)
             return None
-        stale = found.racy or self._misfit(found) or found.validate(self.store)
-        return None if stale or self._restamped(found) else found
+        stale = saved.racy or self._find_misfit(saved) or saved.validate(self.store)
+        return None if stale or self._find_restamp(saved) else saved
 
-    def _restamped(self, found: Index) -> str | None:
-        """What the files themselves say of a change that neither size nor time shows, or None."""
-        entry = FORMATS.get(found.format)
+    def _find_restamp(self, saved: Index) -> str | None:
+        """Describe a change that the files' content shows, but not size or time; else None."""
+        entry = FORMATS.get(saved.format)
         if entry is None or entry.stamp is None:
             return None
         try:
-            now = entry.stamp(self.store, found.files)
+            now = entry.stamp(self.store, saved.files)
         except PenstockError as error:
             return str(error)
-        return None if now == found.stamp else f"its files say {now}, and said {found.stamp}"
+        return None if now == saved.stamp else f"its files say {now}, and said {saved.stamp}"
 
-    def _misfit(self, found: Index) -> str | None:
-        """How the saved index differs from what was asked for, or None."""
+    def _find_misfit(self, saved: Index) -> str | None:
+        """Describe how the saved index differs from the request, or return None."""
         if self.place.kind == "file":
-            few = range(min(len(found.sources), _SOURCES_OF_A_FILE))
-            if self.place.name not in (found.files.name(0), *map(found.sources.name, few)):
-                return f"it is of {found.sources.name(0)}"
+            few = range(min(len(saved.sources), _SOURCES_OF_A_FILE))
+            if self.place.name not in (saved.files.name(0), *map(saved.sources.name, few)):
+                return f"it is of {saved.sources.name(0)}"
         if self.unknown is not None:
             return None
-        if found.format != self.format.name:
-            return f"it was made as {found.format!r}, not as {self.format.name!r}"
-        if found.options != self.saved:
-            return f"it was made with {dict(found.options)}, not with {self.saved}"
+        if saved.format != self.format.name:
+            return f"it was made as {saved.format!r}, not as {self.format.name!r}"
+        if saved.options != self.saved:
+            return f"it was made with {dict(saved.options)}, not with {self.saved}"
         return None
 
 
-def locate_data(*given: str) -> tuple[Location, stores.Store]:
-    """What paths stand for, and the store that holds it."""
-    for each in given:
-        if not each:
+def locate_data(*paths: str) -> tuple[Location, stores.Store]:
+    """Return the location that paths stand for, and the store that holds it."""
+    for name in paths:
+        if not name:
             raise UsageError("the path is empty: name a file or a folder")
-        if "\0" in each:
-            raise UsageError(f"the path {each!r} holds a zero byte")
-    if any(is_url(each) for each in given):
+        if "\0" in name:
+            raise UsageError(f"the path {name!r} holds a zero byte")
+    if any(is_url(name) for name in paths):
         from ..engine import locate_objects  # its library is optional
 
-        found = locate_objects(*given)
-        names = found.names if found.kind == "pattern" else ()
-        return Location(found.kind, found.names[0], found.path, names), found.store
-    if len(given) > 1:
-        return _locate_patterns(given)
-    path = os.path.abspath(given[0])
+        objects = locate_objects(*paths)
+        names = objects.names if objects.kind == "pattern" else ()
+        return Location(objects.kind, objects.names[0], objects.path, names), objects.store
+    if len(paths) > 1:
+        return _locate_patterns(paths)
+    path = os.path.abspath(paths[0])
     folder, name = os.path.split(path)
     try:
         mode = os.stat(path)
@@ -218,7 +218,7 @@ def locate_data(*given: str) -> tuple[Location, stores.Store]:
         if error.errno == errno.ENOENT and os.path.isfile(f"{path}.idx"):
             return locate_data(f"{path}.idx")  # the prefix of several files
         if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
-            return _locate_patterns(given)
+            return _locate_patterns(paths)
         raise stores.storage_error(error.errno or errno.EIO, path) from None
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
@@ -227,8 +227,8 @@ def locate_data(*given: str) -> tuple[Location, stores.Store]:
     return Location("file", name, path), stores.Posix(folder)
 
 
-def _locate_patterns(given: Sequence[str]) -> tuple[Location, stores.Store]:
-    paths = [os.path.abspath(each) for each in given]
+def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
+    paths = [os.path.abspath(pattern) for pattern in patterns]
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     while glob.has_magic(root) or "{" in root:
         root = os.path.dirname(root)
@@ -236,11 +236,11 @@ def _locate_patterns(given: Sequence[str]) -> tuple[Location, stores.Store]:
     return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
 
 
-# -- where the index is saved ----------------------------------------------------------------------
+# -- saved indexes ----------------------------------------------------------------------
 
 
 def sidecar_paths(place: Location) -> list[str]:
-    """Where an index is looked for and saved, best first: beside the data, then the user's cache.
+    """List the paths at which an index is looked for and saved: beside the data, then in a cache.
 
     Beside a folder, not inside: writing there would change the folder's time and so the data.
     """
@@ -255,7 +255,7 @@ def sidecar_paths(place: Location) -> list[str]:
 
 
 def _save(index: Index, place: Location) -> str | None:
-    """Save the index where that is possible, and say where; failing is no more than a warning."""
+    """Save the index at the first possible path, and return that; a failure is only a warning."""
     problem: OSError | None = None
     for number, sidecar in enumerate(sidecar_paths(place)):
         try:
@@ -280,7 +280,7 @@ def _save(index: Index, place: Location) -> str | None:
 
 
 class Dataset:
-    """Samples by number, and the index that says where they are.
+    """Samples by number, and the index that locates them.
 
     `dataset[i]` reads one sample and checks that its file is as it was indexed; loaders read many
     at once. Immutable; may be pickled, and then opens the saved index again.
@@ -296,17 +296,17 @@ class Dataset:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The parts of a sample."""
+        """Fields of a sample."""
         return self.index.fields
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes, where labels stand for names."""
+        """Names of the classes, if labels stand for names."""
         return self.index.classes
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the data: equal for a copy elsewhere, different for other data."""
+        """Identity of the data: equal for a copy elsewhere, different for other data."""
         return self.index.fingerprint
 
     def __len__(self) -> int:
@@ -315,13 +315,13 @@ class Dataset:
     def order(
         self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
     ) -> Ordering:
-        """The order of epoch 0, as loaders draw it."""
+        """Return the order of epoch 0, as loaders draw it."""
         return Order(len(self), seed, shuffle=shuffle, block=block, group=group)
 
     def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
-        """One sample: its fields, its "__key__" and, where known, its "label".
+        """Read one sample: its fields, its "__key__" and, if known, its "label".
 
-        A field is an array where the format knows dtype and shape, else bytes. ChangedError where
+        A field is an array if the format knows dtype and shape, else bytes. Raises ChangedError if
         the file is not as it was indexed.
         """
         number = operator.index(sample)
@@ -329,24 +329,24 @@ class Dataset:
             raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
         number %= len(self)
         planned, buffer = self._read(number)
-        parts = fields_of(self.index, planned, buffer)
-        found: dict[str, Any] = {}
+        parts = build_fields(self.index, planned, buffer)
+        values: dict[str, Any] = {}
         for field in self.fields:
             rows = parts[field.name]
             if field.shape is not None:
-                found[field.name] = rows.reshape(field.shape)  # an array even where it is ()
+                values[field.name] = rows.reshape(field.shape)  # an array even if its shape is ()
             else:
-                found[field.name] = rows[0].tobytes() if field.dtype == np.uint8 else rows[0]
-        found["__key__"] = self.index.key(number)
+                values[field.name] = rows[0].tobytes() if field.dtype == np.uint8 else rows[0]
+        values["__key__"] = self.index.key(number)
         if planned.labels is not None:
-            found["label"] = int(planned.labels[0])
-        return found
+            values["label"] = int(planned.labels[0])
+        return values
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[sample] for sample in range(len(self)))
 
     def _read(self, sample: int) -> tuple[StepPlan, np.ndarray[Any, np.dtype[np.uint8]]]:
-        """One sample's bytes, and where its fields lie in them."""
+        """Read one sample. Returns the plan that locates its fields in the bytes, and the bytes."""
         ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
         (group,) = plan_samples(self.index, ids, bounds, 0, None)
         (planned,) = group.steps
@@ -362,9 +362,9 @@ class Dataset:
         if self.sidecar is None:
             return Dataset, (self.path, self.index, None, self._paths)
         index = self.index
-        asked = (index.files.root, index.format, dict(index.options), index.fingerprint)
-        mirrors = [(each.root, each.size, each.mtime_ns) for each in index.files.mirrors]
-        return _reopen, (self.path, self._paths, self.sidecar, *asked, mirrors)
+        identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
+        mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
+        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -384,9 +384,9 @@ def _reopen(
     fingerprint: str,
     mirrors: Sequence[tuple[str, Int, Int]] = (),
 ) -> Dataset:
-    """The dataset that was pickled: by its saved index, or else by a new one of the same data."""
+    """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
-    def opened(index: Index, sidecar: str | None) -> Dataset:
+    def make_dataset(index: Index, sidecar: str | None) -> Dataset:
         files = index.files
         tables = [
             replace(files, root=root, size=size, mtime_ns=mtime_ns)
@@ -396,16 +396,16 @@ def _reopen(
         return Dataset(path, replace(index, files=files), sidecar, paths)
 
     try:
-        found = Index.load(sidecar, root)
-        if found.fingerprint == fingerprint:
-            return opened(found, sidecar)
+        saved = Index.load(sidecar, root)
+        if saved.fingerprint == fingerprint:
+            return make_dataset(saved, sidecar)
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
     place, store = locate_data(*paths)
-    made = FORMATS[format].build(store, place, options, None)
-    if made.fingerprint != fingerprint:
+    built = FORMATS[format].build(store, place, options, None)
+    if built.fingerprint != fingerprint:
         raise ChangedError(
-            f"{path} is not the data that was pickled (fingerprint {made.fingerprint}, was "
+            f"{path} is not the data that was pickled (fingerprint {built.fingerprint}, was "
             f"{fingerprint}): open it again"
         )
-    return opened(replace(made, options=options), None)
+    return make_dataset(replace(built, options=options), None)

@@ -1,8 +1,8 @@
-"""Decoding in threads: the user's function on every sample, rows collated as they come.
+"""Decoding in threads: they call the user's function on every sample and collate row by row.
 
-The usual decoders release the GIL, so threads scale and nothing is pickled. A job is one step.
-Each thread takes the next sample of the oldest job by advancing a shared iterator, which is one
-atomic step under the GIL: no lock and no queue per sample.
+The usual decoders release the GIL, so threads scale and nothing is pickled. A job is one step. Each
+thread takes the next sample of the oldest job by advancing a shared iterator. This is atomic under
+the GIL, so that a sample needs no lock and no queue.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from typing import Any
 
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
-from .cpu_throttle import Pacing
+from .cpu_throttle import CpuThrottle
 
 Decode = Callable[[dict[str, Any]], Any]
 Collate = Callable[[list[Any]], Any]
 Samples = Callable[[int], dict[str, Any]]
-"""Gives the sample of a row."""
+"""Return the sample of a row."""
 
 
-def raisable(error: BaseException) -> BaseException:
-    """What the user's code raised, as it may be raised while iterating.
+def make_raisable(error: BaseException) -> BaseException:
+    """Return an exception of the user's code in a form that may be raised while iterating.
 
     A StopIteration would silently end the epoch: it becomes a RuntimeError, as in generators
     (PEP 479).
     """
     if not isinstance(error, StopIteration):
         return error
-    shown = RuntimeError(
+    raised = RuntimeError(
         f"decode, collate or the dataset raised {error!r}: in an iterator this would have ended "
         "the epoch. Catch it there, or raise another exception"
     )
-    shown.__cause__ = error
+    raised.__cause__ = error
     for note in getattr(error, "__notes__", ()):
-        shown.add_note(note)
-    return shown
+        raised.add_note(note)
+    return raised
 
 
-_exit_s = 5.0  # how long the interpreter's end waits for what the user's functions are at
+_exit_s = 5.0  # how long the interpreter's end waits for calls of the user's functions
 _stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]] = (
     weakref.WeakKeyDictionary()
 )
@@ -56,8 +56,8 @@ _exiting = threading.Event()
 def end_with_interpreter(thread: threading.Thread, stop: Callable[[], object]) -> None:
     """Have a daemon thread stopped and joined when the interpreter ends.
 
-    Python before 3.14 unwinds daemon threads that want the GIL then, and C++ below them (numpy's,
-    a decoder's) turns that into an abort of the process.
+    Python before 3.14 then unwinds daemon threads that wait for the GIL, and C++ frames below them
+    (numpy's, a decoder's) turn that into an abort of the process.
     """
     _stops[thread] = stop
 
@@ -80,11 +80,11 @@ def _no_wait() -> None:
 class DecodeJob:
     """One step on its way through the threads.
 
-    open_step() is called at most once, by whichever thread comes first; it waits for the bytes to
-    arrive and returns the samples. Then rows are decoded in any order. `wait` tells whether the job
-    has ended: all rows are collated, or it failed.
+    open_step() is called at most once, by the first thread; it waits for the bytes and returns the
+    samples. Then rows are decoded in any order. A job has ended if all rows are collated, or if it
+    failed.
 
-    spans:  what threads did for it, once it has ended.
+    spans:  the work of each thread for it, once it has ended.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class DecodeJob:
         turn:  called before each row; may wait.
         """
         count = 0
-        # From before the bytes came: asking for them is work as well, and `turn` charges it.
+        # Counted from before the bytes arrive: requesting them is work too, and `turn` charges it.
         began_cpu_ns = time.thread_time_ns()
         try:
-            samples = self._opened()
+            samples = self._open_once()
             if samples is None:
                 return
             began_ns = time.perf_counter_ns()
@@ -150,21 +150,21 @@ class DecodeJob:
     def fail(self, error: BaseException) -> None:
         """End the job; rows not yet begun are not decoded."""
         # Without the lock: destructors call this, in whatever a thread is doing.
-        self._error = self._error or raisable(error)
+        self._error = self._error or make_raisable(error)
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the job has ended within the time."""
+        """Wait for the job's end. Returns False if it has not ended within the time."""
         return self._done.wait(timeout_s)
 
     def result(self) -> Any:
-        """The collated step, or the exception that ended it. Only once the job has ended."""
+        """Return the collated step, or raise the exception that ended the job, which has ended."""
         if self._error is not None:
             raise self._error
         return self._result
 
-    def _opened(self) -> Samples | None:
-        """The samples; None once the job has ended, for threads that come late."""
+    def _open_once(self) -> Samples | None:
+        """Return the samples, opened by the first caller; None to late callers, after the end."""
         with self._lock:
             if self._done.is_set():
                 return None
@@ -202,33 +202,33 @@ class DecodeJob:
                 self._result = self._collation.result()
         except BaseException as error:
             self.fail(error)
-        with self._lock:  # a late thread must not find neither samples nor the end
+        with self._lock:  # a late thread must find either the samples or the end
             self._samples = self._collation = self._list = None
             self._done.set()
 
 
 class DecodeThreads:
-    """Threads that run jobs in the order in which they are given.
+    """Threads that run jobs in the order of submission.
 
-    cores:  processor time a second that they may take together, on average; None is without limit.
+    cores:  processor time a second that they may use together, on average; None is no limit.
 
-    They end with `close` or with the object, and never keep the interpreter from exiting.
+    They end with `close` or with this object, and never keep the interpreter from exiting.
     """
 
     def __init__(self, threads: int, cores: float | None = None) -> None:
         self._queue: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
-        self._pacing = Pacing(cores)
+        self._throttle = CpuThrottle(cores)
         self.pid = os.getpid()
         self._threads = [
             threading.Thread(
                 target=_run_jobs,
-                args=(self._queue, self._pacing, number),
+                args=(self._queue, self._throttle, number),
                 name=f"penstock-decode-{number}",
                 daemon=True,
             )
             for number in range(threads)
         ]
-        stop = functools.partial(_stop, self._queue, self._pacing, threads, self.pid)
+        stop = functools.partial(_stop, self._queue, self._throttle, threads, self.pid)
         for thread in self._threads:
             end_with_interpreter(thread, stop)
             thread.start()
@@ -238,16 +238,16 @@ class DecodeThreads:
         return len(self._threads)
 
     def adopt(self, cores: float | None) -> None:
-        """From the next row on, and for those who wait for their turn."""
-        self._pacing.adopt(cores)
+        """Apply a limit of cores from the next row on, to waiting threads too."""
+        self._throttle.adopt(cores)
 
     def submit(self, job: DecodeJob) -> None:
-        """Queue a job; every thread will join it, of those that the cores keep busy."""
+        """Queue a job, which every thread that the cores can keep busy will join."""
         for _ in self._threads:
             self._queue.put(job)
 
     def close(self) -> None:
-        """End the threads, after the rows they are at."""
+        """End the threads after their current rows."""
         self._finalizer()
         if self.pid == os.getpid():
             for thread in self._threads:
@@ -255,20 +255,23 @@ class DecodeThreads:
                     thread.join()
 
 
-def _run_jobs(jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, number: int) -> None:
+def _run_jobs(
+    jobs: queue.SimpleQueue[DecodeJob | None], throttle: CpuThrottle, number: int
+) -> None:
     while True:
-        pacing.wanted(number)  # more threads than cores would be at a later step than is needed
+        # More threads than cores would work on later steps than the one that is needed.
+        throttle.wait_until_wanted(number)
         job = jobs.get()
         if job is None or _exiting.is_set():
             return
-        job.run(pacing.turn)
+        job.run(throttle.take_turn)
         del job  # the batch must not live until the next one comes
 
 
 def _stop(
-    jobs: queue.SimpleQueue[DecodeJob | None], pacing: Pacing, threads: int, pid: int
+    jobs: queue.SimpleQueue[DecodeJob | None], throttle: CpuThrottle, threads: int, pid: int
 ) -> None:
     if pid == os.getpid():
-        pacing.close()
+        throttle.close()
         for _ in itertools.repeat(None, threads):
             jobs.put(None)

@@ -1,4 +1,4 @@
-"""What the epochs of a run took, as one rank saw them: what simulations go by. Pure."""
+"""Record of an epoch as one rank saw it, by which simulations are calibrated. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ SOURCES = {
     "disk_bytes": "disk_bytes",
     "peer_bytes": "peer_bytes",
 }
-"""Keys of an epoch, and the counters of an engine that they come from. storage_bytes are all that
-this rank read from storage, for batches, to keep, and for others; the other three are bytes of
-batches."""
+"""Keys of an epoch, and the engine's counters that they come from.
+
+storage_bytes are all bytes that this rank read from storage: for batches, for its cache and for
+other ranks. The other three are bytes of batches.
+"""
 
 
-def epoch_record(epoch: int, walked: Counters) -> dict[str, float]:
-    """An epoch for a record, JSON values; `walked` is what was counted from its beginning until the
-    user asked in vain."""
-    found: dict[str, float] = {
+def record_epoch(epoch: int, walked: Counters) -> dict[str, float]:
+    """Return an epoch's record as JSON values.
+
+    walked:  counters from the beginning of the epoch until the user found it at its end.
+    """
+    record: dict[str, float] = {
         "epoch": epoch,
         "steps": walked.batches,
         "seconds": 1e-9 * walked.time_ns,
@@ -26,5 +30,5 @@ def epoch_record(epoch: int, walked: Counters) -> dict[str, float]:
         "compute_s": 1e-9 * walked.compute_ns,
     }
     for name, counter in SOURCES.items():
-        found[name] = walked.engine.get(counter, 0)
-    return found
+        record[name] = walked.engine.get(counter, 0)
+    return record

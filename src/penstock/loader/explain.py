@@ -1,12 +1,13 @@
-"""What bounds a run, from what its loader has counted: pure arithmetic, nothing is measured for it.
+"""The bound of a run, computed from its loader's counters: pure arithmetic, nothing is measured.
 
-A loader that reads ahead lets a step wait only where it is slower than the step: with any more than
-a little waiting, what is waited for most binds the run, however long the user's step is beside it.
-Without reading ahead, the two take turns, and the longer one binds.
+A loader that reads ahead makes a step wait only if loading is slower than the step. If more than a
+little time goes to waiting, the run is therefore bound by the longest kind of waiting, however long
+the user's step is. Without reading ahead, loading and computing take turns, and the longer one
+binds.
 
-Waiting for bytes is waiting for storage, or for other hosts, in proportion to what came from where;
-it is copying where the data was found in the page cache and no rate was set. Which property of a
-storage binds is told by what its reads are made of: see `_of_storage`.
+Waiting for bytes is waiting for storage or for other hosts, in proportion to the bytes that came
+from each. It is copying if the data was found in the page cache and no rate was set. The reads
+themselves show which property of a storage binds: see `_find_storage_bound`.
 """
 
 from __future__ import annotations
@@ -20,39 +21,40 @@ from ..budget import Budget
 from ..meter import Counters
 
 Part = Literal["compute", "storage", "decode", "network", "copy"]
-"""What time in steps is spent on: the user's step; waiting for storage, decoding, other hosts; and
-the rest: copying, collating, planning."""
+"""Part of the time in steps: the user's step ("compute"); waiting for storage, for decoding, for
+other hosts ("network"); and the rest ("copy"): copying, collating, planning."""
 
 Bound = Literal[
     "compute", "decode", "bandwidth", "iops", "metadata", "network", "copy", "storage", "unknown"
 ]
-"""bandwidth, iops and metadata are of storage; "storage" where they cannot be told apart, "unknown"
-before the second step."""
+"""Resource that bounds a run. bandwidth, iops and metadata are properties of storage; "storage" if
+they cannot be told apart, "unknown" before the second step."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 READY = 0.05
-"""Waiting that jitter explains, of all time in steps."""
+"""Share of all time in steps that jitter alone may make a loader wait."""
 FEW_STEPS = 30
+"""Steps below which an explanation is uncertain."""
 CLOSE = 0.1
-"""Of all time: causes of waiting that differ by less may change places."""
-_saturated = 0.5
+"""Share of all time: causes of waiting that differ by less may change places."""
+_saturated_share = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a loader works: what counters do not say.
+    """Configuration of a loader, which its counters do not show.
 
-    backend:         how is read, as in `Loader.stats`; "workers" where others do; "" where nobody
-                     has yet.
-    cached:          whether the data was found in the page cache.
-    reads_max:       reads in flight at most; 0 where not known.
+    backend:         way of reading, as in `Loader.stats`; "workers" if workers read; "" before the
+                     first read.
+    cached:          True if the data was found in the page cache.
+    reads_max:       most reads in flight; 0 if unknown.
     gap_bytes:       bytes that take as long as one more read.
-    bytes_per_s_max, cores_max: what the budget allows; None for anything.
-    leased:          whether a broker has limited the budget.
-    reads_per_s, bytes_per_s: what storage was measured to give; None where it was not.
+    bytes_per_s_max, cores_max: limits of the budget; None for no limit.
+    leased:          True if a broker has limited the budget.
+    reads_per_s, bytes_per_s: measured rates of the storage; None if they were not measured.
     decode_threads:  0 without decode.
     cores:           processors that the process may use.
-    ahead:           whether batches are made while the user computes.
+    ahead:           True if batches are made while the user computes.
     """
 
     backend: str = ""
@@ -70,8 +72,11 @@ class Setup:
 
 
 class Remedy(NamedTuple):
-    """What would help against a `Part` (or "turns": loading and computing one after the other), and
-    by how much at most, were nothing left of it: `factor` times as many samples/s."""
+    """A change that helps against one `Part`, or against "turns": loading and computing alternate.
+
+    factor:  most times as many samples/s: the gain if nothing were left of that part.
+    how:     the change, in words.
+    """
 
     against: str
     factor: float
@@ -80,16 +85,16 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What bounds a run; str() of it is for people.
+    """Answer to "what bounds this run, and what would help?"; str() of it is for people.
 
-    bound:          what limits samples/s: see `Bound`.
-    shares:         of all time in steps, by `Part`; they sum to 1. Waiting for first batches, in
-                    which nothing can be read ahead, is not part of it.
-    samples_per_s:  over that time.
-    remedies:       the most useful one first.
-    sure:           how far to trust it: "clear", or what stands against it.
-    counters:       what it follows from: all that was counted in the time explained.
-    setup:          how the loader works.
+    bound:          resource that limits samples/s: see `Bound`.
+    shares:         shares of all time in steps, by `Part`; they sum to 1. Waiting for first batches
+                    is left out, because nothing can be read ahead of them.
+    samples_per_s:  rate over that time.
+    remedies:       changes that help, the most useful one first.
+    sure:           reliability: "clear", or the reason for doubt.
+    counters:       counters of the time explained, from which all of this follows.
+    setup:          configuration of the loader.
     until:          totals at its end, from which `explain_run(since=...)` goes on.
     """
 
@@ -104,14 +109,14 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The bound in one sentence."""
         if self.bound == "unknown":
             return "There is nothing to explain before the second step."
         waiting = 1 - self.shares["compute"]
         if self.bound == "compute":
             beside = f"{waiting:.0%} of the time goes to loading"
             return f"Bound by compute: the loader keeps up, {beside}."
-        return f"Bound by {_named[self.bound]}: {waiting:.0%} of the time goes to loading."
+        return f"Bound by {_bound_names[self.bound]}: {waiting:.0%} of the time goes to loading."
 
     def __str__(self) -> str:
         lines = [self.verdict]
@@ -125,19 +130,20 @@ class Explanation:
         if counted.epochs and counted.batches:
             first_s = counted.first_batch_ns / counted.epochs * 1e-9
             lines.append(
-                f"stalls    median {_seconds(counted.stall_quantile_ns(0.5))}, 99 % below "
-                f"{_seconds(counted.stall_quantile_ns(0.99))}; first batch after {first_s:.3g} s"
+                f"stalls    median {_format_time(counted.stall_quantile_ns(0.5))}, 99 % below "
+                f"{_format_time(counted.stall_quantile_ns(0.99))}; "
+                f"first batch after {first_s:.3g} s"
             )
         lines += [
-            f"{'helps' if number == 0 else '':<10}{_factor(each.factor)}: {each.how}"
-            for number, each in enumerate(self.remedies)
+            f"{'helps' if number == 0 else '':<10}{_format_factor(remedy.factor)}: {remedy.how}"
+            for number, remedy in enumerate(self.remedies)
         ]
-        lines.append(f"from      {_told(counted, self.setup)}")
+        lines.append(f"from      {_describe_counters(counted, self.setup)}")
         lines.append(f"sure      {self.sure}")
         return "\n".join(lines)
 
 
-_named: Mapping[Bound, str] = {
+_bound_names: Mapping[Bound, str] = {
     "compute": "compute",
     "decode": "decode",
     "bandwidth": "the bandwidth of storage",
@@ -150,7 +156,7 @@ _named: Mapping[Bound, str] = {
 
 
 class Chosen(Protocol):
-    """How an engine reads: `penstock.engine.ReadMethod`."""
+    """Way in which an engine reads; see `penstock.engine.ReadMethod`."""
 
     @property
     def backend(self) -> str: ...
@@ -162,7 +168,7 @@ class Chosen(Protocol):
     def gap_bytes(self) -> int: ...
 
 
-def setup_of(
+def describe_setup(
     chosen: Chosen | None,
     budget: Budget,
     decode_threads: int,
@@ -170,9 +176,9 @@ def setup_of(
     measured: Mapping[str, Any],
     leased: bool = False,
 ) -> Setup:
-    """The setup of a loader with an engine.
+    """Return the setup of a loader with an engine.
 
-    measured:  what `shuffle="auto"` has found out about the storage, if anything: latency_ns of a
+    measured:  measurements that `shuffle="auto"` has made of the storage, if any: latency_ns of a
                read, requests in flight, bytes_per_s.
     """
     latency_ns, requests = measured.get("latency_ns"), measured.get("requests")
@@ -197,28 +203,28 @@ def setup_of(
 
 
 def explain_run(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
-    """What bounded a run from an earlier explanation on, or from its beginning, until now."""
+    """Explain what has bounded a run since an earlier explanation, or since its beginning."""
     counted = until if since is None else until.since(since.until)
-    shares = shares_of(counted, setup)
+    shares = divide_time(counted, setup)
     bound: Bound = "unknown"
     if counted.batches > 1 and counted.steps_ns > 0:
-        part = _binding(shares, setup)
-        bound = _of_storage(counted, setup) if part == "storage" else part
+        part = _find_binding_part(shares, setup)
+        bound = _find_storage_bound(counted, setup) if part == "storage" else part
     return Explanation(
         bound=bound,
         shares=shares,
         samples_per_s=1e9 * counted.samples / counted.steps_ns if counted.steps_ns else 0.0,
-        remedies=() if bound == "unknown" else _remedies(bound, shares, counted, setup),
-        sure=_sure(bound, shares, counted),
+        remedies=() if bound == "unknown" else _suggest_remedies(bound, shares, counted, setup),
+        sure=_judge_certainty(bound, shares, counted),
         counters=counted,
         setup=setup,
         until=until,
     )
 
 
-def shares_of(counted: Counters, setup: Setup) -> dict[Part, float]:
-    """Of all time in steps, what was spent on what. All compute where there was none."""
-    storage, network, copy = _split(counted, setup)
+def divide_time(counted: Counters, setup: Setup) -> dict[Part, float]:
+    """Divide all time in steps among the parts; all of it is compute if there was none."""
+    storage, network, copy = _split_waiting(counted, setup)
     times: dict[Part, float] = {
         "compute": counted.compute_ns,
         "storage": counted.bytes_ns * storage,
@@ -232,9 +238,9 @@ def shares_of(counted: Counters, setup: Setup) -> dict[Part, float]:
     return {part: times[part] / total for part in PARTS}
 
 
-def _split(counted: Counters, setup: Setup) -> tuple[float, float, float]:
-    """Of waiting for bytes, the fractions for storage, for other hosts, and for copying."""
-    if setup.cached and not _paced(counted, setup):
+def _split_waiting(counted: Counters, setup: Setup) -> tuple[float, float, float]:
+    """Split the waiting for bytes: fractions for storage, for other hosts and for copying."""
+    if setup.cached and not _is_rate_used_up(counted, setup):
         return 0.0, 0.0, 1.0
     engine = counted.engine
     storage = engine.get("bytes", 0) + engine.get("disk_bytes", 0)
@@ -246,15 +252,15 @@ def _split(counted: Counters, setup: Setup) -> tuple[float, float, float]:
     return storage / total, network / total, copied / total
 
 
-def _paced(counted: Counters, setup: Setup) -> bool:
-    """Whether the budget's rate was used up, as far as it can be told."""
+def _is_rate_used_up(counted: Counters, setup: Setup) -> bool:
+    """True if the budget's rate was used up, as far as the counters show."""
     if setup.bytes_per_s_max is None:
         return False
     busy_ns = counted.engine.get("busy_ns", counted.time_ns)
-    return counted.engine.get("bytes", 0) * 1e9 > _saturated * setup.bytes_per_s_max * busy_ns
+    return counted.engine.get("bytes", 0) * 1e9 > _saturated_share * setup.bytes_per_s_max * busy_ns
 
 
-def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
+def _find_binding_part(shares: Mapping[Part, float], setup: Setup) -> Part:
     waits: list[Part] = ["storage", "decode", "network", "copy"]
     longest = max(waits, key=lambda part: shares[part])
     if setup.ahead:
@@ -262,17 +268,17 @@ def _binding(shares: Mapping[Part, float], setup: Setup) -> Part:
     return max(("compute", longest), key=lambda part: shares[part])
 
 
-def _of_storage(counted: Counters, setup: Setup) -> Bound:
-    """Which property of storage binds.
+def _find_storage_bound(counted: Counters, setup: Setup) -> Bound:
+    """Return the property of storage that binds.
 
-    The budget's rate, where it is used up. Opening files, where threads spent a third of their time
-    on that: reading and closing them are the other two. Else reads cost a time each and a time for
-    each byte: what was measured of the storage says how much, or the bytes that take as long as one
-    more read.
+    It is the bandwidth if the budget's rate is used up. It is opening files if threads spent a
+    third of their time on that; reading and closing them are the other two thirds. Otherwise each
+    read costs a time and each byte costs a time. Both are taken from the measured rates of the
+    storage, or else from the bytes that take as long as one more read.
     """
     engine = counted.engine
     reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
-    if _paced(counted, setup):
+    if _is_rate_used_up(counted, setup):
         return "bandwidth"
     if not reads:
         return "storage"
@@ -287,62 +293,66 @@ def _of_storage(counted: Counters, setup: Setup) -> Bound:
 # -- what would help -------------------------------------------------------------------------------
 
 
-def _remedies(
+def _suggest_remedies(
     bound: Bound, shares: Mapping[Part, float], counted: Counters, setup: Setup
 ) -> tuple[Remedy, ...]:
-    """Against each part that takes time; were it nothing, the others would remain (Amdahl)."""
+    """Return a remedy against each part that takes time: without it the others remain (Amdahl)."""
     if bound == "compute":
         loading = 1 - shares["compute"]
-        if setup.ahead and setup.decode_threads:  # which goes on while the user computes
+        if setup.ahead and setup.decode_threads:  # decoding goes on while the user computes
             decoding_ns = counted.decode_busy_ns / setup.decode_threads
             loading = max(loading, min(1.0, decoding_ns / counted.steps_ns))
         factor = 1 / max(loading, 1e-3)
         return (Remedy("compute", factor, "a faster step: a faster or another accelerator"),)
-    found = [
-        Remedy(part, 1 / max(1 - shares[part], 1e-3), _how(part, counted, setup))
+    remedies = [
+        Remedy(part, 1 / max(1 - shares[part], 1e-3), _suggest_change(part, counted, setup))
         for part in PARTS
         if part != "compute" and shares[part] >= 0.01
     ]
     if not setup.ahead:
         longest = max(shares["compute"], 1 - shares["compute"])
-        found.append(Remedy("turns", 1 / longest, "num_workers=, to load while the step computes"))
-    return tuple(sorted(found, key=lambda remedy: -remedy.factor))
+        remedies.append(
+            Remedy("turns", 1 / longest, "num_workers=, to load while the step computes")
+        )
+    return tuple(sorted(remedies, key=lambda remedy: -remedy.factor))
 
 
-def _how(part: Part, counted: Counters, setup: Setup) -> str:
+def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
     if part == "decode":
-        return _how_decode(counted, setup)
+        return _suggest_decode(counted, setup)
     if part == "network":
         return "more of the data on this host (cache ram_bytes, assignment='local'), a faster link"
     if part == "copy":
         return "less to copy: smaller samples, a cheaper collate; there is no other work"
     return {
         "metadata": "files packed into shards (penstock convert): one open for many samples",
-        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)" + _more_reads(setup),
-        "bandwidth": _how_bandwidth(counted, setup),
+        "iops": "larger reads (shuffle='blocked' or 'auto', penstock convert)"
+        + _suggest_more_reads(setup),
+        "bandwidth": _suggest_bandwidth(counted, setup),
         "storage": "a faster storage, or a cache of it",
-    }[_of_storage(counted, setup)]
+    }[_find_storage_bound(counted, setup)]
 
 
-def _how_bandwidth(counted: Counters, setup: Setup) -> str:
-    if _paced(counted, setup):
-        return f"{_larger('bytes_per_s', setup)} above {setup.bytes_per_s_max:,.0f}, used up now"
+def _suggest_bandwidth(counted: Counters, setup: Setup) -> str:
+    if _is_rate_used_up(counted, setup):
+        larger = _suggest_larger("bytes_per_s", setup)
+        return f"{larger} above {setup.bytes_per_s_max:,.0f}, used up now"
     return "fewer bytes from storage: cache=, smaller samples; or a faster storage"
 
 
-def _larger(name: str, setup: Setup) -> str:
+def _suggest_larger(name: str, setup: Setup) -> str:
     return f"a lease of {name} (penstock top)" if setup.leased else f"a Budget.{name}"
 
 
-def _more_reads(setup: Setup) -> str:
+def _suggest_more_reads(setup: Setup) -> str:
     return f", or more than {setup.reads_max} reads in flight (Budget)" if setup.reads_max else ""
 
 
-def _how_decode(counted: Counters, setup: Setup) -> str:
+def _suggest_decode(counted: Counters, setup: Setup) -> str:
     threads, cores = setup.decode_threads, setup.cores
     most = setup.cores_max
-    if most is not None and counted.decode_cpu_ns > _saturated * most * counted.steps_ns:
-        return f"{_larger('cores', setup)} above {most:.3g}, used up now"
+    if most is not None and counted.decode_cpu_ns > _saturated_share * most * counted.steps_ns:
+        return f"{_suggest_larger('cores', setup)} above {most:.3g}, used up now"
     if threads and threads < cores:
         name = "num_workers" if setup.backend == "workers" else "decode_threads"
         return f"more than {threads} {name}: there are {cores} processors"
@@ -358,14 +368,14 @@ def _how_decode(counted: Counters, setup: Setup) -> str:
 # -- how sure --------------------------------------------------------------------------------------
 
 
-def _sure(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
+def _judge_certainty(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
     if bound == "unknown" or counted.batches < FEW_STEPS:
         return f"hardly: {counted.batches} steps so far, ask again after {FEW_STEPS}"
     if bound == "compute":
         near = 1 - READY - CLOSE / 2 < shares["compute"] < 1 - READY / 2
         return "a close call: the loader just keeps up" if near else "clear"
     if bound == "storage":
-        return "that it is storage; nobody counted what it read"
+        return "it is storage; which property of it is unknown: its reads were not counted"
     first, second = sorted((shares[part] for part in PARTS if part != "compute"), reverse=True)[:2]
     if first - second < CLOSE:
         return "a close call: other waiting takes nearly as long"
@@ -375,8 +385,8 @@ def _sure(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _told(counted: Counters, setup: Setup) -> str:
-    """The counters that matter, in words."""
+def _describe_counters(counted: Counters, setup: Setup) -> str:
+    """Describe in words the counters that matter."""
     engine = counted.engine
     reads, read_bytes = engine.get("runs", 0), engine.get("bytes", 0)
     words = [f"{counted.samples:,} samples"]
@@ -399,11 +409,11 @@ def _told(counted: Counters, setup: Setup) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _factor(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"at most {factor:.2f}x" if factor < 10 else "over 10x"
 
 
-def _seconds(time_ns: int) -> str:
+def _format_time(time_ns: int) -> str:
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
         if time_ns >= size:
             return f"{time_ns / size:.3g} {unit}"

@@ -1,8 +1,7 @@
-"""The loader: drives a session over an engine, and hands over batches.
+"""The loader: drives a session over an engine, and hands batches to the user.
 
-What a user iterates. `Loader` holds what outlives an epoch (engine, memory, threads, cursor);
-`Reading` is one walk through an epoch. Everything that decides which samples come next is in the
-session, the plan and the order.
+`Loader` holds all that outlives an epoch: engine, memory, threads, cursor. `EpochIterator` is one
+walk through an epoch. Session, plan and order decide which samples come next.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from ..plan import (
 from ..sharing import LeasedBudget
 from ..topology import Place
 from .auto_shuffle import AutoShuffle
-from .batch import Batch, choose_gap, choose_readahead, fault_of, fields_of, samples_of
+from .batch import Batch, build_fields, choose_gap, choose_readahead, describe_failure, open_samples
 from .collate import Arrays, Collation, Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, raisable
-from .epoch_record import epoch_record
-from .explain import Explanation, explain_run, setup_of
+from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, make_raisable
+from .epoch_record import record_epoch
+from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
-from .sampler import StepSampler, positive
-from .workers import timed_out
+from .sampler import StepSampler, check_positive
+from .workers import make_timeout_error
 
 _poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
 _nobody: tuple[Any, Any, Any] = (lambda: None, None, None)
@@ -62,8 +61,8 @@ class Loader:
     batch_size:   samples of one rank in a step, as in torch.
     shuffle:      "exact" (every sequence is possible), "blocked" (for storage that punishes small
                   reads; `block` samples stay together, `group` blocks are mixed), "none", or
-                  "auto": exact where a few timed reads (0.2 s, at first use) show that random reads
-                  are fast, else blocked; a run that is resumed keeps what was chosen. See
+                  "auto": exact if a few timed reads (0.2 s, at first use) show that random reads
+                  are fast, else blocked; a resumed run keeps its choice. See
                   `stats()["shuffle"]` and `shuffle_quality`. Several ranks need torch.distributed
                   for it.
     seed:         0..2^64-1. Equal on all ranks.
@@ -86,10 +85,10 @@ class Loader:
                   see `penstock.Cache`. All ranks must begin to iterate.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
-    Without `decode` a `Batch` is yielded. An exception of `decode` is raised in its turn, with a
+    Without `decode` a `Batch` is yielded. An exception of `decode` is raised at its step, with a
     note that names the sample; the next call gives the next batch, as in torch. Raises UsageError
-    for arguments that cannot be, and while iterating ChangedError, MissingError or StorageError
-    naming file, offset and sample.
+    for invalid arguments. While iterating, raises ChangedError, MissingError or StorageError, which
+    name file, offset and sample.
     """
 
     def __init__(
@@ -131,13 +130,13 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self.dataset = dataset
         self._cache = cache
-        self._joined: CacheMembership | None = None
+        self._membership: CacheMembership | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
         auto = None
         if shuffle == "auto":
             auto = AutoShuffle(dataset, seed, lambda: self._budget)
             shuffle = "exact"
-        self._course = StepSampler(
+        self._step_sampler = StepSampler(
             dataset.fingerprint,
             dataset.order(seed, shuffle=shuffle, block=block, group=group),
             batch_size=self.batch_size,
@@ -150,8 +149,8 @@ class Loader:
             assignment=assignment,
             locality=self.locality if assignment == "local" else None,
         )
-        self.drop_last = self._course.drop_last
-        self.pad = self._course.pad
+        self.drop_last = self._step_sampler.drop_last
+        self.pad = self._step_sampler.pad
         self._decode = decode
         self._collate = collate
         self._leaves: Leaves = Arrays()
@@ -159,26 +158,28 @@ class Loader:
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
-            else positive("decode_threads", decode_threads)
+            else check_positive("decode_threads", decode_threads)
         )
-        self._asked = self._budget = _budget(budget)  # by the user; what a broker leaves of it
-        self._seat: LeasedBudget | None = None
+        self._requested_budget = self._budget = _check_budget(
+            budget
+        )  # the user's; and the part that a broker leaves of it
+        self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
         self._threads: DecodeThreads | None = None
-        # Tickets not reported yet: who waits for them, and what they bring.
-        self._waiting: dict[int, tuple[weakref.ref[Reading], StepPlan, Group]] = {}
+        # Tickets not reported yet: the iterator that waits for each, and the step it brings.
+        self._waiting: dict[int, tuple[weakref.ref[EpochIterator], StepPlan, Group]] = {}
         # The user's thread and the decode threads drive the engine. One of them polls, without
         # holding the lock; the others wait until it has passed its reports on.
-        self._moved = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.Lock())
         self._polling = False
         self._pid = os.getpid()
         self.meter = Meter()
-        self._ended: dict[str, int] = {}  # counters of engines that were closed
+        self._past_counters: dict[str, int] = {}  # counters of engines that were closed
         self._history: list[dict[str, float]] = []  # of epochs that were walked to their end
-        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
 
-    # -- what a trainer asks -----------------------------------------------------------------
+    # -- for the trainer -----------------------------------------------------------------
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -187,135 +188,149 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         self._check_process()
-        epoch, step = self._course.begin()
+        epoch, step = self._step_sampler.begin()
         try:
-            return Reading(self, epoch, step)
+            return EpochIterator(self, epoch, step)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
             self.cursor.not_begun(epoch, step)
             raise
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
         self.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: a few JSON-able values, the same on every rank, O(1).
+        """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
 
         Counts the batches that were handed over, not those read ahead. May be taken at any time.
         """
         return self.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken, on any world size.
+        """Continue with the next `iter()` at the position of `state`, on any world size.
 
-        Raises StateError where the state is of other data, another seed, order or global batch.
+        Raises StateError if the state is of other data, another seed, order or global batch.
         """
-        self._course.restore(state)
+        self._step_sampler.restore(state)
 
     @property
     def sampler(self) -> Loader:
-        """Itself: trainers call `loader.sampler.set_epoch`."""
+        """This loader itself: trainers call `loader.sampler.set_epoch`."""
         return self
 
     @property
     def epoch(self) -> int:
-        """The epoch that `state_dict` stands in."""
+        """Epoch of the position that `state_dict` gives."""
         return self.cursor.epoch
 
     @property
     def budget(self) -> Budget:
-        """What the loader may use. Assign another to change it while running.
+        """Budget that the loader may use. Assign another one to change it while running.
 
-        Where jobs share the host through a broker (docs/sharing.md), it uses less: see
+        If jobs share the host through a broker (docs/sharing.md), the loader uses less: see
         `stats()["lease"]`.
         """
-        return self._asked
+        return self._requested_budget
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        self._asked = _budget(budget)
-        if self._seat is not None:
-            self._seat.own = self._asked
-        self._hold()
+        self._requested_budget = _check_budget(budget)
+        if self._leased_budget is not None:
+            self._leased_budget.own = self._requested_budget
+        self._apply_budget()
 
-    def _hold(self) -> None:
-        """Go on with what the broker leaves of the budget, from now on."""
-        budget = self._asked
-        if self._seat is not None:
-            budget = self._seat.budget(self._step_bytes)
+    def _apply_budget(self) -> None:
+        """Apply the part of the budget that the broker leases, from now on."""
+        budget = self._requested_budget
+        if self._leased_budget is not None:
+            budget = self._leased_budget.budget(self._step_bytes)
         if self._engine is not None:
             self._engine.adopt(budget)
         if self._threads is not None:
             self._threads.adopt(budget.cores)
         self._budget = budget
-        for reading in self._readings:
-            reading.adopt_budget()
+        for iterator in self._iterators:
+            iterator.adopt_budget()
 
-    def _heed(self) -> None:
-        """Take what the broker has granted, and tell it what was measured; once a step, and while
-        the user waits."""
-        if self._seat is not None and self._seat.changed():
-            self._hold()
+    def _follow_broker(self) -> None:
+        """Take over the broker's grant, and report measurements to it.
+
+        Called once a step, and while the user waits.
+        """
+        if self._leased_budget is not None and self._leased_budget.changed():
+            self._apply_budget()
 
     def stats(self) -> dict[str, Any]:
-        """Totals since the loader was made: batches, stall_ns (time spent waiting in `next`),
-        bytes, runs (read operations), extents, and how the engine reads; with `cache` also "cache block"
-        (see `penstock.Cache`) and what docs/cluster.md lists; and "lease", what a broker grants."""
-        found: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
-        if self._course.choice_record:
-            found["shuffle"] = self._course.choice_record
-        if self._joined is not None:
-            found["cache_block"] = dict(self._joined.cache_block)
-        if self._seat is not None and self._seat.lease is not None:
-            found["lease"] = self._seat.lease.message()
+        """Answer "how is my data read, and how much of it so far?" as a dict, for people and logs.
+
+        Totals since the loader was made: batches, stall_ns (time spent waiting in `next`), bytes,
+        runs (read operations), extents. The way of reading: backend, direct, threads, reasons. With
+        `cache` also "cache_block" (see `penstock.Cache`) and the keys that docs/cluster.md lists;
+        and "lease", the budget that a broker grants. The keys depend on the engine; `counters`
+        gives a value of fixed attributes.
+        """
+        totals: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
+        if self._step_sampler.choice_record:
+            totals["shuffle"] = self._step_sampler.choice_record
+        if self._membership is not None:
+            totals["cache_block"] = dict(self._membership.cache_block)
+        if self._leased_budget is not None and self._leased_budget.lease is not None:
+            totals["lease"] = self._leased_budget.lease.message()
         if self._engine is not None:
             choice = self._engine.choice
-            found |= self._engine.counters()
-            found |= {
+            totals |= self._engine.counters()
+            totals |= {
                 "backend": choice.backend,
                 "direct": choice.direct,
                 "threads": choice.threads,
                 "reasons": dict(choice.reasons),
             }
-        return found
+        return totals
 
     def counters(self) -> Counters:
-        """What was counted since the loader was made, as a value; `later.since(earlier)` is what
-        came in between. Costs some 10 us."""
-        engine = Counter(self._ended)
+        """Answer "how much time and work went where between two moments?" for programs.
+
+        Returns the totals since the loader was made, as an immutable value: batches, samples,
+        stalls and times by cause. `later.since(earlier)` is the difference. A call takes some
+        10 us. `explain` and the metrics are computed from it.
+        """
+        engine = Counter(self._past_counters)
         if (running := self._engine) is not None:
             engine.update(running.counters())
         return self.meter.counters(time.perf_counter_ns(), engine)
 
     def explain(self, since: Explanation | None = None) -> Explanation:
-        """What bounds this run: compute, decode, bandwidth, iops, metadata, network or copy; and
-        what would help, by how much at most. print() shows it.
+        """Answer "why is this run not faster, and what would help, by how much at most?"
 
-        From what was counted since the loader was made, or since an earlier explanation; nothing is
-        read or measured for it. See `penstock.loader.Explanation`.
+        The bound is compute, decode, bandwidth, iops, metadata, network or copy; print() shows it.
+        It is computed from the counters since the loader was made, or since an earlier explanation;
+        nothing is read or measured for it. See `penstock.loader.Explanation`.
         """
         choice = None if self._engine is None else self._engine.choice
         threads = 0 if self._decode is None else self._decode_threads
         cores = len(os.sched_getaffinity(0))
-        leased = self._budget != self._asked
-        setup = setup_of(choice, self._budget, threads, cores, self._course.choice_record, leased)
+        leased = self._budget != self._requested_budget
+        setup = describe_setup(
+            choice, self._budget, threads, cores, self._step_sampler.choice_record, leased
+        )
         return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
-        """What `penstock simulate --from-run` calibrates with, JSON values: the data, the job, and
-        each epoch that this rank has walked through from its first step to the end.
+        """Answer "how would this run do on another machine or setting?": the input to a simulation.
 
-        Of an epoch, in seconds: all of it; the stall in `next`; compute, what the user took between
-        batches. And the bytes that this rank read from storage, and those of its batches that came
-        from memory, disk and peers. docs/simulator.md has the keys. UsageError where the loader has
-        not begun an epoch, or is closed.
+        Returns JSON values for `penstock simulate --from-run`: the data, the job, and each epoch
+        that this rank has walked through from its first step to the end. An epoch has seconds: its
+        duration, the stall in `next`, and compute, the user's time between batches. It also has the
+        bytes that this rank read from storage, and the bytes of its batches that came from memory,
+        disk and peers. docs/simulator.md lists the keys. Raises UsageError if the loader has not
+        begun an epoch, or is closed.
         """
         if self._engine is None:
             raise UsageError("there is no run to record: iterate first, and ask before close()")
         index, steps, place = self.dataset.index, self.steps, self.place
-        ahead_bytes, ahead_steps = self._readahead(self._engine)
+        ahead_bytes, ahead_steps = self._choose_readahead(self._engine)
         chunked = any(isinstance(layout, Chunked) for layout in index.layouts)
-        joined, cache = self._joined, self._cache
+        joined, cache = self._membership, self._cache
         placement = None if joined is None else joined.locality.placement
         return {
             "penstock_run": 1,
@@ -327,7 +342,7 @@ class Loader:
             "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,
             "steps": len(steps),
-            "seed": self._course.seed,
+            "seed": self._step_sampler.seed,
             "assignment": steps.assignment,
             "cache_block": None if placement is None else placement.cache_block,
             "ram_bytes": 0 if cache is None else cache.ram_bytes,
@@ -340,33 +355,40 @@ class Loader:
 
     @property
     def shuffle_quality(self) -> float:
-        """How good the order is (`penstock.order.shuffle_quality`); 0.3 s where it is blocked.
-        Of a mixture, the least of its datasets' orders."""
+        """Quality of the order (`penstock.order.shuffle_quality`); takes 0.3 s if it is blocked.
+
+        For a mixture, the lowest quality of its datasets' orders.
+        """
         return min(
             1.0 if order.shuffle == "exact" else shuffle_quality(order)
-            for order in self._course.order.parts()
+            for order in self._step_sampler.order.parts()
         )
 
     def drawn(self) -> list[int]:
-        """Samples that were drawn from each dataset of a mixture, over all epochs, where
-        `state_dict` stands; divided by a dataset's samples, its passes."""
-        return self._course.drawn()
+        """Count the samples drawn from each dataset of a mixture, over all epochs.
+
+        They are counted up to the position that `state_dict` gives. Divided by the number of a
+        dataset's samples, they are its passes.
+        """
+        return self._step_sampler.drawn()
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
-        for reading in list(self._readings):
-            reading.close()
+        for iterator in list(self._iterators):
+            iterator.close()
         if self._threads is not None:
             self._threads.close()
             self._threads = None
         if self._engine is not None:
             if os.getpid() == self._pid:
-                self._ended = dict(Counter(self._ended) + Counter(self._engine.counters()))
+                self._past_counters = dict(
+                    Counter(self._past_counters) + Counter(self._engine.counters())
+                )
             self._engine.close()
-            self._engine = self._joined = None
-        if self._seat is not None:
-            self._seat.leave()
-            self._seat, self._budget = None, self._asked
+            self._engine = self._membership = None
+        if self._leased_budget is not None:
+            self._leased_budget.leave()
+            self._leased_budget, self._budget = None, self._requested_budget
         self._waiting.clear()
         self._arena = None
 
@@ -377,41 +399,43 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        place = self._course.place_if_settled
+        place = self._step_sampler.place_if_settled
         where = "" if place is None else f", rank {place.rank}/{place.world_size} ({place.source})"
         return (
-            f"Loader({self.dataset!r}, batch_size={self.batch_size}, seed={self._course.seed}, "
-            f"shuffle={self._shuffle_said()}{where})"
+            f"Loader({self.dataset!r}, batch_size={self.batch_size}, "
+            f"seed={self._step_sampler.seed}, shuffle={self._describe_shuffle()}{where})"
         )
 
-    def _shuffle_said(self) -> str:
-        order = self._course.order_if_settled
-        asked = self._course.shuffle
+    def _describe_shuffle(self) -> str:
+        order = self._step_sampler.order_if_settled
+        asked = self._step_sampler.shuffle
         return f"{asked!r} ({order.algorithm})" if asked == "auto" and order else repr(asked)
 
-    # -- what is settled at first use ----------------------------------------------------------
+    # -- settled at first use ----------------------------------------------------------
 
     @property
     def place(self) -> Place:
-        """Rank and world size, and who told."""
-        return self._course.place
+        """Rank, world size, and their source."""
+        return self._step_sampler.place
 
     @property
     def steps(self) -> Steps:
-        """The geometry of an epoch."""
-        return self._course.steps
+        """Geometry of an epoch."""
+        return self._step_sampler.steps
 
     @property
     def cursor(self) -> Cursor:
-        return self._course.cursor
+        return self._step_sampler.cursor
 
-    def follow(self, course: StepSampler, leaves: Leaves) -> None:
-        """Take another's course of the same data, and make batches of these leaves: for the faces
-        of frameworks. Before the first use."""
-        self._course, self._leaves = course, leaves
-        self.drop_last, self.pad = course.drop_last, course.pad
+    def follow(self, step_sampler: StepSampler, leaves: Leaves) -> None:
+        """Follow another step sampler of the same data, and make batches of these leaves.
 
-    # -- what readings use ---------------------------------------------------------------------
+        For the faces of frameworks; to be called before the first use.
+        """
+        self._step_sampler, self._leaves = step_sampler, leaves
+        self.drop_last, self.pad = step_sampler.drop_last, step_sampler.pad
+
+    # -- for epoch iterators ---------------------------------------------------------------------
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -423,10 +447,12 @@ class Loader:
                 "exist here. Create the loader in the child, or start processes by 'spawn'"
             )
 
-    def _resources(self) -> tuple[ReadingEngine, Arena]:
-        if self._seat is None:
+    def _take_resources(self) -> tuple[ReadingEngine, Arena]:
+        if self._leased_budget is None:
             name = self.dataset.index.files.root
-            self._seat = LeasedBudget(self.counters, name, self.place, self._asked)
+            self._leased_budget = LeasedBudget(
+                self.counters, name, self.place, self._requested_budget
+            )
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
@@ -434,77 +460,80 @@ class Loader:
             index = self.dataset.index
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         elif self._cache is None and not self._waiting:
-            # The last epoch may have filled the page cache. What a cache of the job has is not read
-            # again, and an epoch of that asks storage for nothing, which may be slow, or stall.
+            # The last epoch may have filled the page cache. With a cache of the job an epoch may
+            # read nothing from storage, which may be slow or stall: it is not surveyed then.
             self._engine.survey()
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
         return self._engine, self._arena
 
-    def _readahead(self, engine: ReadingEngine) -> tuple[int, int]:
-        """Bytes and steps that are requested or ready at most."""
+    def _choose_readahead(self, engine: ReadingEngine) -> tuple[int, int]:
+        """Return the most bytes and steps that may be requested or ready at once."""
         return choose_readahead(engine.choice, self._budget, self._step_bytes)
 
     @property
     def _step_bytes(self) -> float:
-        """Of a step of this rank, on average."""
+        """Mean bytes of a step of this rank."""
         return self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
 
     def locality(self, place: Place) -> Locality:
-        """Which host keeps which samples, with `cache`; called on all ranks at once."""
+        """Return the hosts that keep each sample, with `cache`; called on all ranks at once."""
         return self._join(place).locality
 
     def _join(self, place: Place) -> CacheMembership:
-        """This rank's part of the cache, taken at first use, and anew where the world has changed
-        since, by a process group that was started after the first epoch."""
-        if self._joined is not None and not self._joined.holds(place):
+        """Return this rank's part of the cache, joined at first use.
+
+        It is joined anew if the world has changed since, because a process group was started after
+        the first epoch.
+        """
+        if self._membership is not None and not self._membership.holds(place):
             self.close()
-        if self._joined is None:
+        if self._membership is None:
             assert self._cache is not None
-            self._joined = join_cache(
+            self._membership = join_cache(
                 self.dataset.index, self.dataset.path, self._cache, place, self._budget
             )
-        return self._joined
+        return self._membership
 
     def _wait(self) -> None:
-        """Wait a while for reports of the engine. Call with `_moved` held."""
+        """Wait a while for reports of the engine. Call with `_changed` held."""
         if self._polling:
-            self._moved.wait(_poll_ns * 1e-9)
+            self._changed.wait(_poll_ns * 1e-9)
             return
         assert self._engine is not None
         try:
             self._polling = True
-            self._moved.release()
+            self._changed.release()
             try:
                 reports = self._engine.poll(_poll_ns)
             finally:
-                self._moved.acquire()
+                self._changed.acquire()
                 self._polling = False
-                self._moved.notify_all()
+                self._changed.notify_all()
             for ticket, failures in reports:
-                # Tickets of before an interrupt are nobody's.
-                reading, planned, group = self._waiting.pop(ticket, _nobody)
-                waiting = reading()
+                # Tickets from before an interrupt belong to nobody.
+                iterator, planned, group = self._waiting.pop(ticket, _nobody)
+                waiting = iterator()
                 if waiting is not None:
                     waiting._report(planned, group, failures)
         except BaseException:  # reports may be lost: nobody must wait for them
             self._waiting.clear()
-            for reading in list(self._readings):
-                reading.close()
+            for iterator in list(self._iterators):
+                iterator.close()
             raise
 
-    def _pool(self) -> DecodeThreads:
+    def _start_threads(self) -> DecodeThreads:
         if self._threads is None:
             self._threads = DecodeThreads(self._decode_threads, self._budget.cores)
         return self._threads
 
 
-class Reading:
+class EpochIterator:
     """One walk through an epoch: an iterator over its batches.
 
-    The session says what to read; this submits it, waits for it and builds batches. With `decode`
-    each of the next steps is a job for the decode threads, which wait for its bytes themselves, so
-    that decoding goes on while the user computes.
+    The session says which extents to read; the iterator submits them, waits for them and builds
+    batches. With `decode` each of the next steps is a job for the decode threads. They wait for its
+    bytes themselves, so that decoding goes on while the user computes.
     """
 
     def __init__(self, loader: Loader, epoch: int, step: int) -> None:
@@ -512,27 +541,29 @@ class Reading:
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
         self._jobs: deque[tuple[StepPlan, DecodeJob]] = deque()  # of the head and the next steps
-        self._opened: dict[int, tuple[int, int]] = {}  # by step: when its job wanted and had bytes
+        self._open_times: dict[
+            int, tuple[int, int]
+        ] = {}  # by step: times at which its job began to wait and had its bytes
         self._deadline_s: float | None = None  # of the batch that the user waits for
         self._closed = False
         self._meter = loader.meter
         self._meter.began(time.perf_counter_ns())
-        engine, arena = loader._resources()
+        engine, arena = loader._take_resources()
         self._loader = loader
         self._epoch = epoch
         self._engine = engine
         self._arena = arena
         self._index = loader.dataset.index
         self._coded = any(field.codec is not None for field in self._index.fields)
-        joined = loader._joined
-        ahead_bytes, ahead_steps = loader._readahead(engine)
+        joined = loader._membership
+        ahead_bytes, ahead_steps = loader._choose_readahead(engine)
         self._submit = engine.submit
         if joined is not None and loader._cache is not None and loader._cache.replicas:
-            uses = loader._course.uses(epoch, joined.neighbours)
+            uses = loader._step_sampler.find_uses(epoch, joined.neighbours)
             self._submit = partial(joined.engine.submit, uses=uses)
         self._session = Session(
             self._index if joined is None else joined.addressed,
-            loader._course.order.at_epoch(epoch),
+            loader._step_sampler.order.at_epoch(epoch),
             loader.steps,
             loader.place.rank,
             first_step=step,
@@ -540,11 +571,11 @@ class Reading:
             readahead_steps=ahead_steps,
             gap_bytes=choose_gap(self._index, engine.choice) if joined is None else None,
         )
-        loader._readings.add(self)
+        loader._iterators.add(self)
         self._before = loader.counters() if step == 0 else None  # of a whole epoch
         self._advance()
 
-    def __iter__(self) -> Reading:
+    def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> Any:
@@ -558,15 +589,15 @@ class Reading:
         asked = self._session.head.step
         try:
             loader._check_process()
-            loader._heed()
+            loader._follow_broker()
             if loader._timeout_s:
                 self._deadline_s = time.monotonic() + loader._timeout_s
-            of_next = self._next_raw if loader._decode is None else self._next_decoded
-            planned, batch, ready_ns, bytes_ns, decode_ns = of_next(started_ns)
+            take_next = self._take_raw if loader._decode is None else self._take_decoded
+            planned, batch, ready_ns, bytes_ns, decode_ns = take_next(started_ns)
             self._deadline_s = None
             self._advance()
         except Exception:
-            self._leave_out(asked)
+            self._skip_step(asked)
             meter.raised(time.perf_counter_ns())
             raise
         except BaseException:
@@ -584,12 +615,14 @@ class Reading:
     def __del__(self) -> None:
         self.close()
 
-    def _leave_out(self, step: int) -> None:
-        """After a step's bytes or samples failed: as in torch, the next call gives the next batch.
-        Where the step is not even in place, there is no going on."""
+    def _skip_step(self, step: int) -> None:
+        """Skip a step whose bytes or samples failed, so that the next call gives the next batch.
+
+        As in torch. If the step has not even arrived, the iterator cannot go on and is closed.
+        """
         if self._session.finished or self._session.head.step != step:
             return  # it failed after it was handed over
-        with self._loader._moved:
+        with self._loader._changed:
             going_on = not self._closed and step < self._session.reached
         if not going_on:
             self.close()
@@ -600,32 +633,32 @@ class Reading:
         self._advance()
 
     def _end(self) -> None:
-        """The user has asked for a batch after the last."""
+        """Record the epoch: the user has asked for a batch after the last."""
         if self._before is not None and not self._closed:
             walked = self._loader.counters().since(self._before)
-            self._loader._history.append(epoch_record(self._epoch, walked))
+            self._loader._history.append(record_epoch(self._epoch, walked))
         self.close()
 
     def close(self) -> None:
-        """Stop here. What is being read is finished by the engine and dropped."""
+        """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
         self._closed = True
         for _, job in self._jobs:
             job.fail(UsageError("the iterator was closed"))
         self._jobs.clear()
         self._admitted.clear()
         self._buffers.clear()
-        self._opened.clear()
+        self._open_times.clear()
 
     def adopt_budget(self) -> None:
-        """Take over the loader's budget, which has changed."""
-        self._session.readahead_bytes, _ = self._loader._readahead(self._engine)
+        """Adopt the loader's budget, which has changed."""
+        self._session.readahead_bytes, _ = self._loader._choose_readahead(self._engine)
 
     # -- reading -------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Submit what the session admits, and queue what may be decoded."""
+        """Submit the steps that the session admits, and queue the next ones for decoding."""
         loader = self._loader
-        with loader._moved:
+        with loader._changed:
             for group in self._session.admit():
                 buffers = [self._arena.take(step.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
@@ -642,26 +675,28 @@ class Reading:
                     self._admitted.extend(group.steps)
         while self._admitted and len(self._jobs) < _decode_ahead_steps:
             planned = self._admitted.popleft()
-            self._jobs.append((planned, self._queued_job(planned)))
+            self._jobs.append((planned, self._queue_job(planned)))
 
     def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            step, fault = fault_of(self._index, planned, group, failure)
+            step, fault = describe_failure(self._index, planned, group, failure)
             self._faults.setdefault(step, fault)
         self._session.arrived(planned.step)
         if self._meter.timeline is not None:
             self._meter.timeline.arrived(self._epoch, planned.step)
 
-    def _arrive(self, planned: StepPlan, heed: Callable[[], None] | None = None) -> Buffer:
-        """Wait until a step is in its buffer; raises what kept its bytes from arriving.
+    def _wait_for_bytes(
+        self, planned: StepPlan, poll_broker: Callable[[], None] | None = None
+    ) -> Buffer:
+        """Wait until a step is in its buffer. Raises the error that kept its bytes from arriving.
 
-        heed:  called now and then meanwhile.
+        poll_broker:  called now and then meanwhile.
         """
-        with self._loader._moved:
+        with self._loader._changed:
             while self._session.reached <= planned.step and not self._closed:
                 self._loader._wait()
-                if heed is not None:
-                    heed()
+                if poll_broker is not None:
+                    poll_broker()
                 self._check_deadline()
             if planned.step in self._faults:
                 raise self._faults[planned.step]
@@ -670,21 +705,22 @@ class Reading:
             return self._buffers[planned.step]
 
     def _hand_over(self, planned: StepPlan) -> None:
-        with self._loader._moved:
+        with self._loader._changed:
             self._session.hand_over()
             del self._buffers[planned.step]
 
     def _check_deadline(self) -> None:
         if self._deadline_s is not None and time.monotonic() > self._deadline_s:
-            raise timed_out(self._loader._timeout_s)
+            raise make_timeout_error(self._loader._timeout_s)
 
-    def _next_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
-        """The next step, its batch, when it was ready; the waits for its bytes and for decoding."""
+    def _take_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
+        """Return the next step, its batch, the time at which it was ready, and the times waited for
+        its bytes and for decoding."""
         head = self._session.head
-        buffer = self._arrive(head, self._loader._heed)
+        buffer = self._wait_for_bytes(head, self._loader._follow_broker)
         arrived_ns = time.perf_counter_ns()
         self._hand_over(head)
-        fields = fields_of(self._index, head, buffer)
+        fields = build_fields(self._index, head, buffer)
         batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
         ready_ns = time.perf_counter_ns()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
@@ -692,38 +728,38 @@ class Reading:
 
     # -- decoding ------------------------------------------------------------------------------
 
-    def _next_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
+    def _take_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
         planned, job = self._jobs[0]
         while not job.wait(_poll_ns * 1e-9):
-            self._loader._heed()
-            self._check_deadline()  # and Ctrl-C is noticed
+            self._loader._follow_broker()
+            self._check_deadline()  # Ctrl-C is noticed here too
         batch = job.result()
         self._jobs.popleft()
-        self._arrive(planned)  # a job without rows may end before its (empty) requests
+        self._wait_for_bytes(planned)  # a job without rows may end before its (empty) requests
         self._hand_over(planned)
         if len(planned.ids) == 0:
-            batch = self._without_rows()
+            batch = self._make_empty_batch()
         ready_ns = time.perf_counter_ns()
-        opening_ns, arrived_ns = self._opened.pop(planned.step, (asked_ns, asked_ns))
+        opening_ns, arrived_ns = self._open_times.pop(planned.step, (asked_ns, asked_ns))
         waited = waited_for(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
         self._meter.decoded(job.spans)
         if self._meter.timeline is not None:
             self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
         return planned, batch, ready_ns, *waited
 
-    def _queued_job(self, planned: StepPlan) -> DecodeJob:
+    def _queue_job(self, planned: StepPlan) -> DecodeJob:
         loader = self._loader
         assert loader._decode is not None
-        reading = weakref.ref(self)  # an abandoned iterator must not live on in the queue
+        iterator = weakref.ref(self)  # an abandoned iterator must not live on in the queue
 
         def open_step() -> Samples:
-            alive = reading()
+            alive = iterator()
             if alive is None:
                 raise UsageError("the iterator was closed")
             opening_ns = time.perf_counter_ns()
-            buffer = alive._arrive(planned)
-            alive._opened[planned.step] = opening_ns, time.perf_counter_ns()
-            return samples_of(alive._index, planned, buffer, alive._epoch)
+            buffer = alive._wait_for_bytes(planned)
+            alive._open_times[planned.step] = opening_ns, time.perf_counter_ns()
+            return open_samples(alive._index, planned, buffer, alive._epoch)
 
         job = DecodeJob(
             len(planned.ids),
@@ -733,11 +769,11 @@ class Reading:
             self._arena.take,
             loader._leaves,
         )
-        loader._pool().submit(job)
+        loader._start_threads().submit(job)
         return job
 
-    def _without_rows(self) -> Any:
-        """A batch of no samples in the structure of the others: that of a sample of the data."""
+    def _make_empty_batch(self) -> Any:
+        """Make a batch of no samples, in the structure that a sample of the data has."""
         loader = self._loader
         assert loader._decode is not None
         if loader._collate is not None:
@@ -751,11 +787,11 @@ class Reading:
         try:
             first = loader._decode({**loader.dataset[0], "__id__": 0, "__epoch__": self._epoch})
         except Exception as error:
-            raise raisable(error) from None
+            raise make_raisable(error) from None
         return Collation(first, 0, self._arena.take, loader._leaves).result()
 
 
-def _budget(given: Budget | None) -> Budget:
-    if given is not None and not isinstance(given, Budget):
-        raise UsageError(f"budget is {given!r}: give a penstock.Budget")
-    return given or Budget()
+def _check_budget(budget: Budget | None) -> Budget:
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}: give a penstock.Budget")
+    return budget or Budget()

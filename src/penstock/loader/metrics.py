@@ -1,11 +1,14 @@
-"""Counters of running loaders for Prometheus, and traces of their steps for Perfetto: on request.
+"""Metrics of running loaders for Prometheus, and traces of their steps for Perfetto, on request.
+
+`serve` answers "how do my loaders do, now and over days?" for a monitoring system; `trace` answers
+"where did the time of this very step go?" for a person who looks at a timeline.
 
     penstock.loader.serve(loader, port=9100)       # http://127.0.0.1:9100/metrics
     with penstock.loader.trace(loader, "run.json"):  # load it in ui.perfetto.dev
         ...
 
 PENSTOCK_METRICS_PORT=9100 in the environment serves every loader of an unchanged program; each rank
-of a host adds its LOCAL_RANK to the port. Nothing of this costs anything while it is not asked for.
+of a host adds its LOCAL_RANK to the port. None of this costs anything until it is requested.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from ..meter import Counters, Meter
 from .decode import end_with_interpreter
 from .perfetto import PerfettoTrace
 
-__all__ = ["Endpoint", "exposition", "serve", "trace"]
+__all__ = ["Endpoint", "format_metrics", "serve", "trace"]
 
 log = logging.getLogger("penstock")
 _variable = "PENSTOCK_METRICS_PORT"
@@ -43,15 +46,15 @@ def trace(loader: Observed, path: str | os.PathLike[str], *, steps: int = 100_00
     """Write the next `steps` steps of a loader to a file for Perfetto or chrome://tracing, about
     700 bytes each, until it is closed.
 
-    Waiting and computing of the user, reads by ticket, and what each decode thread was at. Every
-    step is written when its batch is handed over, so that a file of a run that was killed can be
-    loaded too. Instead of an earlier trace of this loader, which is closed. UsageError where the
-    file cannot be written.
+    The file shows the user's waiting and computing, reads by ticket, and the work of each decode
+    thread. Every step is written when its batch is handed over, so that the file of a killed run
+    can be loaded too. An earlier trace of this loader is closed. Raises UsageError if the file
+    cannot be written.
     """
     if loader.meter.timeline is not None:
         loader.meter.timeline.close()
-    loader.meter.timeline = found = PerfettoTrace(path, steps)
-    return found
+    loader.meter.timeline = timeline = PerfettoTrace(path, steps)
+    return timeline
 
 
 def serve(
@@ -60,22 +63,21 @@ def serve(
     """Serve the counters of a loader by HTTP: /metrics for Prometheus, /explain for people.
 
     Several loaders may be served at one port: the label `loader` is their `name`, by default a
-    number. Port 0 is any that is free, see `Endpoint.port`. A loader is served for as long as it
-    lives, and until the endpoint is closed or the interpreter ends; asking costs the loader
-    nothing, and its trainer some 50 us of the GIL. UsageError where the port cannot be had.
+    number. Port 0 is any free port, see `Endpoint.port`. A loader is served as long as it lives,
+    until the endpoint is closed or the interpreter ends. A request costs the loader nothing, and
+    its trainer some 50 us of the GIL. Raises UsageError if the port cannot be had.
     """
     with _lock:
-        found = _endpoints.get((host, port)) if port else None
-        if found is None or found.closed:
-            found = Endpoint(host, port)
-            _endpoints[(host, found.port)] = found
-    found.add(loader, name)
-    return found
+        endpoint = _endpoints.get((host, port)) if port else None
+        if endpoint is None or endpoint.closed:
+            endpoint = Endpoint(host, port)
+            _endpoints[(host, endpoint.port)] = endpoint
+    endpoint.add(loader, name)
+    return endpoint
 
 
 def serve_if_configured(loader: Observed) -> None:
-    """`serve`, where the environment asks for it. A port that cannot be had is no reason to fail:
-    it is logged."""
+    """Serve a loader if PENSTOCK_METRICS_PORT is set; a port that cannot be had is only logged."""
     asked = os.environ.get(_variable)
     if not asked:
         return
@@ -87,7 +89,7 @@ def serve_if_configured(loader: Observed) -> None:
 
 
 class Endpoint:
-    """An HTTP server in a thread of its own, for the loaders that were given to `serve`."""
+    """HTTP server in a thread of its own, for the loaders that were passed to `serve`."""
 
     def __init__(self, host: str, port: int) -> None:
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # 15 ms
@@ -97,8 +99,8 @@ class Endpoint:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 try:
-                    status, kind, text = _answer(self.path, _alive(loaders))
-                except PenstockError as error:  # it is just being closed
+                    status, kind, text = _answer(self.path, _list_alive(loaders))
+                except PenstockError as error:  # a loader is just being closed
                     status, kind, text = 503, "text/plain", f"{error}\n"
                 body = text.encode()
                 self.send_response(status)
@@ -136,13 +138,13 @@ class Endpoint:
 
     @property
     def closed(self) -> bool:
-        """Also in a process that was forked from the one that serves."""
+        """True after `close`, and in a process that was forked from the serving one."""
         return self._pid != os.getpid() or not self._thread.is_alive()
 
     def add(self, loader: Observed, name: str | None = None) -> None:
-        """Serve another loader here; the same one again only gets another name."""
-        for known, each in list(self._loaders.items()):
-            served = each()
+        """Serve another loader here; a loader that is served already gets the new name."""
+        for known, reference in list(self._loaders.items()):
+            served = reference()
             if served is None or served is loader:
                 del self._loaders[known]
             if served is loader:
@@ -168,27 +170,27 @@ _lock = threading.Lock()
 _endpoints: dict[tuple[str, int], Endpoint] = {}
 
 
-def _alive(loaders: Mapping[str, weakref.ref[Observed]]) -> dict[str, Observed]:
-    found = {name: each() for name, each in list(loaders.items())}
-    return {name: each for name, each in found.items() if each is not None}
+def _list_alive(loaders: Mapping[str, weakref.ref[Observed]]) -> dict[str, Observed]:
+    living = {name: reference() for name, reference in list(loaders.items())}
+    return {name: loader for name, loader in living.items() if loader is not None}
 
 
 def _answer(path: str, loaders: Mapping[str, Observed]) -> tuple[int, str, str]:
     path = path.partition("?")[0]
     if path in ("/", "/metrics"):
-        counters = {name: each.counters() for name, each in loaders.items()}
-        return 200, _content_type, exposition(counters)
+        counters = {name: loader.counters() for name, loader in loaders.items()}
+        return 200, _content_type, format_metrics(counters)
     if path == "/explain":
-        said = [f"loader {name}: {each.explain()}\n" for name, each in loaders.items()]
-        return 200, "text/plain; charset=utf-8", "\n".join(said)
+        texts = [f"loader {name}: {loader.explain()}\n" for name, loader in loaders.items()]
+        return 200, "text/plain; charset=utf-8", "\n".join(texts)
     return 404, "text/plain", "there are /metrics and /explain\n"
 
 
-# -- the text that Prometheus reads ----------------------------------------------------------------
+# -- text for Prometheus ----------------------------------------------------------------
 
 
 class _Family(NamedTuple):
-    """Metrics of one name: `samples` are labels and values."""
+    """Metric of one name; `samples` are its labels and values."""
 
     name: str
     kind: str
@@ -196,18 +198,18 @@ class _Family(NamedTuple):
     samples: list[tuple[str, float | int]]
 
 
-def exposition(counters: Mapping[str, Counters]) -> str:
-    """The counters of loaders, by name, in Prometheus's text format 0.0.4."""
+def format_metrics(counters: Mapping[str, Counters]) -> str:
+    """Return the counters of loaders, by name, in Prometheus's text format 0.0.4."""
     lines = []
-    for family in _families(counters):
+    for family in _list_families(counters):
         lines.append(f"# HELP {family.name} {family.help}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [f"{name} {value!r}" for name, value in family.samples]
     return "\n".join(lines) + "\n" if lines else "\n"
 
 
-def _families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
-    rows = [(f'loader="{_escaped(name)}"', counted) for name, counted in counters.items()]
+def _list_families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
+    rows = [(f'loader="{_escape_label(name)}"', counted) for name, counted in counters.items()]
     for field, text in _counts.items():
         name = f"penstock_{field}_total"
         samples = [(f"{name}{{{label}}}", getattr(counted, field)) for label, counted in rows]
@@ -220,12 +222,12 @@ def _families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
         ]
         yield _Family(name, "counter", text, samples)
     name = "penstock_stall_seconds"
-    samples = [each for label, counted in rows for each in _histogram(name, label, counted)]
+    samples = [one for label, counted in rows for one in _list_buckets(name, label, counted)]
     yield _Family(name, "histogram", "Waiting in next(), until a batch was ready.", samples)
     keys = sorted({key for _, counted in rows for key in counted.engine})
     for key in keys:
-        found = [(label, counted.engine[key]) for label, counted in rows if key in counted.engine]
-        yield _engine_family(key, found)
+        values = [(label, counted.engine[key]) for label, counted in rows if key in counted.engine]
+        yield _make_engine_family(key, values)
 
 
 _counts = {
@@ -246,8 +248,8 @@ _times = {
 }
 
 
-def _histogram(name: str, label: str, counted: Counters) -> Iterable[tuple[str, float | int]]:
-    """Cumulative, over the buckets that can hold what people wait: 1 us to an hour."""
+def _list_buckets(name: str, label: str, counted: Counters) -> Iterable[tuple[str, float | int]]:
+    """Generate cumulative counts of stalls, for the buckets from 1 us to an hour."""
     seen = 0
     for bucket, count in enumerate(counted.stalls):
         seen += count
@@ -258,17 +260,19 @@ def _histogram(name: str, label: str, counted: Counters) -> Iterable[tuple[str, 
     yield f"{name}_count{{{label}}}", sum(counted.stalls)
 
 
-def _engine_family(key: str, found: list[tuple[str, int]]) -> _Family:
-    """A counter of an engine: what it is called there, nanoseconds as seconds. Those of a slab are
-    of all ranks of the host, and are no totals of this one."""
+def _make_engine_family(key: str, values: list[tuple[str, int]]) -> _Family:
+    """Return the metric of an engine's counter: its name there, with nanoseconds as seconds.
+
+    Counters of a slab belong to all ranks of the host, so that they are gauges and no totals.
+    """
     shared = key.startswith("slab_")
     seconds = key.endswith("_ns")
     unit = f"{key[:-3]}_seconds" if seconds else key
     name = f"penstock_engine_{unit}" + ("" if shared else "_total")
     kind, scale = ("gauge" if shared else "counter"), (1e-9 if seconds else 1)
-    samples = [(f"{name}{{{label}}}", value * scale) for label, value in found]
+    samples = [(f"{name}{{{label}}}", value * scale) for label, value in values]
     return _Family(name, kind, f"Of the engine: {key.replace('_', ' ')}.", samples)
 
 
-def _escaped(name: str) -> str:
+def _escape_label(name: str) -> str:
     return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,4 +1,4 @@
-"""Several datasets as one: `mix` draws from each as its weight says."""
+"""Mixtures: `mix` makes one dataset of several, and draws from each by its weight."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def mix(
     schedule: Schedule | None = None,
     schedule_unit: Unit = "steps",
 ) -> MixedDataset:
-    """Datasets drawn from by weights: a dataset that `Loader` and `penstock.torch.DataLoader` take.
+    """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
     datasets:  pairs of a dataset and its weight, a number from 0 on. Weights are rounded to
                1/4096 of their sum; each 4096 samples in a row, counted from where the weights
                began, hold exactly the rounded shares, in an order drawn from the seed.
-    samples_per_epoch:  how many samples an epoch draws; by default as many as all datasets have.
+    samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have.
                The next epoch goes on where it ended.
     schedule:  [(0, weights), (start, weights), ...]: weights that change, in place of those in
                `datasets` (which then do not matter). Starts ascend from 0 and count, over all
@@ -41,34 +41,34 @@ def mix(
     an order of that pass. With `drop_last` the samples at the end of each epoch of the mixture are
     left out, of whatever pass they are. A batch has "source", the dataset's number, and "pass",
     the pass of that dataset, both int64 (B,); so has a sample that `decode` gets, as ints.
-    `Loader.drawn()` says how much was drawn from each.
+    `Loader.drawn()` gives the number of samples drawn from each.
 
     Labels are kept where all datasets have the same classes; else "label" is left out, and decode
     knows classes by "__key__" and "source".
 
-    Raises UsageError where datasets differ in their fields (name, dtype, shape), where only some
-    have labels, where they lie in different stores, or where weights or schedule cannot be.
+    Raises UsageError if datasets differ in their fields (name, dtype, shape), if only some have
+    labels, if they lie in different stores, or if weights or schedule are invalid.
     """
-    pairs = _pairs(datasets)
+    pairs = _check_pairs(datasets)
     parts = tuple(dataset for dataset, _ in pairs)
     if schedule is None:
         steps: list[tuple[int, Weights]] = [(0, [weight for _, weight in pairs])]
     else:
-        steps = _steps(schedule, len(parts))
+        steps = _check_schedule(schedule, len(parts))
     if schedule_unit not in ("steps", "samples"):
         raise UsageError(f"schedule_unit is {schedule_unit!r}: use 'steps' or 'samples'")
     counts = tuple(len(part) for part in parts)
     length = (
         sum(counts)
         if samples_per_epoch is None
-        else _whole("samples_per_epoch", samples_per_epoch, 1)
+        else _check_whole("samples_per_epoch", samples_per_epoch, 1)
     )
     starts = tuple(start for start, _ in steps)
     slots = tuple(divide_slots(weights) for _, weights in steps)
     return MixedDataset(parts, MixtureRecipe(counts, starts, slots, length, schedule_unit))
 
 
-def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
+def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
     pairs = []
     for number, pair in enumerate(datasets):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -83,8 +83,8 @@ def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, flo
         taken = {part.name for part in dataset.fields} & set(_marks)
         if taken:
             raise UsageError(
-                f"dataset {number} has a field {taken.pop()!r}, which in a mixture says where a "
-                "sample is from: rename the field"
+                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
+                "mixture adds to say where a sample is from: rename the field"
             )
         pairs.append((dataset, weight))
     if not pairs:
@@ -94,12 +94,12 @@ def _pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, flo
     return pairs
 
 
-def _steps(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
+def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     steps: list[tuple[int, Weights]] = []
     for entry in schedule:
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
-        start = _whole("a start of the schedule", entry[0], 0)
+        start = _check_whole("a start of the schedule", entry[0], 0)
         weights = list(entry[1])
         if len(weights) != parts:
             raise UsageError(
@@ -113,7 +113,7 @@ def _steps(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     return steps
 
 
-def _whole(name: str, value: object, least: int) -> int:
+def _check_whole(name: str, value: object, least: int) -> int:
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -126,8 +126,11 @@ def _whole(name: str, value: object, least: int) -> int:
 
 
 class MixedDataset(Dataset):
-    """What `mix` returns. Its samples, by number, are those of one dataset after the other; how
-    often and when each comes is for `order` to say."""
+    """Mixture of datasets, as `mix` returns it.
+
+    Its samples, by number, are those of one dataset after the other. `order` decides how often and
+    when each comes.
+    """
 
     index: JointIndex
 
@@ -141,15 +144,15 @@ class MixedDataset(Dataset):
     def order(
         self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
     ) -> Mixture:
-        """The order of epoch 0, as loaders draw it."""
+        """Return the order of epoch 0, as loaders draw it."""
         return Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
 
     def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
-        """One sample by its number; of pass 0, as no order is asked here."""
-        found = super().__getitem__(sample)
+        """Return one sample by its number, with "pass" 0, because no order is involved here."""
+        fields = super().__getitem__(sample)
         number = operator.index(sample) % len(self)
         source = int(np.searchsorted(self.index.first, number, side="right")) - 1
-        return found | {"source": source, "pass": 0}
+        return fields | {"source": source, "pass": 0}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MixedDataset, (self.parts, self.recipe)

@@ -1,8 +1,8 @@
-"""Steps on a timeline: a file of Chrome's trace events, which Perfetto shows.
+"""Timeline of steps: a file of Chrome's trace events, which Perfetto shows.
 
-Events go out when a batch is handed over, in one write, so the file holds whole events at any time.
-It is an array that has no end until it is closed, as viewers accept it. What is kept meanwhile are
-the reads of steps that were not handed over, `_reads_max` at most.
+Events are written when a batch is handed over, in one write, so that the file holds whole events at
+any time. It is a JSON array without its end until the trace is closed; viewers accept that. Only
+the reads of steps that were not handed over yet are kept in memory, `_reads_max` at most.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..meter import Requested, Span
 
 log = logging.getLogger("penstock")
 _reads_max = 1024
-_user = 1  # lanes: the numbers that viewers sort them by
+_user = 1  # lanes: viewers sort them by these numbers
 _first_thread = 10
 
 
 class PerfettoTrace:
-    """Writes the steps of one loader; see `penstock.loader.trace`.
+    """Writer of the steps of one loader to a trace file; see `penstock.loader.trace`.
 
-    Closing ends the file; so do the end of the interpreter, and of the last of `steps`. A context
-    manager that closes. For several threads.
+    The file ends with `close`, with the interpreter, or with the last of `steps`. It is a context
+    manager, and safe to use from several threads.
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: int) -> None:
@@ -60,7 +60,7 @@ class PerfettoTrace:
 
     @property
     def closed(self) -> bool:
-        """Also in a process that was forked from the one that writes."""
+        """True after `close`, and in a process that was forked from the writing one."""
         return not self._finalizer.alive or self._pid != os.getpid()
 
     def close(self) -> None:
@@ -76,11 +76,11 @@ class PerfettoTrace:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # -- what a loader tells: see `penstock.meter.Timeline` ----------------------------------------
+    # -- events of a loader: see `penstock.meter.Timeline` ----------------------------------------
 
     def requested(self, epoch: int, step: int, what: Requested) -> None:
         with self._lock:
-            if len(self._reads) >= _reads_max:  # of walks that were given up
+            if len(self._reads) >= _reads_max:  # reads of epochs that were given up
                 del self._reads[next(iter(self._reads))]
             self._reads[(epoch, step)] = time.perf_counter_ns(), what
 
@@ -89,7 +89,7 @@ class PerfettoTrace:
             began_ns, what = self._reads.pop((epoch, step), (0, None))
             if what is None:
                 return
-            # Reads overlap: such events are begun and ended by themselves.
+            # Reads overlap, so that each needs an event for its begin and one for its end.
             name, number = f"read of step {step}", f"{epoch}.{step}"
             both = {"cat": "read", "name": name, "id": number, "tid": _user}
             about = {"ticket": what.ticket, "bytes": what.bytes, "runs": what.runs, "epoch": epoch}
@@ -162,7 +162,7 @@ def _us(time_ns: int) -> float:
 
 
 def _end(file: int, pid: int) -> None:
-    if pid == os.getpid():  # in a process that was forked it is still the parent's
+    if pid == os.getpid():  # in a forked process the file is still the parent's
         with contextlib.suppress(OSError):  # the disk is full: viewers do without the end
             os.write(file, b"\n]\n")
     os.close(file)

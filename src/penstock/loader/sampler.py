@@ -1,7 +1,7 @@
-"""The course of a run: which samples this rank has at each step, and where the run stands.
+"""Sampler of a run: the samples of this rank at each step, and the position of the run.
 
-Order, geometry and cursor in one place. They are settled at first use, not before: a program may
-start torch.distributed after it has created its loaders.
+It holds order, geometry and cursor. These are settled at first use and not before, because a
+program may start torch.distributed after it has created its loaders.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class RankShare(NamedTuple):
 
 
 class OrderChoice(Protocol):
-    """Chooses the order at first use, or follows a state that is resumed."""
+    """Choice of the order at first use, unless a resumed state decides it."""
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What was chosen, and why; empty before."""
+        """The choice and its reason; empty before it is made."""
         ...
 
     def choose(self, place: Place, steps: Steps) -> Ordering:
-        """The order, on this rank of so many, in these steps. The same on all ranks."""
+        """Choose the order for these steps; the result is the same on all ranks."""
         ...
 
-    def resumed(self, algorithm: str) -> Ordering | None:
-        """The order of a state's identifier, or None where it is not one of those chosen from."""
+    def resume_order(self, algorithm: str) -> Ordering | None:
+        """Return the order that a state names, or None if it is not one of the choices."""
         ...
 
 
 class StepSampler:
-    """Deals the samples of `order` to steps and ranks.
+    """Sampler that deals the samples of `order` to steps and ranks.
 
-    choice:            what decides the order in the end, where `order` only tells its length.
+    choice:            decides the order at first use; `order` then only gives its length.
     batch_size:        samples of one rank in a step; or
-    global_batch_size: those of all ranks.
-    drop_last, pad:    what becomes of the last step, see `Steps`.
+    global_batch_size: samples of all ranks in a step.
+    drop_last, pad:    treatment of the last step, see `Steps`.
     assignment:        which rank has which samples of a step, see `Steps`.
-    locality:          says for "local", when the first epoch is begun, who keeps samples and on
-                       which nodes the ranks are. The same on every rank.
-    rank, world_size:  by default those of torch.distributed or of the launcher.
+    locality:          called for "local" when the first epoch is begun: gives the nodes that keep
+                       samples, and the nodes of the ranks. The same on every rank.
+    rank, world_size:  by default, the values of torch.distributed or of the launcher.
     fingerprint:       identity of the data.
     """
 
@@ -78,26 +78,28 @@ class StepSampler:
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
-        self._asked = order
+        self._requested_order = order
         self._choice = choice
         self._order: Ordering | None = None
-        self._resumed: Ordering | None = None  # of a state, which decides instead of the choice
+        self._resumed: Ordering | None = None  # from a state, which decides instead of the choice
         self._cursor: Cursor | None = None
-        self.drop_last = flag("drop_last", drop_last)
-        self.pad = flag("pad", pad)
+        self.drop_last = check_flag("drop_last", drop_last)
+        self.pad = check_flag("pad", pad)
         self._assignment = assignment
         self._locality = locality
         self._fingerprint = fingerprint
-        self._batch_size = None if batch_size is None else positive("batch_size", batch_size)
+        self._batch_size = None if batch_size is None else check_positive("batch_size", batch_size)
         self._global_batch_size = (
-            None if global_batch_size is None else positive("global_batch_size", global_batch_size)
+            None
+            if global_batch_size is None
+            else check_positive("global_batch_size", global_batch_size)
         )
-        self._asked_place = (rank, world_size)
+        self._requested_place = (rank, world_size)
         self._settled: tuple[Place, Steps] | None = None
         if rank is not None or world_size is not None:
             self._settle()
-        else:  # what one rank alone cannot do, no world can
-            self._steps(1)
+        else:  # arguments that do not suit one rank suit no world size
+            self._make_steps(1)
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -105,7 +107,7 @@ class StepSampler:
 
     @property
     def place(self) -> Place:
-        """Rank and world size, and who told."""
+        """Rank, world size, and their source."""
         return self._settle()[0]
 
     @property
@@ -119,31 +121,31 @@ class StepSampler:
 
     @property
     def seed(self) -> int:
-        return self._asked.seed
+        return self._requested_order.seed
 
     @property
     def shuffle(self) -> str:
-        """As it was asked for."""
-        return self._asked.shuffle if self._choice is None else "auto"
+        """Requested shuffle, "auto" included."""
+        return self._requested_order.shuffle if self._choice is None else "auto"
 
     @property
     def choice_record(self) -> dict[str, Any]:
-        """What was chosen where the order was left to be, and why; empty where it was not."""
+        """Record of the choice and its reason; empty if the order was not left to a choice."""
         return {} if self._choice is None else dict(self._choice.record)
 
     def drawn(self) -> list[int]:
-        """Samples drawn from each dataset before where the run stands, over all epochs."""
+        """Count the samples drawn from each dataset before the run's position, over all epochs."""
         cursor, steps = self.cursor, self.steps
         return self.order.at_epoch(cursor.epoch).drawn(
-            min(cursor.step * steps.global_batch, len(self._asked))
+            min(cursor.step * steps.global_batch, len(self._requested_order))
         )
 
     @property
     def order(self) -> Ordering:
-        """The order of epoch 0; where it is to be chosen, that is done now."""
+        """Order of epoch 0. The first access makes the choice, if there is one to make."""
         if self._order is None:
             place, steps = self._settle()
-            chosen = self._asked if self._choice is None else self._resumed
+            chosen = self._requested_order if self._choice is None else self._resumed
             if chosen is None and self._choice is not None:
                 chosen = self._choice.choose(place, steps)
             assert chosen is not None
@@ -163,18 +165,18 @@ class StepSampler:
         return self._cursor
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` was taken, in its order where that is for us to choose, on the ranks
-        there are now.
+        """Move to the position of `state`, on the ranks there are now.
 
-        Raises StateError where it does not fit; then nothing has changed.
+        The order becomes that of the state, if the order is a matter of choice. Raises StateError
+        if the state does not fit; nothing has changed then.
         """
         was = self._settled, self._order, self._cursor, self._resumed
-        if state and self._elsewhere() is not None:
+        if state and self._find_new_place() is not None:
             self._settled = self._order = self._cursor = None
         if self._choice is not None and isinstance(state, Mapping):
-            found = self._choice.resumed(str(state.get("order")))
-            if found is not None:
-                self._resumed, self._order, self._cursor = found, None, None
+            order = self._choice.resume_order(str(state.get("order")))
+            if order is not None:
+                self._resumed, self._order, self._cursor = order, None, None
         try:
             self.cursor.restore(state, self.place.world_size)
         except BaseException:
@@ -183,13 +185,13 @@ class StepSampler:
 
     @property
     def rank_samples(self) -> int:
-        """Samples of this rank in an epoch, repeats included."""
+        """Number of samples of this rank in an epoch, repeats included."""
         steps = self.steps
         last = steps.rows(len(steps) - 1, self.place.rank)
         return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
 
-    def shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
-        """The samples of this rank, step by step from `first` on."""
+    def iterate_shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
+        """Generate the samples of this rank, step by step from `first` on."""
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
         window = steps.window(rank)
         while first < len(steps):
@@ -203,36 +205,38 @@ class StepSampler:
                 yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
-    def uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
-        """When these ranks use samples, as seen from an epoch.
+    def find_uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
+        """Return the times at which these ranks use samples, as seen from an epoch.
 
-        Raises UsageError where the order has no inverse, or the assignment goes by samples.
+        Raises UsageError if the order has no inverse, or if the assignment depends on samples.
         """
         if not isinstance(self.order, Order) or self._assignment == "local":
             raise UsageError(
-                "Cache.replicas is True, and when a rank uses samples next is known only with "
-                "assignment='strided' or 'contiguous', which 'local' makes needless, and of one "
-                "dataset, not of a mixture: leave replicas out"
+                "Cache.replicas is True, but the next use of a sample by a rank is known only for "
+                "one dataset (not a mixture) with assignment='strided' or 'contiguous': leave "
+                "replicas out (assignment='local' does not need them)"
             )
         return Uses(self.order, self.steps, ranks, epoch)
 
     def begin(self) -> tuple[int, int]:
-        """Open an epoch, on the ranks there are now: a process group may have been started since
-        the place was first asked for. Returns the epoch and its first step."""
-        now = self._elsewhere()
+        """Begin an epoch on the ranks there are now. Returns the epoch and its first step.
+
+        A process group may have been started since the place was first looked up.
+        """
+        now = self._find_new_place()
         if now is not None:
             self._settle_again(now)
         place, steps = self._settle()
         if self._locality is not None:
-            # Only now: the ranks tell each other, and who merely asks for the length is alone.
+            # Not earlier: all ranks take part in this, while any rank may ask for the length.
             locality = self._locality(place)
             if steps.locality is not locality:
-                self._settled = place, self._steps(place.world_size, locality)
+                self._settled = place, self._make_steps(place.world_size, locality)
         return self.cursor.begin()
 
-    def _elsewhere(self) -> Place | None:
-        """Where this process is now, if that is not the place that was settled on."""
-        if self._settled is None or self._asked_place != (None, None):
+    def _find_new_place(self) -> Place | None:
+        """Return the process's current place if it differs from the settled one, else None."""
+        if self._settled is None or self._requested_place != (None, None):
             return None
         was, now = self._settled[0], detect(None, None, os.environ, sys.modules)
         return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
@@ -246,7 +250,7 @@ class StepSampler:
                 "init_process_group, or pass rank= and world_size="
             )
         self._settled = self._order = self._cursor = None
-        if cursor is not None and cursor.step != 0:  # of a state, which holds for any ranks
+        if cursor is not None and cursor.step != 0:  # from a state, which fits any ranks
             self.cursor.restore(cursor.state(), now.world_size)
         elif cursor is not None:
             self.cursor.set_epoch(cursor.next_epoch)
@@ -254,21 +258,21 @@ class StepSampler:
     def _settle(self) -> tuple[Place, Steps]:
         if self._settled is not None:
             return self._settled
-        place = detect(*self._asked_place, os.environ, sys.modules)
+        place = detect(*self._requested_place, os.environ, sys.modules)
         if place.conflict is not None:
             warnings.warn(
                 f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
                 f"{place.world_size}, which is used",
                 stacklevel=4,
             )
-        self._settled = place, self._steps(place.world_size)
+        self._settled = place, self._make_steps(place.world_size)
         return self._settled
 
-    def _steps(self, world_size: int, locality: Locality | None = None) -> Steps:
+    def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
         unknown = self._locality is not None and locality is None  # before the first epoch
         return Steps(
-            len(self._asked),
-            self._global_batch(world_size),
+            len(self._requested_order),
+            self._compute_global_batch(world_size),
             world_size,
             self.drop_last,
             self.pad,
@@ -276,19 +280,19 @@ class StepSampler:
             locality,
         )
 
-    def _global_batch(self, world_size: int) -> int:
+    def _compute_global_batch(self, world_size: int) -> int:
         return self._global_batch_size or (self._batch_size or 1) * world_size
 
 
-def flag(name: str, value: object) -> bool:
-    """The value of a switch; UsageError where it is none."""
+def check_flag(name: str, value: object) -> bool:
+    """Return a switch as bool. Raises UsageError if the value is none."""
     if not isinstance(value, (bool, np.bool_)):
         raise UsageError(f"{name} is {value!r}: use True or False")
     return bool(value)
 
 
-def positive(name: str, value: object) -> int:
-    """The value of a count above 0; UsageError where it is none."""
+def check_positive(name: str, value: object) -> int:
+    """Return a count above 0. Raises UsageError if the value is none."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError

@@ -1,4 +1,4 @@
-"""A walk through an epoch whose batches workers load whole: in order, remembered, and counted."""
+"""Iterator of an epoch whose batches workers load whole, in order, with position and counters."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 from ..meter import Meter
 from ..sharing import LeasedBudget
 from .batch_tasks import BatchTask, EpochTasks
-from .cpu_throttle import Pacing
-from .workers import Ahead, Workers
+from .cpu_throttle import CpuThrottle
+from .workers import ResultsAhead, Workers
 
-_heed_s = 0.1  # how soon somebody who waits for processors learns that there are more
+_poll_s = 0.1  # how soon a waiting caller learns of more processors
 
 
 class WorkerEpoch:
     """An iterator over the batches of an epoch from a step on.
 
     ahead:    tasks that workers have beyond the batch that is asked for.
-    batched:  whether a task is of many samples, or of one.
-    seat:     of the loader among those that share the host; of the budget that it has there,
-              workers obey the cores.
+    batched:  True if a task is of many samples, False if of one.
+    leased_budget:  the loader's part of the host's budget; workers obey its cores.
 
-    What an exception of a worker leaves out is not given again: the next call gives the next batch.
+    A batch that failed with an exception is not repeated: the next call gives the next batch.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class WorkerEpoch:
         epochs: EpochTasks,
         workers: Workers,
         meter: Meter,
-        seat: LeasedBudget,
+        leased_budget: LeasedBudget,
         epoch: int,
         first: int,
         *,
@@ -44,13 +43,13 @@ class WorkerEpoch:
         self._epochs = epochs
         self._workers = workers
         self._meter = meter
-        self._seat = seat
-        self._pacing = Pacing(seat.budget().cores)
+        self._leased_budget = leased_budget
+        self._throttle = CpuThrottle(leased_budget.budget().cores)
         self._epoch = epoch
         self._step = first
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
-        tasks = _counted(epochs.tasks(epoch, first), self._sizes, batched)
-        self._results = Ahead(workers, tasks, ahead, timeout_s, self._pacing)
+        tasks = _count_samples(epochs.tasks(epoch, first), self._sizes, batched)
+        self._results = ResultsAhead(workers, tasks, ahead, timeout_s, self._throttle)
 
     def __iter__(self) -> WorkerEpoch:
         return self
@@ -58,26 +57,26 @@ class WorkerEpoch:
     def __next__(self) -> Any:
         asked_ns = time.perf_counter_ns()
         self._meter.asked(asked_ns)
-        self._heed()
-        while not self._results.begun and self._pacing.owes:
-            self._pacing.wait(_heed_s)
-            self._heed()
+        self._follow_broker()
+        while not self._results.has_begun and self._throttle.is_in_debt:
+            self._throttle.wait(_poll_s)
+            self._follow_broker()
         before = self._workers.spent
         try:
             batch = next(self._results)
         except StopIteration:
-            self._epochs.ended(self._epoch)
+            self._epochs.end_epoch(self._epoch)
             raise
         except Exception:
-            if self._sizes:  # else it was the sampler
+            if self._sizes:  # else the sampler has raised
                 self._sizes.popleft()
             self._step += 1  # as in torch
             self._meter.raised(time.perf_counter_ns())
             raise
         ready_ns = time.perf_counter_ns()
-        # A worker was busy with this batch; what was waited for is taken for the end of that.
+        # A worker was busy with this batch; the wait is taken for the last part of that time.
         busy_ns, cpu_ns, queued_ns = self._workers.spent.minus(before)
-        self._pacing.charge(cpu_ns * 1e-9)  # not for what others took
+        self._throttle.charge(cpu_ns * 1e-9)  # not for the time of other batches
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
         waited = waiting_ns - decode_ns, decode_ns
@@ -86,17 +85,19 @@ class WorkerEpoch:
         if meter.timeline is not None:
             meter.timeline.given(self._epoch, self._step, asked_ns, ready_ns, *waited)
         self._step += 1
-        self._epochs.moved(self._epoch, self._step)
+        self._epochs.record_step(self._epoch, self._step)
         now_ns = time.perf_counter_ns()
         meter.given(asked_ns, ready_ns, now_ns, self._sizes.popleft(), *waited)
         return batch
 
-    def _heed(self) -> None:
-        if self._seat.changed():
-            self._pacing.adopt(self._seat.budget().cores)
+    def _follow_broker(self) -> None:
+        if self._leased_budget.changed():
+            self._throttle.adopt(self._leased_budget.budget().cores)
 
 
-def _counted(tasks: Iterator[BatchTask], sizes: deque[int], batched: bool) -> Iterator[BatchTask]:
+def _count_samples(
+    tasks: Iterator[BatchTask], sizes: deque[int], batched: bool
+) -> Iterator[BatchTask]:
     for task in tasks:
         sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
         yield task

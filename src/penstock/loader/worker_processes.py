@@ -1,13 +1,13 @@
-"""Worker processes: whole batches made elsewhere, handed back through memory without a name.
+"""Worker processes: they make whole batches and hand them back through nameless shared memory.
 
 Theory of operation. Each worker has one socket to its parent. A task travels as a small message
 that names a slot, a piece of memory without a name (memfd) that both have mapped. The worker
 pickles the result into the slot, large arrays beside the pickle, and answers with a message of a
-few bytes. So a worker never waits for its parent to read, and nothing can wait in a circle. The
+few bytes. A worker thus never waits for its parent to read, and no circle of waiting can arise. The
 parent gives out arrays that lie in the slot; when the last of them is gone, the slot is used again.
 A worker reads all messages before it begins a task, so that a drop or a stop overtakes the tasks
-that wait. It ends when its parent does, by whatever cause. Nothing of this has a name in any file
-system, so nothing is left behind.
+that wait. It ends when its parent ends, for any cause. Nothing of this has a name in any file
+system, so that nothing is left behind.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ import numpy as np
 
 from .. import limits
 from ..errors import UsageError, WorkerError
-from .decode import raisable
-from .workers import Opening, Timed, WorkerTime, check_process, opened, timed_out
+from .decode import make_raisable
+from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
 
 Reduce = Callable[[Any], Any]
-"""How a result's part is pickled, as `pickle.Pickler.reducer_override`: NotImplemented for most."""
+"""Reduce a part of a result, as `pickle.Pickler.reducer_override` does: NotImplemented for most."""
 
 _stop_s = 0.5
 
 
 class WorkerProcesses:
-    """Processes that are started once and live until `close`, the end of this object or of the
-    parent.
+    """Workers in processes. They are started once and live until `close`, the end of this object
+    or the end of the parent.
 
     A worker that ends by itself makes `result` raise WorkerError, which names its pid; all workers
-    are then ended. `close` lets a worker finish what it is at for half a second and then kills it.
+    are then ended. `close` lets a worker go on with its task for half a second and then kills it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WorkerProcesses:
         self._tickets = 0
         self.spent = WorkerTime()
         self._ready: dict[int, tuple[_Worker, _Slot, _Reply]] = {}
-        self._drops: deque[int] = deque()  # asked for by destructors, which must not wait
+        self._drops: deque[int] = deque()  # requested by destructors, which must not wait
         self._dropped: set[int] = set()  # answers to be ignored
         self._workers: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _stop, self._workers, self.pid)
@@ -89,23 +89,23 @@ class WorkerProcesses:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def submit(self, task: Any) -> int:
-        with self._unharmed():
+        with self._guard():
             worker = min(self._workers, key=lambda worker: len(worker.tasks))
             ticket = self._tickets
             try:
                 worker.send(ticket, task)
             except ConnectionError:
-                raise self._ended([worker]) from None
+                raise self._make_end_error([worker]) from None
             self._tickets += 1
             return ticket
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._unharmed():
+        with self._guard():
             while ticket not in self._ready:
                 left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
                 if not self._receive(left_s):
-                    raise timed_out(timeout_s)
+                    raise make_timeout_error(timeout_s)
             worker, slot, reply = self._ready.pop(ticket)
             worker.ready -= 1
             self.spent = self.spent.plus(reply.spent)
@@ -118,14 +118,14 @@ class WorkerProcesses:
         self._drops.append(ticket)
 
     def counters(self) -> dict[str, int]:
-        """As the kernel counts them, which leaves out maps and rings; until `close`."""
-        found: Counter[str] = Counter()
+        """Return the kernel's counters, without memory maps and rings; none after `close`."""
+        totals: Counter[str] = Counter()
         for pid in () if self.closed or self.pid != os.getpid() else self.pids:
             with contextlib.suppress(OSError):  # it has just ended
                 lines = Path(f"/proc/{pid}/io").read_text().splitlines()
                 counts = dict(line.split(": ") for line in lines)
-                found.update(bytes=int(counts["rchar"]), runs=int(counts["syscr"]))
-        return dict(found)
+                totals.update(bytes=int(counts["rchar"]), runs=int(counts["syscr"]))
+        return dict(totals)
 
     def close(self) -> None:
         self._finalizer()
@@ -133,21 +133,21 @@ class WorkerProcesses:
             self._ready.clear()
 
     @contextlib.contextmanager
-    def _unharmed(self) -> Iterator[None]:
-        """Whatever interrupts us may leave half a message in a socket: begin anew after it."""
+    def _guard(self) -> Iterator[None]:
+        """Close the workers after any exception: it may have left half a message in a socket."""
         check_process(self.pid)
         with self._lock:
             if self.closed:
                 raise UsageError("the workers were closed: begin another epoch")
             try:
-                self._forget()
+                self._drop_tasks()
                 yield
             except BaseException:
                 self.close()
                 raise
 
-    def _forget(self) -> None:
-        """Tell the workers which tasks nobody waits for."""
+    def _drop_tasks(self) -> None:
+        """Drop the tasks whose results nobody waits for, here and in the workers."""
         while self._drops:
             ticket = self._drops.popleft()
             if ticket in self._ready:
@@ -157,20 +157,22 @@ class WorkerProcesses:
             for worker in self._workers:
                 if ticket in worker.tasks:
                     self._dropped.add(ticket)
-                    with contextlib.suppress(ConnectionError):  # its end is noticed elsewhere
+                    with contextlib.suppress(
+                        ConnectionError
+                    ):  # the worker's end is noticed elsewhere
                         worker.connection.send((ticket, None, None))
 
     def _receive(self, timeout_s: float | None) -> bool:
-        """Wait for answers or the end of a worker; False where neither came in time."""
+        """Wait for answers or the end of a worker. Returns False if neither came in time."""
         events: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
         events |= {worker.process.sentinel: worker for worker in self._workers}
-        found = wait(list(events), timeout_s)
-        # A worker that has answered and ended is first listened to.
-        ended = {events[event] for event in found if not isinstance(event, Connection)}
+        ready = wait(list(events), timeout_s)
+        # The last answers of a worker that has ended are read first.
+        ended = {events[event] for event in ready if not isinstance(event, Connection)}
         answers = 0
-        for worker in (events[event] for event in found if isinstance(event, Connection)):
+        for worker in (events[event] for event in ready if isinstance(event, Connection)):
             try:
-                reply = _received(worker.connection.recv_bytes())
+                reply = _decode_reply(worker.connection.recv_bytes())
             except (EOFError, ConnectionError):
                 ended.add(worker)
                 continue
@@ -183,18 +185,18 @@ class WorkerProcesses:
                 self._ready[reply.ticket] = worker, slot, reply
                 worker.ready += 1
         if ended and not answers:
-            raise self._ended(list(ended))
-        return bool(found)
+            raise self._make_end_error(list(ended))
+        return bool(ready)
 
-    def _ended(self, workers: list[_Worker]) -> WorkerError:
+    def _make_end_error(self, workers: list[_Worker]) -> WorkerError:
         for worker in workers:
             worker.process.join(_stop_s)  # its connection may end before the process does
         pids = ", ".join(str(worker.process.pid) for worker in workers)
-        causes = "; ".join(sorted({_cause(worker.process.exitcode) for worker in workers}))
+        causes = "; ".join(sorted({_describe_exit(worker.process.exitcode) for worker in workers}))
         return WorkerError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
 
 
-def _cause(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "it closed its connection"
     if code >= 0:
@@ -204,11 +206,11 @@ def _cause(code: int | None) -> str:
 
 
 class _Worker:
-    """A worker process as its parent sees it.
+    """Worker process, seen from its parent.
 
-    tasks:   the slot that each ticket's result will come in.
-    ready:   results that have come and were not asked for yet.
-    free:    slots to be used again; filled by finalizers, from any thread.
+    tasks:   slot for the result of each ticket.
+    ready:   number of results that have come and were not asked for yet.
+    free:    slots for new results; filled by finalizers, from any thread.
     """
 
     def __init__(
@@ -221,12 +223,12 @@ class _Worker:
         self._slots = 0
         try:
             self.process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=_work,
+                target=_run_worker,
                 args=(theirs, os.getpid(), opening, number, reduce),
                 name=f"penstock-worker-{number}",
                 daemon=True,
             )
-            with _without_interrupts():
+            with _block_interrupts():
                 self.process.start()
         except BaseException:
             self.connection.close()
@@ -246,7 +248,7 @@ class _Worker:
             send_handle(self.connection, slot.descriptor, self.process.pid)
 
     def unpack(self, slot: _Slot, reply: _Reply) -> Any:
-        """The result that lies in a slot, whose arrays stay there until they are gone."""
+        """Return the result in a slot. Its arrays stay there until the last of them is gone."""
         base = slot.memory(reply.size)[: reply.size]
         lent = self._slots - len(self.free) - len(self.tasks) - self.ready
         if lent > limits.lent_slots_max:  # the user keeps batches: bound the descriptors
@@ -258,8 +260,8 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A worker that is just starting must not answer Ctrl-C with a traceback."""
+def _block_interrupts() -> Iterator[None]:
+    """Block interrupts, so that a worker that is just starting prints no traceback on Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -279,19 +281,20 @@ class _Slot:
         os.close(self.descriptor)
 
     def memory(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """All of it, at least so many bytes."""
+        """Return all memory of the slot, at least `size` bytes."""
         if len(self._memory) < size:
             have = os.fstat(self.descriptor).st_size
             if have < size:
                 have = size + size // 4  # batches differ a little
-                # Not ftruncate: for lack of memory this is an error, and no signal later.
+                # Not ftruncate: lack of memory is an error here, and would be a signal later.
                 os.posix_fallocate(self.descriptor, 0, have)
             self._memory = np.frombuffer(mmap.mmap(self.descriptor, have), np.uint8)
         return self._memory
 
 
 class _Reply(NamedTuple):
-    """`size` bytes of the slot are used: a table of `buffers` extents, a pickle, the buffers."""
+    """Answer of a worker. `size` bytes of the slot hold a table of `buffers` extents, a pickle and
+    the buffers."""
 
     ticket: int
     size: int
@@ -304,17 +307,17 @@ _reply = struct.Struct("<QQQQQQQ")
 _alignment = 64
 
 
-def _sent(reply: _Reply) -> bytes:
+def _encode_reply(reply: _Reply) -> bytes:
     return _reply.pack(*reply[:-1], *reply.spent)
 
 
-def _received(message: bytes) -> _Reply:
+def _decode_reply(message: bytes) -> _Reply:
     ticket, size, buffers, pickled, *spent = _reply.unpack(message)
     return _Reply(ticket, size, buffers, pickled, WorkerTime(*spent))
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles with buffers left out, and some types as `reduce` says."""
+    """Pickler that leaves buffers out, and pickles some types by `reduce`."""
 
     def __init__(self, stream: io.BytesIO, buffers: list[pickle.PickleBuffer], reduce: Any) -> None:
         super().__init__(stream, 5, buffer_callback=buffers.append)
@@ -357,7 +360,7 @@ def _unpack(base: np.ndarray[Any, Any], reply: _Reply) -> Any:
 
 
 class _Failure:
-    """An exception on its way to the parent: its type, where that can be built from a text."""
+    """Exception on its way to the parent, of the same type if that can be built from a text."""
 
     def __init__(self, error: BaseException, number: int) -> None:
         kind = type(error)
@@ -375,19 +378,19 @@ class _Failure:
         text = _Verbatim(self.text) if issubclass(self.kind, KeyError) else self.text
         try:
             return self.kind(text)
-        except Exception:  # its constructor takes something else
+        except Exception:  # the type's constructor takes other arguments
             return RuntimeError(text)
 
 
 class _Verbatim(str):
-    """KeyError shows the repr of its argument, in which a traceback cannot be read."""
+    """Text that is its own repr: KeyError shows the repr, in which no traceback can be read."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _stop(workers: list[_Worker], pid: int) -> None:
-    """End the processes: those that are idle by asking, the others by a signal."""
+    """End the processes: idle ones by a message, the others by a signal."""
     if pid != os.getpid():
         return
     for worker in workers:
@@ -409,31 +412,31 @@ def _stop(workers: list[_Worker], pid: int) -> None:
 # -- inside a worker process -----------------------------------------------------------------------
 
 
-def _work(
+def _run_worker(
     connection: Connection, parent: int, opening: Opening, number: int, reduce: Reduce | None
 ) -> None:
-    _end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends its workers
+    _end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from _without_interrupts
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    fetch = Timed(opened(opening, number))
+    fetch = TimedFetch(open_fetch(opening, number))
     slots: dict[int, _Slot] = {}
-    for ticket, slot, task in _tasks(connection, slots):
+    for ticket, slot, task in _receive_tasks(connection, slots):
         try:
             reply = _Reply(ticket, 0, 0, 0)
             if slot is not None:
                 reply = _pack(fetch(task), slot, ticket, reduce)._replace(spent=fetch.spent)
         except Exception as error:
             assert slot is not None
-            reply = _pack(_Failure(raisable(error), number), slot, ticket, None)
+            reply = _pack(_Failure(make_raisable(error), number), slot, ticket, None)
         del task
-        connection.send_bytes(_sent(reply))
+        connection.send_bytes(_encode_reply(reply))
 
 
-def _tasks(
+def _receive_tasks(
     connection: Connection, slots: dict[int, _Slot]
 ) -> Iterator[tuple[int, _Slot | None, Any]]:
-    """The tasks to do, in order; those that were dropped have no slot."""
+    """Generate the tasks to do, in order; dropped ones come without a slot."""
     tasks: dict[int, tuple[int, Any]] = {}
     dropped: set[int] = set()
     while True:
@@ -460,8 +463,8 @@ def _tasks(
         dropped = {other for other in dropped if other in tasks}
 
 
-def _end_with(parent: int) -> None:
-    """End this process as soon as the parent has ended, whatever it is doing then."""
+def _end_with_parent(parent: int) -> None:
+    """End this process as soon as the parent has ended, even during a task."""
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:

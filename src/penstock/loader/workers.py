@@ -1,8 +1,8 @@
-"""Workers: run a function on whole batches, elsewhere, and hand back the results.
+"""Workers: they run a function on whole batches elsewhere, and hand back the results.
 
 A worker opens once (`opening(number)` gives its fetch function), and turns tasks into results.
-There are three kinds with one face: `InlineWorkers` works in the calling thread, `WorkerThreads` in
-threads, `WorkerProcesses` in processes. Tickets say which result belongs to which task.
+Three kinds have one interface: `InlineWorkers` work in the calling thread, `WorkerThreads` in
+threads, `WorkerProcesses` in processes. A ticket names the task that a result belongs to.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import ForkError, UsageError, WorkerError
-from .cpu_throttle import Pacing
-from .decode import end_with_interpreter, raisable
+from .cpu_throttle import CpuThrottle
+from .decode import end_with_interpreter, make_raisable
 
 Fetch = Callable[[Any], Any]
-"""Turns a task into a result."""
+"""Turn a task into a result."""
 
 Opening = Callable[[int], Fetch]
-"""Called once in each worker with its number; must be picklable for processes that are spawned."""
+"""Open a worker, once in it and with its number; must be picklable for spawned processes."""
 
 
 class WorkerTime(NamedTuple):
-    """What fetching took, in the worker: from beginning to end; of that, on a processor, and ready
-    for one that others had. The rest was waiting for something else, such as storage."""
+    """Time that fetching took in the worker.
+
+    busy_ns:   from beginning to end.
+    cpu_ns:    part of it on a processor.
+    ready_ns:  part of it ready for a processor that others had. The rest of busy_ns was waiting for
+               something else, such as storage.
+    """
 
     busy_ns: int = 0
     cpu_ns: int = 0
@@ -45,10 +50,10 @@ class WorkerTime(NamedTuple):
         return WorkerTime(*map(operator.sub, self, other))
 
 
-class Timed:
-    """A fetch that is timed; for one thread, which makes it. Costs 2 us a batch.
+class TimedFetch:
+    """Timed fetch, for use by the one thread that makes it. Costs 2 us a batch.
 
-    spent:  on the last result; nothing where it was an exception.
+    spent:  time of the last result; zero if it was an exception.
     """
 
     def __init__(self, fetch: Fetch) -> None:
@@ -73,8 +78,10 @@ class Timed:
             os.close(self._scheduled)
 
     def _ready_ns(self) -> int:
-        """Of this thread, so far. Not its time on a processor, of which this file may be a tick
-        behind."""
+        """Return the time that this thread has been ready so far.
+
+        The file also has its time on a processor, but may be a tick behind in that.
+        """
         if self._scheduled is None:
             return 0
         _, ready_ns, _ = os.pread(self._scheduled, 64, 0).split()
@@ -82,40 +89,40 @@ class Timed:
 
 
 class Workers(Protocol):
-    """Turns tasks into results. Tickets count up from 0.
+    """Workers that turn tasks into results. Tickets count up from 0.
 
-    spent:  on all results that were asked for.
+    spent:  time of all results that were handed over.
     """
 
     @property
     def spent(self) -> WorkerTime: ...
 
     def submit(self, task: Any) -> int:
-        """Queue a task."""
+        """Queue a task, and return its ticket."""
         ...
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
-        """Wait for a task; gives its result once, or raises what the fetch raised."""
+        """Wait for a task. Returns its result, once, or raises the exception of its fetch."""
         ...
 
     def drop(self, ticket: int) -> None:
-        """Nobody will ask for this result."""
+        """Drop a result that nobody will ask for."""
         ...
 
     def counters(self) -> dict[str, int]:
-        """What is known of their reading: bytes and runs (read operations); or nothing."""
+        """Return the known counters of their reading: bytes and runs (read operations), or none."""
         ...
 
     def close(self) -> None:
-        """End the workers; what is queued is dropped."""
+        """End the workers; queued tasks are dropped."""
         ...
 
 
-class Ahead:
-    """An iterator over the results of tasks, with `ahead` of them submitted before they are asked
-    for. Results come in the order of the tasks.
+class ResultsAhead:
+    """Iterator over the results of tasks, which submits `ahead` of them in advance. Results come in
+    the order of the tasks.
 
-    pacing:  while it owes, nothing is submitted but what is asked for.
+    throttle:  while it is in debt, only the result that the caller waits for is submitted.
     """
 
     def __init__(
@@ -124,17 +131,17 @@ class Ahead:
         tasks: Iterator[Any],
         ahead: int,
         timeout_s: float | None = None,
-        pacing: Pacing | None = None,
+        throttle: CpuThrottle | None = None,
     ) -> None:
         self._workers = workers
-        self._pacing = pacing or Pacing()
+        self._throttle = throttle or CpuThrottle()
         self._tasks = tasks
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._tickets: deque[int] = deque()
         self._fill(ahead)
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> ResultsAhead:
         return self
 
     def __next__(self) -> Any:
@@ -148,21 +155,21 @@ class Ahead:
         return result
 
     @property
-    def begun(self) -> bool:
-        """Whether the next result has been submitted."""
+    def has_begun(self) -> bool:
+        """True if the task of the next result has been submitted."""
         return bool(self._tickets)
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ask for no more."""
+        """Submit no more tasks, and drop the pending results."""
         self._tasks = iter(())
         while self._tickets:
             self._workers.drop(self._tickets.popleft())
 
     def _fill(self, ahead: int) -> None:
-        while len(self._tickets) < ahead and not self._pacing.owes and self._submit():
+        while len(self._tickets) < ahead and not self._throttle.is_in_debt and self._submit():
             pass
 
     def _submit(self) -> bool:
@@ -177,11 +184,11 @@ class Ahead:
 
 
 class InlineWorkers:
-    """Works in the calling thread, when a result is asked for."""
+    """Workers in the calling thread: a task is done when its result is asked for."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
-        self._fetch: Timed | None = None
+        self._fetch: TimedFetch | None = None
         self.spent = WorkerTime()
         self._tasks: dict[int, Any] = {}
         self._tickets = 0
@@ -196,10 +203,10 @@ class InlineWorkers:
         task = self._tasks.pop(ticket)
         try:
             if self._fetch is None:
-                self._fetch = Timed(self._opening(0))
+                self._fetch = TimedFetch(self._opening(0))
             result = self._fetch(task)
         except StopIteration as error:
-            raise raisable(error) from error
+            raise make_raisable(error) from error
         self.spent = self.spent.plus(self._fetch.spent)
         return result
 
@@ -218,7 +225,7 @@ class InlineWorkers:
 
 
 class WorkerThreads:
-    """Threads of this process. They never keep the interpreter from exiting."""
+    """Workers in threads of this process. They never keep the interpreter from exiting."""
 
     def __init__(self, opening: Opening, workers: int) -> None:
         self._desk = _Desk()
@@ -251,7 +258,7 @@ class WorkerThreads:
                 lambda: ticket in self._desk.results or not self._finalizer.alive, timeout_s
             )
             if not done:
-                raise timed_out(timeout_s)
+                raise make_timeout_error(timeout_s)
             if ticket not in self._desk.results:
                 raise UsageError("the workers were closed: begin another epoch")
             result, spent = self._desk.results.pop(ticket)
@@ -273,11 +280,13 @@ class WorkerThreads:
 
 
 class _Raised(NamedTuple):
+    """Exception of a fetch, in place of its result."""
+
     error: BaseException
 
 
 class _Desk:
-    """Where threads find tasks and lay down results; does not know the threads' owner."""
+    """Exchange of tasks and results among threads; it does not refer to the threads' owner."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -299,15 +308,15 @@ class _Desk:
 
 
 def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
-    fetch = Timed(opened(opening, number))
+    fetch = TimedFetch(open_fetch(opening, number))
     while (message := desk.tasks.get()) is not None:
         ticket, task = message
         result: Any = None
         if ticket not in desk.dropped:
             try:
                 result = fetch(task)
-            except BaseException as error:  # SystemExit too: somebody waits for this result
-                result = _Raised(raisable(error))
+            except BaseException as error:  # SystemExit too: a caller waits for this result
+                result = _Raised(make_raisable(error))
         with desk.changed:
             if ticket in desk.dropped:
                 desk.dropped.remove(ticket)
@@ -317,11 +326,11 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
         del message, task, result  # the batch must not live until the next one comes
 
 
-# -- what all share --------------------------------------------------------------------------------
+# -- shared by all kinds -------------------------------------------------------------------------
 
 
-def opened(opening: Opening, number: int) -> Fetch:
-    """The worker's fetch; where opening fails, every task fails so."""
+def open_fetch(opening: Opening, number: int) -> Fetch:
+    """Return the worker's fetch function. If opening fails, every task fails with its exception."""
     try:
         return opening(number)
     except BaseException as error:
@@ -333,13 +342,13 @@ def opened(opening: Opening, number: int) -> Fetch:
     return fail
 
 
-def timed_out(timeout_s: float | None) -> WorkerError:
-    """The error for a batch that did not come in time."""
+def make_timeout_error(timeout_s: float | None) -> WorkerError:
+    """Return the error for a batch that did not come in time."""
     return WorkerError(f"DataLoader timed out after {timeout_s:g} seconds")
 
 
 def check_process(pid: int) -> None:
-    """Raise ForkError in a process other than that which has the workers."""
+    """Raise ForkError in any process but the one that owns the workers."""
     if pid != os.getpid():
         raise ForkError(
             f"these workers belong to process {pid}, which was forked: begin another epoch here, "

@@ -1,9 +1,18 @@
-"""Faces of PyTorch: loaders with torch's arguments, and orders on its devices."""
+"""PyTorch's side of penstock: loaders with torch's arguments, and orders on its devices.
+
+`DataLoader` takes the arguments of torch.utils.data.DataLoader; `DeviceLoader` keeps a dataset in
+the memory of a device and gathers its batches there; `gpu` shuffles rows of device memory as
+`Order` says, bit for bit. Batches have tensors where the loader folder has arrays; `Ragged` is that
+of `penstock`.
+
+The folder translates arguments, batches and samplers, and leaves everything else to the loader
+folder: it knows nothing of engines, caches or brokers beyond what it passes on. The loader folder
+itself does not import torch.
+"""
 
 from __future__ import annotations
 
 from . import gpu
 from .loader import DataLoader, DeviceLoader
-from .tensors import Ragged
 
-__all__ = ["DataLoader", "DeviceLoader", "Ragged", "gpu"]
+__all__ = ["DataLoader", "DeviceLoader", "gpu"]

@@ -1,4 +1,4 @@
-"""A data set that lies in the memory of a device: read once, then rows of it are taken there."""
+"""Dataset in the memory of a device: read once, then its rows are gathered there."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ import numpy.typing as npt
 import torch
 
 from ..errors import CollateError, LimitError, UsageError
+from ..loader import Ragged
 from ..order import Order
 from ..plan import Ids
 from . import gpu
-from .tensors import Ragged
 
 
 class DeviceRequest:
-    """The samples of a batch: `ids`, and, where they are evenly spaced positions of an exact order,
-    that: then a GPU finds the samples by itself."""
+    """Samples of a batch: their numbers, and their positions if these are evenly spaced in an exact
+    order. A GPU then finds the samples by itself."""
 
     def __init__(
         self, ids: Ids, positions: range | None, order: Order | None, device: torch.device
     ) -> None:
         self.host = ids.view(np.int64)
         self._device = device
-        self._positions = positions if gpu.available(device) else None
+        self._positions = positions if gpu.is_available(device) else None
         self._order = order
         self._ids: torch.Tensor | None = None
 
     @property
     def ids(self) -> torch.Tensor:
-        """The samples on the device, int64."""
+        """Numbers of the samples, on the device, int64."""
         if self._ids is None:
             self._ids = torch.from_numpy(self.host.copy()).to(self._device)
         return self._ids
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Their rows of x, which is on the device."""
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Gather their rows of x, which is on the device."""
         if self._positions is None or self._order is None:
             return x.index_select(0, self.ids)
         return gpu.take(x, self._positions, self._order.seed, self._order.epoch)
 
 
 class DeviceColumn(Protocol):
-    """One leaf of the batches, of all samples."""
+    """One leaf of the batches, for all samples."""
 
     def add(self, part: Any) -> None: ...
-    def rows(self, wanted: DeviceRequest) -> Any: ...
+    def gather(self, request: DeviceRequest) -> Any: ...
 
 
 class DeviceDataset:
-    """Parts of a data set, in the order of storage, become columns on a device.
+    """Columns of a whole dataset on a device, filled in the order of storage.
 
     `add` takes batches of one structure, as loaders give them, and `batch` gives batches of it.
-    Raises LimitError where the device has no room.
+    Raises LimitError if the device has no room.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -63,10 +63,10 @@ class DeviceDataset:
         self._root: DeviceColumn | None = None
 
     def add(self, part: Any) -> None:
-        """The next samples."""
+        """Add the next samples."""
         try:
             if self._root is None:
-                self._root = self._column(part)
+                self._root = self._make_column(part)
             self._root.add(part)
         except torch.OutOfMemoryError as error:
             raise LimitError(
@@ -74,32 +74,32 @@ class DeviceDataset:
                 "penstock.torch.DataLoader, which reads as it goes"
             ) from error
 
-    def batch(self, wanted: DeviceRequest) -> Any:
-        """The batch of these samples."""
+    def batch(self, request: DeviceRequest) -> Any:
+        """Gather the batch of these samples."""
         assert self._root is not None
-        return self._root.rows(wanted)
+        return self._root.gather(request)
 
-    def _column(self, part: Any) -> DeviceColumn:
+    def _make_column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
-            return _Rows(self._count, self._device)
+            return _TensorColumn(self._count, self._device)
         if isinstance(part, Ragged):
-            return _Strings(self._device)
+            return _RaggedColumn(self._device)
         if isinstance(part, np.ndarray):
-            return _Arrays()
+            return _ArrayColumn()
         if isinstance(part, Mapping):
-            return _Parts({name: self._column(each) for name, each in part.items()})
+            return _NestedColumn({name: self._make_column(inner) for name, inner in part.items()})
         if isinstance(part, Sequence) and not isinstance(part, str | bytes):
-            if part and all(each is None or isinstance(each, str | bytes) for each in part):
-                return _Objects()
-            return _Parts(dict(enumerate(map(self._column, part))))
+            if part and all(one is None or isinstance(one, str | bytes) for one in part):
+                return _ListColumn()
+            return _NestedColumn(dict(enumerate(map(self._make_column, part))))
         raise UsageError(
             f"a batch holds a {type(part).__name__}: a DeviceLoader keeps tensors, strings, and "
             "dicts, tuples and lists of them; use DataLoader"
         )
 
 
-class _Rows:
-    """Tensors, in one that is made for all samples."""
+class _TensorColumn:
+    """Column of equal rows: one tensor for all samples."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -119,13 +119,13 @@ class _Rows:
         self._all[self._filled : self._filled + len(part)].copy_(part)
         self._filled += len(part)
 
-    def rows(self, wanted: DeviceRequest) -> torch.Tensor:
+    def gather(self, request: DeviceRequest) -> torch.Tensor:
         assert self._all is not None
-        return wanted.of(self._all)
+        return request.gather(self._all)
 
 
-class _Strings:
-    """`Ragged`, one row after the other."""
+class _RaggedColumn:
+    """Column of rows that differ in length, one after the other."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -137,24 +137,24 @@ class _Strings:
         self._values.append(part.values.to(self._device, copy=True))
         self._lengths.append(np.diff(part.offsets.numpy()))
 
-    def rows(self, wanted: DeviceRequest) -> Ragged:
+    def gather(self, request: DeviceRequest) -> Ragged:
         if len(self._values) > 1:  # the first batch
             self._values = [torch.cat(self._values)]
             self._lengths = [np.concatenate(self._lengths)]
         (values,), (lengths,) = self._values, self._lengths
         if self._ends is None:
             self._ends = np.cumsum(lengths)
-        ends, widths = self._ends[wanted.host], lengths[wanted.host]
-        found = [
+        ends, widths = self._ends[request.host], lengths[request.host]
+        rows = [
             values[end - width : end]
             for end, width in zip(ends.tolist(), widths.tolist(), strict=True)
         ]
         offsets = np.append(0, np.cumsum(widths))
-        return Ragged(torch.cat(found), torch.from_numpy(offsets).to(self._device))
+        return Ragged(torch.cat(rows), torch.from_numpy(offsets).to(self._device))
 
 
-class _Arrays:
-    """Arrays that have no tensor, of strings and the like; on the host."""
+class _ArrayColumn:
+    """Column on the host: arrays of strings and other dtypes that tensors lack."""
 
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[Any]] = []
@@ -162,14 +162,14 @@ class _Arrays:
     def add(self, part: npt.NDArray[Any]) -> None:
         self._parts.append(part.copy())
 
-    def rows(self, wanted: DeviceRequest) -> npt.NDArray[Any]:
+    def gather(self, request: DeviceRequest) -> npt.NDArray[Any]:
         self._parts = [np.concatenate(self._parts)] if len(self._parts) > 1 else self._parts
-        found: npt.NDArray[Any] = self._parts[0][wanted.host]
-        return found
+        rows: npt.NDArray[Any] = self._parts[0][request.host]
+        return rows
 
 
-class _Objects:
-    """Strings, bytes, None; on the host."""
+class _ListColumn:
+    """Column on the host: strings, bytes and None."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -177,28 +177,30 @@ class _Objects:
     def add(self, part: Sequence[Any]) -> None:
         self._values += part
 
-    def rows(self, wanted: DeviceRequest) -> list[Any]:
-        return [self._values[i] for i in wanted.host.tolist()]
+    def gather(self, request: DeviceRequest) -> list[Any]:
+        return [self._values[i] for i in request.host.tolist()]
 
 
-class _Parts:
-    """A mapping or a sequence of columns; batches are of its type."""
+class _NestedColumn:
+    """Mapping or sequence of columns; batches have its type."""
 
     def __init__(self, columns: dict[Any, DeviceColumn]) -> None:
         self._columns = columns
-        self._made: Callable[[dict[Any, Any]], Any] = dict
+        self._construct: Callable[[dict[Any, Any]], Any] = dict
 
     def add(self, part: Any) -> None:
-        self._made = _maker(type(part))
+        self._construct = _find_constructor(type(part))
         for name, column in self._columns.items():
             column.add(part[name])
 
-    def rows(self, wanted: DeviceRequest) -> Any:
-        return self._made({name: column.rows(wanted) for name, column in self._columns.items()})
+    def gather(self, request: DeviceRequest) -> Any:
+        return self._construct(
+            {name: column.gather(request) for name, column in self._columns.items()}
+        )
 
 
-def _maker(kind: Any) -> Callable[[dict[Any, Any]], Any]:
-    """What makes a value of a type from its parts."""
+def _find_constructor(kind: Any) -> Callable[[dict[Any, Any]], Any]:
+    """Return the function that makes a value of a type from its parts."""
     if issubclass(kind, Mapping):
         return kind  # type: ignore[no-any-return]
     if hasattr(kind, "_fields"):
@@ -206,6 +208,6 @@ def _maker(kind: Any) -> Callable[[dict[Any, Any]], Any]:
     return lambda parts: kind(parts.values())
 
 
-def spaced(step: int, rank: int, world_size: int, global_batch: int) -> range:
-    """The positions of a rank in a whole step whose samples are dealt one by one ("strided")."""
+def space_positions(step: int, rank: int, world_size: int, global_batch: int) -> range:
+    """Return a rank's positions in a whole step whose samples are dealt one by one ("strided")."""
     return range(step * global_batch + rank, (step + 1) * global_batch, world_size)

@@ -5,7 +5,7 @@ that launches switch Triton's overflow checks off. Words of a cipher are plain a
 from specialisation: another seed or size compiles nothing again. Under TRITON_INTERPRET=1, set
 before this module is imported, the kernels run on CPU tensors through numpy.
 
-A kernel's `last` is the count less one; `WIDE` says that the cipher's domain exceeds 2^32.
+A kernel's `last` is the count less one; `WIDE` is True if the cipher's domain exceeds 2^32.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _varied = [*_cipher, "start", "step", "size", "shift"]
 _block = 1024
 """Elements of a program; four warps of 32 threads have 8 each."""
 _tile_bytes = 16 << 10
-"""Of rows in flight in a program."""
+"""Bytes of rows in flight in a program."""
 _window_bytes = 4 << 20
-"""Of the output that a bucket fills: several of them fit the second-level cache together."""
+"""Bytes of the output that a bucket fills: several fit the second-level cache together."""
 _cursor_pitch = 8
 """Words between the cursors of two buckets, so that they are counted up independently."""
 
 
 @triton.jit
-def _mixed(x, key):
+def _mix(x, key):
     x = (x ^ key) * _FIRST
     return (x ^ (x >> 15)) * _SECOND
 
 
 @triton.jit
 def _hash(x, key):
-    x = _mixed(x, key)
+    x = _mix(x, key)
     return x ^ (x >> 16)
 
 
 @triton.jit
 def _forward(left, right, a, drop, even, odd):
-    """Two rounds. A minimum undoes a wrap: the wrapped of the two candidates is the larger."""
+    """Do two rounds. A minimum undoes a wrap: the wrapped of the two candidates is the larger."""
     left += tl.umulhi(_hash(right, even), a)
     left = tl.minimum(left, left - a)
     return left, right ^ (_hash(left, odd) >> drop)
@@ -66,8 +66,8 @@ def _backward(left, right, a, drop, even, odd):
 
 
 @triton.jit
-def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
-    """One pass of the cipher over values, uint32 or uint64."""
+def _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
+    """Encrypt values, uint32 or uint64, by one pass of the cipher."""
     left = (v >> bits.to(v.dtype)).to(tl.uint32)
     right = v.to(tl.uint32) & ((tl.full((), 1, tl.uint32) << bits) - 1)
     drop = 32 - bits
@@ -85,11 +85,11 @@ def _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE: tl.constexpr):
 
 
 @triton.jit
-def _mapped(
+def _permute(
     values, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     INVERSE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """int64 values up to `last` through the permutation."""
+    """Permute int64 values up to `last`."""
     word: tl.constexpr = tl.uint64 if WIDE else tl.uint32
     v = values.to(word)
     end = last.to(word)
@@ -103,47 +103,47 @@ def _mapped(
     k5 = k5.to(tl.uint32)
     k6 = k6.to(tl.uint32)
     k7 = k7.to(tl.uint32)
-    v = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+    v = _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
     stray = v > end
     # Few values land outside, so that few blocks go round here at all.
     while tl.max(stray.to(tl.int32), 0) != 0:
-        again = _once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
+        again = _encrypt_once(v, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE)
         v = tl.where(stray, again, v)
         stray = v > end
     return v.to(tl.int64)
 
 
 @triton.jit
-def _places(first, size, SPAN: tl.constexpr):
-    """The numbers of this program's rows, and which of them there are."""
+def _locate_rows(first, size, SPAN: tl.constexpr):
+    """Return the numbers of this program's rows, and a mask of those that exist."""
     i = first.to(tl.int64) * SPAN + tl.arange(0, SPAN)
     return i, i < size
 
 
 @triton.jit
-def _sources(
+def _find_sources(
     i, live, positions, table, start, step,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     LISTED: tl.constexpr, TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """What the i-th of the positions maps to: those listed, or start, start + step, ..."""
+    """Return the sample at the i-th position: positions are listed, or start, start + step, ..."""
     if LISTED:
         p = tl.load(positions + i, mask=live, other=0)
     else:
         p = tl.where(live, start + i * step, 0)
     if TABLE:
         return tl.load(table + p)
-    return _mapped(p, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
+    return _permute(p, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, INVERSE, WIDE)
 
 
 @triton.jit(do_not_specialize=_varied)
-def _indices(
+def _write_indices(
     out, table, start, step, size,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     TABLE: tl.constexpr, INVERSE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    i, live = _places(tl.program_id(0), size, BLOCK)
-    index = _sources(
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
+    index = _find_sources(
         i, live, table, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
         False, TABLE, INVERSE, WIDE,
     )  # fmt: skip
@@ -151,16 +151,16 @@ def _indices(
 
 
 @triton.jit(do_not_specialize=_varied)
-def _rows(
+def _gather_rows(
     x, out, positions, table, start, step, size,
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     LISTED: tl.constexpr, TABLE: tl.constexpr, WIDE: tl.constexpr,
     WORDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Row i of out is the row of x that stands at the i-th position. A row's place is computed
+    """Gather rows: row i of out is the row of x at the i-th position. A row's place is computed
     once; its words are moved by neighbouring threads, 16 bytes each where they are aligned."""
-    i, live = _places(tl.program_id(0), size, ROWS)
-    source = _sources(
+    i, live = _locate_rows(tl.program_id(0), size, ROWS)
+    source = _find_sources(
         i, live, positions, table, start, step, last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
         LISTED, TABLE, False, WIDE,
     )  # fmt: skip
@@ -184,13 +184,13 @@ def _deal(
     last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
     PACKED: tl.constexpr, WIDE: tl.constexpr, PITCH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each element to its bucket: the 2^shift places of the output that it goes to one of.
+    """Move each element to its bucket, the 2^shift places of the output that hold its own place.
 
     A bucket is filled front to back, whoever comes next; the lines that are being filled stay in
     the second-level cache, which writes them out whole. Beside an element stands its place in the
     window: in the upper half of a word where elements are small (PACKED)."""
-    i, live = _places(tl.program_id(0), size, BLOCK)
-    target = _mapped(
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
+    target = _permute(
         tl.where(live, i, 0), last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, True, WIDE
     )
     shift = shift.to(tl.int64)
@@ -208,8 +208,8 @@ def _deal(
 
 @triton.jit(do_not_specialize=_varied)
 def _settle(staged, places, out, shift, size, PACKED: tl.constexpr, BLOCK: tl.constexpr):
-    """Each element of a bucket to its place in the bucket's window, which the cache holds."""
-    i, live = _places(tl.program_id(0), size, BLOCK)
+    """Move each element of a bucket to its place in the bucket's window, which the cache holds."""
+    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
     shift = shift.to(tl.int64)
     window = (i >> shift) << shift
     if PACKED:
@@ -222,7 +222,7 @@ def _settle(staged, places, out, shift, size, PACKED: tl.constexpr, BLOCK: tl.co
 
 
 class Cipher(NamedTuple):
-    """An exact order as kernels take it.
+    """Exact order in the form that kernels take.
 
     words:  `last`, `a`, `bits` and the keys, as signed integers.
     table:  of small orders, on the device, int64; forward or inverse as was asked. Otherwise any
@@ -235,8 +235,8 @@ class Cipher(NamedTuple):
     tabled: bool
 
 
-def cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
-    """What kernels on a device need of an order."""
+def make_cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
+    """Make the cipher of an order for kernels on a device."""
     drawn = Permutation(order.count, order.key(), cipher=True)
     keys = drawn.keys.view(np.int32).tolist()
     tabled = order.count <= TABLE_COUNT_MAX
@@ -250,49 +250,60 @@ def cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
     )
 
 
-def indices(of: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
-    """out[i] = what where[i] maps to. `of` was made with the same `inverse`."""
+def compute_indices(cipher: Cipher, where: range, out: torch.Tensor, inverse: bool = False) -> None:
+    """Compute out[i], the sample at (or position of) where[i]. `cipher` has the same `inverse`."""
     _launch(
-        _indices,
+        _write_indices,
         (triton.cdiv(len(where), _block),),
         out.device,
-        *(out, of.table, where.start, where.step, len(where), *of.words),
-        TABLE=of.tabled,
+        *(out, cipher.table, where.start, where.step, len(where), *cipher.words),
+        TABLE=cipher.tabled,
         INVERSE=inverse,
-        WIDE=of.wide,
+        WIDE=cipher.wide,
         BLOCK=_block,
     )
 
 
-def rows(of: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor) -> None:
-    """out[i] = the row of x at position where[i]; x and out are (rows, words) of integers."""
+def gather_rows(
+    cipher: Cipher, x: torch.Tensor, where: range | torch.Tensor, out: torch.Tensor
+) -> None:
+    """Gather out[i], the row of x at position where[i]; both are (rows, words) of integers."""
     words = x.shape[1]
     columns = min(triton.next_power_of_2(words), _tile_bytes // x.element_size())
     tile = max(1, _tile_bytes // (columns * x.element_size())) if words > 1 else _block
     listed = isinstance(where, torch.Tensor)
     start, step = (where.start, where.step) if isinstance(where, range) else (0, 1)
     _launch(
-        _rows,
+        _gather_rows,
         (triton.cdiv(len(where), tile), triton.cdiv(words, columns)),
         out.device,
-        *(x, out, where if listed else of.table, of.table, start, step, len(where), *of.words),
+        *(
+            x,
+            out,
+            where if listed else cipher.table,
+            cipher.table,
+            start,
+            step,
+            len(where),
+            *cipher.words,
+        ),
         LISTED=listed,
-        TABLE=of.tabled,
-        WIDE=of.wide,
+        TABLE=cipher.tabled,
+        WIDE=cipher.wide,
         WORDS=words,
         ROWS=tile,
         COLUMNS=columns,
     )
 
 
-def window_bits(element_bytes: int) -> int:
-    """Of places in a bucket's window, for elements of this size."""
+def compute_window_bits(element_bytes: int) -> int:
+    """Return the bits of a place in a bucket's window, for elements of this size."""
     return (_window_bytes // element_bytes).bit_length() - 1
 
 
-def buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
-    """All elements of x, (n, 1) of integers, shuffled into out in two passes, by buckets of
-    2^shift. `of` was made for more than `TABLE_COUNT_MAX`."""
+def shuffle_in_buckets(cipher: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
+    """Shuffle all elements of x, (n, 1) of integers, into out in two passes, by buckets of 2^shift.
+    `cipher` was made for more than `TABLE_COUNT_MAX`."""
     size, device = len(x), x.device
     packed = x.element_size() <= 4
     count = -(-size >> shift)
@@ -305,9 +316,9 @@ def buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
         _deal,
         grid,
         device,
-        *(x, staged, places, cursors, shift, size, *of.words),
+        *(x, staged, places, cursors, shift, size, *cipher.words),
         PACKED=packed,
-        WIDE=of.wide,
+        WIDE=cipher.wide,
         PITCH=_cursor_pitch,
         BLOCK=_block,
     )
@@ -315,8 +326,8 @@ def buckets(of: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
 
 
 def _launch(
-    kernel: Any, grid: tuple[int, ...], device: torch.device, *given: Any, **fixed: Any
+    kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments: Any, **fixed: Any
 ) -> None:
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with on_device:
-        kernel[grid](*given, **fixed, sanitize_overflow=False)
+        kernel[grid](*arguments, **fixed, sanitize_overflow=False)

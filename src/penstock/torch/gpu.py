@@ -1,4 +1,4 @@
-"""The order on a GPU: rows of device memory shuffled there, as `Order` says, bit for bit.
+"""Orders on a GPU: they shuffle rows of device memory there, as `Order` says, bit for bit.
 
     from penstock import gpu
 
@@ -21,7 +21,7 @@ import torch
 from ..errors import UsageError
 from ..order import Order, shuffle_array
 
-__all__ = ["available", "inverse", "permutation", "shuffle", "take"]
+__all__ = ["inverse", "is_available", "permutation", "shuffle", "take"]
 
 
 def permutation(
@@ -32,14 +32,15 @@ def permutation(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.int64,
 ) -> torch.Tensor:
-    """The samples at positions 0..n-1 of the order: `Order(n, seed, epoch).run(0, n)`, made on the
-    device, (n,).
+    """Return the samples at positions 0..n-1 of the order, made on the device, (n,).
+
+    They equal `Order(n, seed, epoch).run(0, n)`.
 
     dtype:  torch.int64, or torch.int32 where n is at most 2^31.
 
-    Raises UsageError for arguments that cannot be.
+    Raises UsageError for invalid arguments.
     """
-    return _indices(Order(n, seed, epoch), device, dtype, inverse=False)
+    return _compute_indices(Order(n, seed, epoch), device, dtype, inverse=False)
 
 
 def inverse(
@@ -50,14 +51,14 @@ def inverse(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.int64,
 ) -> torch.Tensor:
-    """The positions of samples 0..n-1: the inverse of `permutation`, made without it."""
-    return _indices(Order(n, seed, epoch), device, dtype, inverse=True)
+    """Return the positions of samples 0..n-1: the inverse of `permutation`, made without it."""
+    return _compute_indices(Order(n, seed, epoch), device, dtype, inverse=True)
 
 
 def shuffle(
     x: torch.Tensor, seed: int, epoch: int = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The tensor with its rows shuffled: x[permutation(len(x), seed, epoch)], without the indices.
+    """Shuffle the rows of a tensor: x[permutation(len(x), seed, epoch)], without the indices.
 
     Rows run along the first dimension, of any shape and dtype. One pass over the data; on a GPU,
     elements of up to 8 bytes take two where x is larger than half its second-level cache, and
@@ -68,22 +69,23 @@ def shuffle(
 
     A tensor that is not contiguous is copied first. Raises UsageError.
     """
-    x, out = _checked(x), out
+    x = _check_tensor(x)
     order = Order(max(1, len(x)), seed, epoch)
-    out = _room(x, x.shape, out)
+    out = _check_out(x, x.shape, out)
     if x.numel() == 0:
         return out
-    kernels = _kernels(x.device)
+    kernels = _find_kernels(x.device)
     if kernels is None:
-        shuffle_array.shuffle(_bytes(x).numpy(), seed, epoch, out=_bytes(out).numpy())
+        shuffle_array.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
         return out
-    source, target = _words(x if _apart(x, out) else x.clone(), out)
-    of = kernels.cipher(order, x.device)
-    if source.shape[1] == 1 and not of.tabled and x.nbytes > _cache_bytes(x.device) // 2:
-        back = kernels.cipher(order, x.device, inverse=True)
-        kernels.buckets(back, source, target, kernels.window_bits(source.element_size()))
+    source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
+    cipher = kernels.make_cipher(order, x.device)
+    if source.shape[1] == 1 and not cipher.tabled and x.nbytes > _find_cache_bytes(x.device) // 2:
+        back = kernels.make_cipher(order, x.device, inverse=True)
+        shift = kernels.compute_window_bits(source.element_size())
+        kernels.shuffle_in_buckets(back, source, target, shift)
     else:
-        kernels.rows(of, source, range(len(x)), target)
+        kernels.gather_rows(cipher, source, range(len(x)), target)
     return out
 
 
@@ -95,7 +97,7 @@ def take(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The rows of x that stand at these positions of its order: shuffle(x, seed, epoch)[positions].
+    """Take the rows of x at these positions of its order: shuffle(x, seed, epoch)[positions].
 
     A batch is gathered in one pass, and where positions are a range no index is in memory. A tensor
     of positions is int64, one-dimensional; that its values are inside is checked, for which the
@@ -103,25 +105,25 @@ def take(
 
     out:  as for `shuffle`, with as many rows as there are positions.
     """
-    x = _checked(x)
+    x = _check_tensor(x)
     order = Order(max(1, len(x)), seed, epoch)
-    positions = _inside(positions, len(x), x.device)
-    out = _room(x, (len(positions), *x.shape[1:]), out)
+    positions = _check_positions(positions, len(x), x.device)
+    out = _check_out(x, (len(positions), *x.shape[1:]), out)
     if out.numel() == 0:
         return out
-    kernels = _kernels(x.device)
+    kernels = _find_kernels(x.device)
     if kernels is None:
         listed = positions if isinstance(positions, range) else positions.numpy()
         samples = order.samples(np.asarray(listed)).view(np.int64)
-        source = x if _apart(x, out) else x.clone()
+        source = x if _is_disjoint(x, out) else x.clone()
         torch.index_select(source, 0, torch.from_numpy(samples), out=out)
         return out
-    source, target = _words(x if _apart(x, out) else x.clone(), out)
-    kernels.rows(kernels.cipher(order, x.device), source, positions, target)
+    source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
+    kernels.gather_rows(kernels.make_cipher(order, x.device), source, positions, target)
     return out
 
 
-def _indices(
+def _compute_indices(
     order: Order, device: torch.device | str | None, dtype: torch.dtype, inverse: bool
 ) -> torch.Tensor:
     if dtype not in (torch.int64, torch.int32) or (dtype == torch.int32 and order.count > 1 << 31):
@@ -130,36 +132,36 @@ def _indices(
             "most 2^31"
         )
     out = torch.empty(order.count, dtype=dtype, device=device)
-    kernels = _kernels(out.device)
+    kernels = _find_kernels(out.device)
     if kernels is not None:
-        of = kernels.cipher(order, out.device, inverse)
-        kernels.indices(of, range(order.count), out, inverse)
+        cipher = kernels.make_cipher(order, out.device, inverse)
+        kernels.compute_indices(cipher, range(order.count), out, inverse)
         return out
     piece = 1 << 20
     for start in range(0, order.count, piece):
         part = np.arange(start, min(order.count, start + piece), dtype=np.uint64)
-        found = order.positions(part) if inverse else order.samples(part)
-        out[start : start + piece] = torch.from_numpy(found.view(np.int64))
+        values = order.positions(part) if inverse else order.samples(part)
+        out[start : start + piece] = torch.from_numpy(values.view(np.int64))
     return out
 
 
-def available(device: torch.device) -> bool:
-    """Whether kernels run on this device: it is a GPU and Triton is installed."""
+def is_available(device: torch.device) -> bool:
+    """True if kernels run on this device: it is a GPU and Triton is installed."""
     try:
-        return _kernels(device) is not None
+        return _find_kernels(device) is not None
     except UsageError:
         return False
 
 
-def _kernels(device: torch.device) -> ModuleType | None:
-    """What runs on the device; None where that is the compiled core, on the CPU."""
+def _find_kernels(device: torch.device) -> ModuleType | None:
+    """Return the kernels for the device; None for the CPU, where the compiled core runs."""
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         return None
     if device.type not in ("cpu", "cuda"):
         raise UsageError(
             f"tensors on {device} are not supported: use device='cuda' (NVIDIA or AMD) or 'cpu'"
         )
-    kernels = _compiler()
+    kernels = _import_kernels()
     if kernels is None and device.type != "cpu":
         raise UsageError(
             f"tensors on {device} need Triton: pip install 'penstock[gpu]', or move them to the CPU"
@@ -168,8 +170,8 @@ def _kernels(device: torch.device) -> ModuleType | None:
 
 
 @cache
-def _compiler() -> ModuleType | None:
-    """The kernels, where Triton is installed."""
+def _import_kernels() -> ModuleType | None:
+    """Return the kernels if Triton is installed, else None."""
     try:
         from . import feistel_triton
     except ModuleNotFoundError as missing:
@@ -179,15 +181,15 @@ def _compiler() -> ModuleType | None:
     return feistel_triton
 
 
-def _cache_bytes(device: torch.device) -> int:
-    """The second-level cache of a GPU."""
+def _find_cache_bytes(device: torch.device) -> int:
+    """Return the bytes of the second-level cache of a GPU."""
     if device.type == "cpu":
         return 0  # interpreted: the longer way is the one to be tested
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def _checked(x: Any) -> torch.Tensor:
-    """The tensor, contiguous, plain."""
+def _check_tensor(x: Any) -> torch.Tensor:
+    """Return x as a contiguous plain tensor. Raises UsageError if it is none."""
     if not isinstance(x, torch.Tensor):
         raise UsageError(
             f"x is a {type(x).__name__}: give a tensor (penstock.order.shuffle takes arrays)"
@@ -199,22 +201,22 @@ def _checked(x: Any) -> torch.Tensor:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _room(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
-    """`out`, if it is fit to hold rows of x, or a new tensor."""
+def _check_out(x: torch.Tensor, shape: tuple[int, ...], out: Any) -> torch.Tensor:
+    """Return `out`, or a new tensor. Raises UsageError if `out` cannot hold the rows of x."""
     if out is None:
         return torch.empty(shape, dtype=x.dtype, device=x.device)
     if not isinstance(out, torch.Tensor):
         raise UsageError(f"out is a {type(out).__name__}: give a tensor")
-    wanted, given = (tuple(shape), x.dtype, x.device), (tuple(out.shape), out.dtype, out.device)
-    if wanted != given:
-        raise UsageError(f"out is {given}: give one of {wanted} (shape, dtype, device)")
+    needed, actual = (tuple(shape), x.dtype, x.device), (tuple(out.shape), out.dtype, out.device)
+    if needed != actual:
+        raise UsageError(f"out is {actual}: give one of {needed} (shape, dtype, device)")
     if not out.is_contiguous() or out.requires_grad:
         raise UsageError("out is not contiguous, or requires grad: give a plain contiguous tensor")
     return out
 
 
-def _inside(positions: Any, count: int, device: torch.device) -> range | torch.Tensor:
-    """The positions, all of them in 0..count-1."""
+def _check_positions(positions: Any, count: int, device: torch.device) -> range | torch.Tensor:
+    """Return the positions on the device. Raises UsageError if one is outside 0..count-1."""
     if isinstance(positions, torch.Tensor):
         if positions.dtype != torch.int64 or positions.ndim != 1:
             raise UsageError(
@@ -236,14 +238,14 @@ def _inside(positions: Any, count: int, device: torch.device) -> range | torch.T
     return moved
 
 
-def _apart(x: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether two contiguous tensors share no memory."""
+def _is_disjoint(x: torch.Tensor, out: torch.Tensor) -> bool:
+    """True if two contiguous tensors share no memory."""
     begin, other = x.data_ptr(), out.data_ptr()
     return begin + x.nbytes <= other or other + out.nbytes <= begin
 
 
-def _bytes(x: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory, (rows, bytes)."""
+def _view_bytes(x: torch.Tensor) -> torch.Tensor:
+    """Return a view of a contiguous tensor's memory as (rows, bytes)."""
     width = x.numel() // len(x)
     # Not reshape: strides of dimensions of one element may be anything.
     return x.as_strided((len(x), width), (width, 1)).view(torch.uint8)
@@ -252,9 +254,9 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 _integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
-def _words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both as (rows, words) of the widest integers that rows and addresses are multiples of."""
-    source, target = _bytes(x), _bytes(out)
+def _view_words(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both as (rows, words) of the widest integers that divide rows and addresses."""
+    source, target = _view_bytes(x), _view_bytes(out)
     fit = source.shape[1] | x.data_ptr() | out.data_ptr()
     word = _integers[min(8, fit & -fit)]
     return source.view(word), target.view(word)

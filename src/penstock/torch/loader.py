@@ -2,9 +2,8 @@
 
     from penstock.torch.loader import DataLoader
 
-Takes a penstock dataset, which penstock also reads, or any map-style torch dataset, of which it
-takes over order, ranks, workers and state, while the dataset does its own reading. This is the only
-module of the loader that imports torch.
+It takes a penstock dataset, which penstock also reads, or any map-style torch dataset. Then it
+takes over order, ranks, workers and state, and the dataset does its own reading.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ from ..order import Order, Shuffle
 from ..plan import Assignment, Locality
 from ..sharing import LeasedBudget
 from ..topology import Place, detect
-from .device_dataset import DeviceDataset, DeviceRequest, spaced
-from .tensors import Ragged, Tensors, as_tensors, can_pin, pin, reduced
+from .device_dataset import DeviceDataset, DeviceRequest, space_positions
+from .tensors import Tensors, as_tensors, can_pin, pin, reduce_tensor
 
-__all__ = ["DataLoader", "DeviceLoader", "Ragged"]
+__all__ = ["DataLoader", "DeviceLoader"]
 
 _frozen = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
@@ -145,10 +144,10 @@ class DataLoader:
         cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
-        num_workers = _whole("num_workers", num_workers)
+        num_workers = _check_integer("num_workers", num_workers)
         _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         _check_iterable(dataset, shuffle, sampler, batch_sampler)
-        kind = _kind_of_shuffle(shuffle, dataset)
+        kind = _parse_shuffle(shuffle, dataset)
         shuffle = kind != "none"
         _check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         _check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
@@ -159,18 +158,18 @@ class DataLoader:
         self.pin_memory_device = pin_memory_device
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = _context(multiprocessing_context, num_workers)
+        self.multiprocessing_context = _choose_context(multiprocessing_context, num_workers)
         self.in_order = in_order
         self.generator = generator
         self.persistent_workers = persistent_workers
         self.drop_last = drop_last
         self.decode = decode
-        self._asked_seed = seed
-        self.seed = _seed(seed, generator)
+        self._requested_seed = seed
+        self.seed = _choose_seed(seed, generator)
         self._shuffle = shuffle
         foreign = not isinstance(dataset, Dataset)
         reads_ahead = not foreign and sampler is None and batch_sampler is None
-        self._kind = _kind_of_workers(workers, num_workers, reads_ahead, foreign)
+        self._kind = _choose_workers(workers, num_workers, reads_ahead, foreign)
         if self._kind == "engine" and num_workers:
             _warn_ignored(
                 worker_init_fn=worker_init_fn,
@@ -189,13 +188,13 @@ class DataLoader:
         self._workers: Workers | None = None
 
         self._batched = batch_size is not None or batch_sampler is not None
-        self._given_collate = collate_fn
+        self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
         place = (rank, world_size)
         self._epochs: EpochTasks
         if chosen is None:
-            course = _course(
+            step_sampler = _make_sampler(
                 dataset,
                 self.seed,
                 kind,
@@ -207,7 +206,7 @@ class DataLoader:
                 assignment,
                 self._locality,
             )
-            self._epochs, sampler = OrderTasks(course), EpochSampler(course)
+            self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
         else:
             steps = chosen
             if batch_sampler is None and batch_size is not None:
@@ -222,9 +221,9 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.batch_size = batch_size
-        self._loader = self._native() if self._kind == "engine" else None
+        self._loader = self._make_loader() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
-        self._seat: LeasedBudget | None = None
+        self._leased_budget: LeasedBudget | None = None
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -234,7 +233,7 @@ class DataLoader:
             )
         super().__setattr__(name, value)
 
-    # -- what a trainer asks -----------------------------------------------------------------
+    # -- for the trainer -----------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
@@ -247,18 +246,18 @@ class DataLoader:
         self._check_seed()
         if self._loader is not None:
             self._loader._timeout_s = float(self.timeout)
-            return _Iterator(self, iter(self._loader))
-        workers = self._started()  # before the epoch is begun: this may fail
+            return _PinningIterator(self, iter(self._loader))
+        workers = self._start_workers()  # before the epoch is begun: this may fail
         serve_if_configured(self)
         epoch, first = self._epochs.begin()
-        return _Iterator(self, self._walk(workers, epoch, first))
+        return _PinningIterator(self, self._begin_epoch(workers, epoch, first))
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: a few JSON-able values, the same on every rank, O(1).
+        """Return the position of the run: a few JSON-able values, the same on every rank, O(1).
 
         Counts the batches that were handed over. May be taken at any time.
         """
@@ -266,28 +265,31 @@ class DataLoader:
         return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken; {} says nothing.
+        """Continue with the next `iter()` at the position of `state`; {} changes nothing.
 
-        Raises StateError where the state is of other data, another seed, order or global batch.
+        Raises StateError if the state is of other data, another seed, order or global batch.
         """
         self._check_seed()
         self._epochs.restore(state)
 
     def stats(self) -> dict[str, Any]:
-        """Totals of the engine in this process; see `Loader.stats`."""
+        """Answer "how is my data read, and how much so far?" See `Loader.stats`.
+
+        {} if workers load the samples, because no engine of this process reads then.
+        """
         return {} if self._loader is None else self._loader.stats()
 
     def counters(self) -> Counters:
-        """What was counted since the loader was made; see `Loader.counters`."""
+        """Answer "how much time and work went where between two moments?" See `Loader.counters`."""
         if self._loader is not None:
             return self._loader.counters()
         reading = {} if self._workers is None else self._workers.counters()
         return self.meter.counters(time.perf_counter_ns(), reading)
 
     def explain(self, since: Explanation | None = None) -> Explanation:
-        """What bounds this run, and what would help; see `Loader.explain`.
+        """Answer "why is this run not faster, and what would help?" See `Loader.explain`.
 
-        Of workers that load whole batches, what ran on processors counts as decode, and what waited
+        If workers load whole batches, their time on processors counts as decode, and their waiting
         for anything else as storage.
         """
         if self._loader is not None:
@@ -302,7 +304,7 @@ class DataLoader:
         return explain_run(self.counters(), setup, since)
 
     def run_record(self) -> dict[str, Any]:
-        """What a simulation is calibrated with; see `Loader.run_record`."""
+        """Answer "how would this run do elsewhere?" for a simulation; see `Loader.run_record`."""
         if self._loader is None:
             raise UsageError(
                 "workers that load samples by themselves leave no record: use a Loader"
@@ -310,10 +312,10 @@ class DataLoader:
         return self._loader.run_record()
 
     def drawn(self) -> list[int]:
-        """Samples that were drawn from each dataset of a mixture; see `Loader.drawn`."""
+        """Count the samples drawn from each dataset of a mixture; see `Loader.drawn`."""
         if not isinstance(self._epochs, OrderTasks):
             raise UsageError("the sampler decides what is drawn: ask it")
-        return self._epochs.course.drawn()
+        return self._epochs.step_sampler.drawn()
 
     def close(self) -> None:
         """End all workers and threads; the loader may be iterated again, which starts new ones."""
@@ -322,9 +324,9 @@ class DataLoader:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-        if self._seat is not None:
-            self._seat.leave()
-            self._seat = None
+        if self._leased_budget is not None:
+            self._leased_budget.leave()
+            self._leased_budget = None
 
     def __repr__(self) -> str:
         return (
@@ -334,10 +336,10 @@ class DataLoader:
 
     # -- how batches are made ------------------------------------------------------------------
 
-    def _native(self) -> Loader:
-        """The loader that reads ahead and decodes in threads of this process."""
+    def _make_loader(self) -> Loader:
+        """Make the loader that reads ahead and decodes in threads of this process."""
         assert isinstance(self._epochs, OrderTasks)
-        decode, collate = self._decoding()
+        decode, collate = self._choose_decode()
         loader = Loader(
             self.dataset,
             decode=decode,
@@ -347,35 +349,35 @@ class DataLoader:
             cache=self._cache,
             budget=self._budget,
         )
-        loader.follow(self._epochs.course, Tensors())
+        loader.follow(self._epochs.step_sampler, Tensors())
         return loader
 
     def _locality(self, place: Place) -> Locality:
         assert self._loader is not None
         return self._loader.locality(place)
 
-    def _decoding(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
-        """`decode` and `collate` as the reading side takes them."""
+    def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
+        """Return `decode` and `collate` in the form that the reading side takes."""
         if not self._batched:
-            single = self._given_collate or as_tensors
-            return self.decode or _unchanged, _Single(single)
-        if self.decode is None and self._given_collate is not None:
-            return _unchanged, self._given_collate
-        return self.decode, self._given_collate
+            single = self._user_collate or as_tensors
+            return self.decode or _return_sample, _Single(single)
+        if self.decode is None and self._user_collate is not None:
+            return _return_sample, self._user_collate
+        return self.decode, self._user_collate
 
-    def _started(self) -> Workers:
-        """The workers, which live as long as this loader."""
+    def _start_workers(self) -> Workers:
+        """Return the workers, started if they are not running; they live as long as this loader."""
         stale = isinstance(self._workers, WorkerProcesses) and (
             self._workers.closed or self._workers.pid != os.getpid()
         )
         if self._workers is None or stale:
-            opening = self._opening()
+            opening = self._make_opening()
             if self._kind == "processes":
                 self._workers = WorkerProcesses(
                     opening,
                     self.num_workers,
                     context=self.multiprocessing_context or torch.multiprocessing.get_context(),
-                    reduce=reduced,
+                    reduce=reduce_tensor,
                 )
             elif self._kind == "threads":
                 self._workers = WorkerThreads(opening, self.num_workers)
@@ -383,11 +385,11 @@ class DataLoader:
                 self._workers = InlineWorkers(opening)
         return self._workers
 
-    def _opening(self) -> _Opening:
-        reading: _Reading
+    def _make_opening(self) -> _Opening:
+        reading: _TaskReader
         if isinstance(self.dataset, Dataset):
-            decode, collate = self._decoding()
-            budget = _divided(self._budget, max(1, self.num_workers))
+            decode, collate = self._choose_decode()
+            budget = _divide_budget(self._budget, max(1, self.num_workers))
             reading = _ReadSamples(self.dataset, decode, collate, budget)
         else:
             reading = _FetchItems(self.dataset, self.collate_fn, self._batched)
@@ -399,17 +401,17 @@ class DataLoader:
             self.worker_init_fn if self.num_workers else None,
         )
 
-    def _walk(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
-        if self._seat is None:
+    def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
+        if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
-            self._seat = LeasedBudget(
+            self._leased_budget = LeasedBudget(
                 self.counters, type(self.dataset).__name__, place, self._budget
             )
         return WorkerEpoch(
             self._epochs,
             workers,
             self.meter,
-            self._seat,
+            self._leased_budget,
             epoch,
             first,
             ahead=self.num_workers * (self.prefetch_factor or 1),
@@ -418,21 +420,24 @@ class DataLoader:
         )
 
     def _check_seed(self) -> None:
-        """Ranks that shuffle differently would read some samples twice and others never."""
-        if self.generator is None or self._asked_seed is not None or not self._shuffle:
+        """Check the seed: ranks that shuffle differently would read samples twice, or never."""
+        if self.generator is None or self._requested_seed is not None or not self._shuffle:
             return
-        if isinstance(self._epochs, OrderTasks) and self._epochs.course.place.world_size > 1:
+        if not isinstance(self._epochs, OrderTasks):
+            return
+        ranks = self._epochs.step_sampler.place.world_size
+        if ranks > 1:
             raise UsageError(
-                f"generator is given and {self._epochs.course.place.world_size} ranks shuffle: "
+                f"generator is given and {ranks} ranks shuffle: "
                 "their generators may differ, so pass the same seed= on all ranks"
             )
 
-    def _pinned(self, batch: Any) -> Any:
+    def _pin(self, batch: Any) -> Any:
         return pin(batch) if self.pin_memory and can_pin() else batch
 
 
-class _Iterator:
-    """One epoch's batches, pinned on request."""
+class _PinningIterator:
+    """Iterator over one epoch's batches, pinned on request."""
 
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
         if loader.pin_memory and not can_pin():
@@ -443,7 +448,7 @@ class _Iterator:
         self._loader = loader
         self._batches = batches
 
-    def __iter__(self) -> _Iterator:
+    def __iter__(self) -> _PinningIterator:
         return self
 
     def __len__(self) -> int:
@@ -453,7 +458,7 @@ class _Iterator:
         batch = next(self._batches)
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
-        return self._loader._pinned(batch)
+        return self._loader._pin(batch)
 
 
 class DeviceLoader:
@@ -496,7 +501,7 @@ class DeviceLoader:
             raise UsageError(
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
             )
-        kind = _kind_of_shuffle(shuffle, dataset)
+        kind = _parse_shuffle(shuffle, dataset)
         if kind == "auto" or not isinstance(dataset.order(seed, shuffle=kind), Order):
             raise UsageError(
                 "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
@@ -506,7 +511,7 @@ class DeviceLoader:
         self.device = torch.empty(0, device=device).device
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
-        self._course = _course(
+        self._step_sampler = _make_sampler(
             dataset,
             seed,
             kind,
@@ -516,22 +521,22 @@ class DeviceLoader:
             (rank, world_size),
             budget or Budget(),
             "strided",
-            _nowhere,
+            _refuse_locality,
         )
-        self.sampler = EpochSampler(self._course)
+        self.sampler = EpochSampler(self._step_sampler)
         self._resident: DeviceDataset | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
-        return len(self._course)
+        return len(self._step_sampler)
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         resident = self.load()
-        return self._batches(resident, *self._course.begin())
+        return self._batches(resident, *self._step_sampler.begin())
 
     def load(self) -> DeviceDataset:
-        """Read the data now, if that has not been done."""
+        """Read the data now, unless that has been done."""
         if self._resident is None:
             self._check_room()
             resident = DeviceDataset(len(self.dataset), self.device)
@@ -557,41 +562,43 @@ class DeviceLoader:
             )
             with contextlib.closing(loader):
                 for batch in loader:
-                    resident.add(_fields_alone(batch))
+                    resident.add(_drop_marks(batch))
             self._resident = resident
         return self._resident
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Without it epochs count up by themselves."""
-        self._course.cursor.set_epoch(epoch)
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
+        self._step_sampler.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands, as of `DataLoader`; either continues from it."""
-        return self._course.cursor.state()
+        """Return the position of the run, as `DataLoader` does; either loader continues from it."""
+        return self._step_sampler.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken; {} says nothing."""
-        self._course.restore(state)
+        """Continue with the next `iter()` at the position of `state`; {} changes nothing."""
+        self._step_sampler.restore(state)
 
     def close(self) -> None:
         """Give the memory back; iterating again reads the data again."""
         self._resident = None
 
     def _batches(self, resident: DeviceDataset, epoch: int, first: int) -> Iterator[Any]:
-        course = self._course
-        steps, place = course.steps, course.place
-        order = course.order.at_epoch(epoch)
+        step_sampler = self._step_sampler
+        steps, place = step_sampler.steps, step_sampler.place
+        order = step_sampler.order.at_epoch(epoch)
         exact = order if isinstance(order, Order) and order.shuffle == "exact" else None
-        for share in course.shares(epoch, first):
-            at = None
+        for share in step_sampler.iterate_shares(epoch, first):
+            positions = None
             if share.step < steps.full:
-                at = spaced(share.step, place.rank, place.world_size, steps.global_batch)
-            wanted = DeviceRequest(share.ids, at if exact else None, exact, self.device)
-            batch = resident.batch(wanted)
+                positions = space_positions(
+                    share.step, place.rank, place.world_size, steps.global_batch
+                )
+            request = DeviceRequest(share.ids, positions if exact else None, exact, self.device)
+            batch = resident.batch(request)
             if self._decode is None:
                 valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
-                batch |= {"__id__": wanted.ids, "__valid__": valid.to(self.device)}
-            course.cursor.moved(epoch, share.step + 1)
+                batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
+            step_sampler.cursor.moved(epoch, share.step + 1)
             yield batch
 
     def _check_room(self) -> None:
@@ -606,46 +613,46 @@ class DeviceLoader:
 
 
 _loading_bytes = 16 << 20
-"""Of samples that are read in one step of loading."""
+"""Bytes of samples that are read in one step of loading."""
 
 
-def _fields_alone(batch: Any) -> Any:
-    """A batch without what says which samples it holds."""
+def _drop_marks(batch: Any) -> Any:
+    """Return a batch without the columns that say which samples it holds."""
     if not isinstance(batch, Batch):
         return batch
-    return {name: part for name, part in as_tensors(batch).items() if name not in _told}
+    return {name: part for name, part in as_tensors(batch).items() if name not in _mark_names}
 
 
-_told = {"__id__", "__valid__"}
+_mark_names = {"__id__", "__valid__"}
 
 
-def _nowhere(place: Place) -> Locality:
-    raise AssertionError(f"{place} asked who keeps samples, and all ranks keep all")
+def _refuse_locality(place: Place) -> Locality:
+    raise AssertionError(f"{place} asked which host keeps samples, but all ranks keep all of them")
 
 
 class EpochSampler(Sampler[int]):
-    """The samples of this rank in the epoch that stands; `loader.sampler` unless one was given."""
+    """Samples of this rank in the current epoch; `loader.sampler` unless the user gave one."""
 
-    def __init__(self, course: StepSampler) -> None:
-        self._course = course
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self._step_sampler = step_sampler
 
     def __len__(self) -> int:
-        return self._course.rank_samples
+        return self._step_sampler.rank_samples
 
     def __iter__(self) -> Iterator[int]:
-        for share in self._course.shares(self._course.cursor.epoch):
+        for share in self._step_sampler.iterate_shares(self._step_sampler.cursor.epoch):
             yield from share.ids.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """As `DataLoader.set_epoch`."""
-        self._course.cursor.set_epoch(epoch)
+        """Choose the epoch of the next `iter()` of the loader."""
+        self._step_sampler.cursor.set_epoch(epoch)
 
 
-# -- what workers do -------------------------------------------------------------------------------
+# -- inside workers -------------------------------------------------------------------------------
 
 
-class _Reading(Protocol):
-    """Turns tasks into batches."""
+class _TaskReader(Protocol):
+    """Reader that turns tasks into batches."""
 
     @property
     def dataset(self) -> Any: ...
@@ -654,7 +661,7 @@ class _Reading(Protocol):
 
 @dataclass(frozen=True)
 class _FetchItems:
-    """Asks a torch dataset for its items."""
+    """Reader that asks a torch dataset for its items."""
 
     dataset: Any
     collate: Callable[[Any], Any]
@@ -672,14 +679,14 @@ class _FetchItems:
         else:
             items = [self.dataset[i] for i in ids]
         if self.collate is default_collate:
-            with _outside_worker():
+            with _hide_worker_info():
                 return default_collate(items)
         return self.collate(items)
 
 
 @dataclass(frozen=True)
 class _ReadSamples:
-    """Reads samples of a penstock dataset."""
+    """Reader of the samples of a penstock dataset."""
 
     dataset: Dataset
     decode: Decode | None
@@ -696,7 +703,7 @@ class _ReadSamples:
         )
 
         def read(task: BatchTask) -> Any:
-            ids = self._numbers(task.ids)
+            ids = self._check_numbers(task.ids)
             batch = reader.read(
                 ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
             )
@@ -704,10 +711,11 @@ class _ReadSamples:
 
         return read
 
-    def _numbers(self, given: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        if isinstance(given, np.ndarray):
-            return given  # from our own order
-        ids = [operator.index(i) for i in (given if isinstance(given, Sequence) else [given])]
+    def _check_numbers(self, samples: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        if isinstance(samples, np.ndarray):
+            return samples  # from our own order
+        numbers = samples if isinstance(samples, Sequence) else [samples]
+        ids = [operator.index(i) for i in numbers]
         count = len(self.dataset)
         for i in ids:
             if not -count <= i < count:
@@ -717,9 +725,9 @@ class _ReadSamples:
 
 @dataclass(frozen=True)
 class _Opening:
-    """Begins a worker, in its own thread or process."""
+    """Opening of a worker, in its own thread or process."""
 
-    reading: _Reading
+    reading: _TaskReader
     workers: int
     process: bool
     seed: int
@@ -749,16 +757,18 @@ class _Opening:
 
 
 def _seed_all(key: int) -> None:
-    """Seed what per-sample code draws from."""
+    """Seed the generators that per-sample code draws from."""
     random.seed(key)
     np.random.seed([key & 0xFFFFFFFF, key >> 32])  # noqa: NPY002 (what users draw from)
     torch.default_generator.manual_seed(key)  # torch.manual_seed would grow CUDA's list of calls
 
 
 @contextlib.contextmanager
-def _outside_worker() -> Iterator[None]:
-    """In a worker default_collate would stack into memory of torch's own to be sent; ours is
-    recycled."""
+def _hide_worker_info() -> Iterator[None]:
+    """Hide that this is a worker from default_collate.
+
+    In a worker it would stack into shared memory of torch's own; ours is recycled.
+    """
     info, torch_worker._worker_info = torch_worker._worker_info, None
     try:
         yield
@@ -767,7 +777,7 @@ def _outside_worker() -> Iterator[None]:
 
 
 class _Single:
-    """Collates one sample by itself: `batch_size=None`."""
+    """Collation of one sample by itself, for `batch_size=None`."""
 
     def __init__(self, convert: Callable[[Any], Any]) -> None:
         self._convert = convert
@@ -776,12 +786,12 @@ class _Single:
         return self._convert(samples[0])
 
 
-def _unchanged(sample: dict[str, Any]) -> dict[str, Any]:
+def _return_sample(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def _divided(budget: Budget, workers: int) -> Budget:
-    """The share of one worker."""
+def _divide_budget(budget: Budget, workers: int) -> Budget:
+    """Return the share of one worker in a budget."""
     threads, rate = budget.threads, budget.bytes_per_s
     return budget.replace(
         threads=None if threads is None else max(1, threads // workers),
@@ -793,15 +803,15 @@ def _divided(budget: Budget, workers: int) -> Budget:
 # -- arguments -------------------------------------------------------------------------------------
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_integer(name: str, value: Any) -> int:
     try:
         return int(operator.index(value))
     except TypeError:
         raise TypeError(f"{name} is {value!r}: use an integer") from None
 
 
-def _warn_ignored(**given: Any) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _warn_ignored(**arguments: Any) -> None:
+    names = [name for name, value in arguments.items() if value is not None]
     if names:
         warnings.warn(
             f"no effect of {', '.join(names)}: there are no worker processes, decode runs in "
@@ -826,8 +836,8 @@ def _check_numbers(workers: int, timeout: float, factor: int | None, persistent:
 def _check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
     if not isinstance(dataset, IterableDataset):
         return
-    given = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-    for name, value in given.items():
+    arguments = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
+    for name, value in arguments.items():
         if value not in (None, False):
             raise ValueError(
                 f"{name}={value} does not go with an IterableDataset: it decides its order itself"
@@ -879,32 +889,32 @@ def _check_ours(
         )
 
 
-def _context(given: Any, workers: int) -> Any:
-    if given is None:
+def _choose_context(context: Any, workers: int) -> Any:
+    if context is None:
         return None
     if workers == 0:
         raise ValueError(
             f"multiprocessing_context starts worker processes, and num_workers is {workers}"
         )
-    if isinstance(given, str):
+    if isinstance(context, str):
         methods = torch.multiprocessing.get_all_start_methods()
-        if given not in methods:
+        if context not in methods:
             raise ValueError(
-                f"multiprocessing_context is {given!r}: the start methods are {methods!r}"
+                f"multiprocessing_context is {context!r}: the start methods are {methods!r}"
             )
-        return torch.multiprocessing.get_context(given)
-    if not isinstance(given, BaseContext):
+        return torch.multiprocessing.get_context(context)
+    if not isinstance(context, BaseContext):
         raise TypeError(
-            f"multiprocessing_context is a {type(given).__name__}: give a start method's name or a "
-            "context of multiprocessing"
+            f"multiprocessing_context is a {type(context).__name__}: give a start method's name or "
+            "a context of multiprocessing"
         )
-    return given
+    return context
 
 
-def _kind_of_workers(
+def _choose_workers(
     workers: str, count: int, reads_ahead: bool, foreign: bool
 ) -> Literal["engine", "inline", "threads", "processes"]:
-    """Who makes the batches: the engine of this process with its decode threads, or workers."""
+    """Choose what makes the batches: this process's engine with decode threads, or workers."""
     if reads_ahead and (workers != "processes" or count == 0):
         return "engine"
     if count == 0:
@@ -914,13 +924,13 @@ def _kind_of_workers(
     return "threads"
 
 
-def _seed(given: int | None, generator: torch.Generator | None) -> int:
-    if given is not None:
-        return given
+def _choose_seed(seed: int | None, generator: torch.Generator | None) -> int:
+    if seed is not None:
+        return seed
     return 0 if generator is None else generator.initial_seed() % 2**64
 
 
-def _course(
+def _make_sampler(
     dataset: Any,
     seed: int,
     shuffle: Shuffle | Literal["auto"],
@@ -954,14 +964,14 @@ def _course(
     )
 
 
-def _kind_of_shuffle(given: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
-    if not isinstance(given, str):
-        return "exact" if given else "none"
-    if given == "auto" and isinstance(dataset, Dataset):
+def _parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal["auto"]:
+    if not isinstance(shuffle, str):
+        return "exact" if shuffle else "none"
+    if shuffle == "auto" and isinstance(dataset, Dataset):
         return "auto"
-    if given not in get_args(Shuffle):
+    if shuffle not in get_args(Shuffle):
         raise UsageError(
-            f"shuffle is {given!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
+            f"shuffle is {shuffle!r}: use True, False, 'exact', 'blocked', 'none', or, for what "
             "penstock.open() returns, 'auto'"
         )
-    return cast(Shuffle, given)
+    return cast(Shuffle, shuffle)

@@ -1,38 +1,24 @@
-"""Tensors in batches: what arrays become for torch, and back; without copies where that can be."""
+"""Conversion between arrays and tensors in batches, without copies if possible."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import torch
 
-from ..loader import Batch
-from ..loader import Ragged as RaggedArrays
-
-
-class Ragged(NamedTuple):
-    """Byte strings of different lengths, one after the other.
-
-    values:   uint8, all bytes.
-    offsets:  int64 (n+1,), string i is values[offsets[i]:offsets[i+1]].
-
-    `torch.nested.nested_tensor_from_jagged(*ragged)` makes a nested tensor of it, without a copy.
-    """
-
-    values: torch.Tensor
-    offsets: torch.Tensor
+from ..loader import Batch, Ragged
 
 
 class Tensors:
-    """The leaves of our batches; see `penstock.loader.Leaves`."""
+    """Leaves of torch's batches: tensors. See `penstock.loader.collate.Leaves`."""
 
     def as_array(self, leaf: Any) -> np.ndarray[Any, Any] | None:
         if not isinstance(leaf, torch.Tensor):
             return None
-        return _array_of(leaf.detach())
+        return _share_memory(leaf.detach())
 
     def as_leaf(self, array: np.ndarray[Any, Any], like: Any) -> Any:
         tensor = as_tensor(array)
@@ -44,8 +30,8 @@ class Tensors:
 _stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array; of integers where numpy does not know the dtype."""
+def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the tensor's memory as an array, of integers if numpy does not know the dtype."""
     try:
         return tensor.numpy()
     except TypeError:
@@ -53,7 +39,10 @@ def _array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """The tensor that shares an array's memory; strings and the like stay arrays, as in torch."""
+    """Return a tensor that shares an array's memory; strings stay arrays, as in torch.
+
+    So do all other dtypes that torch lacks, such as dates and objects.
+    """
     if array.dtype.kind in "OUSVMm":
         return array
     if not array.dtype.isnative:
@@ -64,42 +53,44 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
 
 
 def as_tensors(batch: Any) -> Any:
-    """A batch without decode, or one raw sample, with tensors for its fields."""
+    """Return a batch without decode, or one raw sample, as a dict of tensors."""
     if not isinstance(batch, Batch):
-        return {name: _field(part) for name, part in batch.items()}
-    fields = {name: _field(part) for name, part in batch.fields.items()}
+        return {name: _convert_field(part) for name, part in batch.items()}
+    fields = {name: _convert_field(batch[name]) for name in batch}
     ids = torch.from_numpy(batch.ids.astype(np.int64))
     return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
 
 
-def _field(part: Any) -> Any:
+def _convert_field(part: Any) -> Any:
     if isinstance(part, memoryview):
         part = np.frombuffer(part, np.uint8)
     if isinstance(part, np.ndarray):
         return as_tensor(part)
-    if isinstance(part, RaggedArrays):
+    if isinstance(part, Ragged):
         return Ragged(as_tensor(part.values), as_tensor(part.offsets))
     return part
 
 
-def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
-def reduced(value: Any) -> Any:
-    """How results are pickled: plain tensors as arrays, which travel beside the pickle."""
+def reduce_tensor(value: Any) -> Any:
+    """Reduce plain tensors to arrays for pickling, which travel beside the pickle."""
     if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
         return NotImplemented
     if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
         return NotImplemented
-    return _rebuilt, (_array_of(value.contiguous()), value.dtype)
+    return _rebuild_tensor, (_share_memory(value.contiguous()), value.dtype)
 
 
 def pin(data: Any) -> Any:
-    """The same with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
+    """Return a copy with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
     if isinstance(data, torch.Tensor):
         return data.pin_memory()
+    if isinstance(data, Ragged):
+        return Ragged(pin(data.values), pin(data.offsets))
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, str | bytes):
@@ -119,5 +110,6 @@ def pin(data: Any) -> Any:
 
 
 def can_pin() -> bool:
+    """True if torch finds an accelerator to pin memory for."""
     accelerator = getattr(torch, "accelerator", torch.cuda)
     return bool(accelerator.is_available())
