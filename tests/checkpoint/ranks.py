@@ -142,7 +142,7 @@ def stalled(folder: Path, rank: int) -> Any:
     said = []
     with Checkpoints(folder, busy="skip") as checkpoints:
         for step, mine in enumerate(("sync /", "reserve /")):
-            where = mine if rank == 1 else "hear of the other ranks"
+            where = mine if rank == 1 else "wait for the other ranks"
             checkpoints.save(step, model())
             assert not checkpoints.save(9, model())
             said.append(stalls(checkpoints.wait, where))

@@ -13,29 +13,29 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.manifest import padded
-from penstock.checkpoint.partition import divided
-from penstock.checkpoint.pytree import rebuilt, taken
+from penstock.checkpoint.manifest import pad_length
+from penstock.checkpoint.partition import divide_blocks
+from penstock.checkpoint.pytree import rebuild_state, split_state
 from penstock.checkpoint.staging import Staging
 from penstock.engine.native import crc32c
 
 
 def round_trip(state: Any) -> Any:
     """Apart, staged, together; each part has its checksum, and zeros up to a multiple of 64."""
-    parts = taken(state)
+    parts = split_state(state)
     sizes = [block.bytes for block in parts.blocks]
-    (cuts,) = divided(sizes, 1, 64)
+    (cuts,) = divide_blocks(sizes, 1, 64)
     staged = Staging().stage(parts.blocks, cuts)
     memory = {block.name: np.zeros(block.bytes, np.uint8) for block in parts.blocks}
     at = 0
     for cut, crc in zip(cuts, staged.checksums, strict=True):
-        end = at + padded(cut.bytes)
+        end = at + pad_length(cut.bytes)
         assert crc == crc32c(staged.memory[at:end].data)
         assert not staged.memory[at + cut.bytes : end].any()
         memory[parts.blocks[cut.block].name][cut.start : cut.stop] = staged.memory[at:][: cut.bytes]
         at = end
     assert at == len(staged.memory)
-    return rebuilt(parts.skeleton, memory.__getitem__, "here")
+    return rebuild_state(parts.skeleton, memory.__getitem__, "here")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -91,7 +91,7 @@ def test_views_share_memory_again(data: st.DataObject) -> None:
     drawn = [whole[data.draw(indices)] for _ in range(data.draw(st.integers(1, 4)))]
     views = [view for view in drawn if isinstance(view, np.ndarray)]  # the others are copies
     state = {"whole": whole, "views": views}
-    assert sum(block.bytes for block in taken(state).blocks) == whole.nbytes
+    assert sum(block.bytes for block in split_state(state).blocks) == whole.nbytes
     loaded = round_trip(state)
     assert same(loaded, state)
     loaded["whole"][:] = whole + 1
@@ -124,7 +124,7 @@ def test_large_pieces_and_a_used_arena() -> None:
         staged = staging.collect(arrays)
         at = 0
         for array, crc in zip(arrays, staged.checksums, strict=True):
-            part = staged.memory[at : at + padded(len(array))]
+            part = staged.memory[at : at + pad_length(len(array))]
             assert np.array_equal(part[: len(array)], array)
             assert crc == crc32c(part.data)
             at += len(part)
@@ -139,10 +139,10 @@ def test_what_a_device_copies() -> None:
     from penstock.checkpoint import tensors
 
     tensor = torch.arange(100, dtype=torch.int32)[10:].view(9, 10).t()
-    (block,) = taken(tensor).blocks
+    (block,) = split_state(tensor).blocks
     into = np.zeros(8, np.uint8)
-    tensors.copied(tensor, block.lowest + 4, into)
-    tensors.settled()
+    tensors.begin_copy(tensor, block.lowest + 4, into)
+    tensors.wait_for_copies()
     assert into.view(np.int32).tolist() == [11, 12]
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint import Checkpoints, fault_points
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.loading import verify_checkpoint
-from penstock.checkpoint.partition import dealt
+from penstock.checkpoint.partition import divide_held_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -88,7 +88,7 @@ def test_every_byte_is_dealt_once_to_who_has_it(
 ) -> None:
     count, blocks = given_
     sizes, holders = [size for size, _ in blocks], [having for _, having in blocks]
-    shares = dealt(sizes, holders, count, piece_bytes)
+    shares = divide_held_blocks(sizes, holders, count, piece_bytes)
     assert len(shares) == count
     for rank, cuts in enumerate(shares):
         assert all(rank in holders[cut.block] for cut in cuts)
@@ -324,11 +324,11 @@ def test_the_one_before_is_offered(tmp_path: Path) -> None:
     saved(tmp_path, 5, 6)
     shard = Path(Folder(tmp_path).entry(6).path) / "rank-0.shard"
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
-    with pytest.raises(FormatError, match=r"piece 'a' .* The one before it is of step 5"):
+    with pytest.raises(FormatError, match=r"piece 'a' .* The checkpoint before it is of step 5"):
         loaded(tmp_path)
     assert loaded(tmp_path, 5) == 5
     shard.unlink()
-    with pytest.raises(MissingError, match=r"is not there.*The one before it is of step 5"):
+    with pytest.raises(MissingError, match=r"is not there.*The checkpoint before it is of step 5"):
         loaded(tmp_path)
 
 

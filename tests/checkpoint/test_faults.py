@@ -75,7 +75,7 @@ def test_the_one_before_is_offered(tmp_path: Path) -> None:
     saved(tmp_path, 5, 6)
     shard = Path(Folder(tmp_path).entry(6).path) / "rank-0.shard"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(FormatError, match=r"The one before it is of step 5"):
+    with pytest.raises(FormatError, match=r"The checkpoint before it is of step 5"):
         load(tmp_path)
     with pytest.warns(RuntimeWarning, match="loading step 5"):
         assert equal(load(tmp_path, fall_back=True).state, 5)

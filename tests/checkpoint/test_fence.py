@@ -13,7 +13,7 @@ import torch
 from penstock.checkpoint import Checkpoints
 from penstock.checkpoint.fence import Fence
 from penstock.checkpoint.partition import Cut
-from penstock.checkpoint.pytree import taken
+from penstock.checkpoint.pytree import split_state
 from penstock.errors import UsageError
 
 Optimizer = torch.optim.Optimizer
@@ -42,9 +42,9 @@ def same(one: Any, other: Any) -> bool:
 
 def waits(fence: Fence, state: Any) -> set[str]:
     """Which blocks need not be copied at once."""
-    blocks = taken(state).blocks
+    blocks = split_state(state).blocks
     cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
-    now, later = fence.divided(blocks, cuts)
+    now, later = fence.divide_cuts(blocks, cuts)
     assert sorted(now + later) == cuts
     return {blocks[cut.block].name for cut in later}
 

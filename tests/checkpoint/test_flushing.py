@@ -24,7 +24,7 @@ def turns(flush: Flush, size: int) -> list[int]:
     """A whole transfer."""
     found = []
     while size:
-        found.append(flush.turn(size))
+        found.append(flush.take_turn(size))
         size -= found[-1]
     return found
 

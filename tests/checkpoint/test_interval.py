@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from scipy import special
 
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.interval import OVERHEAD, Advice, Costs, Failures, advise_interval, best_s
+from penstock.checkpoint.interval import (
+    OVERHEAD,
+    Advice,
+    Costs,
+    Failures,
+    advise_interval,
+    find_best_work_s,
+)
 from penstock.checkpoint.pace import SavePace
 from penstock.errors import UsageError
 
@@ -176,7 +183,7 @@ def test_checkfreq(copy_s: float, write_s: float, step_s: float) -> None:
 def test_the_best_work_between_saves(cost: float, mtbf_s: float) -> None:
     """Lambert's W has it; Young's formula (1974) has the first term of its series, and Daly's
     (2006) the first three, where the cost is small."""
-    found = best_s(cost * mtbf_s, mtbf_s)
+    found = find_best_work_s(cost * mtbf_s, mtbf_s)
     assert 0 < found < mtbf_s or cost > 30
     young_s = math.sqrt(2 * cost) * mtbf_s
     assert found <= young_s

@@ -605,7 +605,7 @@ def test_damage_at_every_byte(place: Place, what: str, how: str) -> None:
         place.put(name, data)
         with pytest.raises(FormatError, match=name) as caught:
             load(place.url)
-        assert "The one before it is of step 4" in str(caught.value)
+        assert "The checkpoint before it is of step 4" in str(caught.value)
     with pytest.raises(FormatError, match=name):
         verify_checkpoint(home, entry)
     with pytest.warns(RuntimeWarning, match="loading step 4"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
-from penstock.checkpoint.partition import divided, piece_bytes
+from penstock.checkpoint.partition import choose_piece_bytes, divide_blocks
 from tests.checkpoint import ranks as checkpoint_ranks
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ SIZES = st.lists(st.integers(0, 1000), max_size=30)
 @given(SIZES, st.integers(1, 9), st.integers(1, 300))
 def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int) -> None:
     """And about equally: nobody has more than a piece above anybody."""
-    dealt = divided(sizes, ranks, piece_bytes)
+    dealt = divide_blocks(sizes, ranks, piece_bytes)
     assert len(dealt) == ranks
     cuts = sorted(cut for each in dealt for cut in each)
     covered = [(block, at) for block, start, stop in cuts for at in range(start, stop)]
@@ -40,7 +40,7 @@ def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=30), st.integers(1, 64))
 def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> None:
-    piece = piece_bytes(sizes, ranks)
+    piece = choose_piece_bytes(sizes, ranks)
     assert 8 << 20 <= piece <= 64 << 20
     assert piece % 64 == 0
     assert ranks == 1 or piece <= max(8 << 20, sum(sizes) / ranks / 8 + 64)

@@ -591,5 +591,5 @@ def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
         assert steps == [0, 2]
         for where, stall in zip(("sync", "reserve", "reserve"), stalls, strict=True):
             assert (
-                f"about to {f'{where} {folder}/x' if rank else 'hear of the other ranks'}" in stall
+                f"about to {f'{where} {folder}/x' if rank else 'wait for the other ranks'}" in stall
             )

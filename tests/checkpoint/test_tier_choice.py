@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.tier_choice import HOME, Rates, Room, TierChoice, WaitingSave, dealt
+from penstock.checkpoint.tier_choice import (
+    REPOSITORY,
+    Rates,
+    TierChoice,
+    TierRoom,
+    WaitingSave,
+    choose_tiers,
+)
 
 SIZES = st.integers(1, 100)
 RATES = st.integers(1, 50).map(float)
-ROOMS = st.lists(st.builds(Room, st.integers(0, 300), RATES), max_size=3)
+ROOMS = st.lists(st.builds(TierRoom, st.integers(0, 300), RATES), max_size=3)
 
 
 @st.composite
@@ -25,7 +32,7 @@ def lines(draw: st.DrawFn, tiers: int) -> list[WaitingSave]:
 def simulated(
     sizes: list[int],
     places: list[tuple[int, int]],
-    rooms: list[Room],
+    rooms: list[TierRoom],
     line: list[WaitingSave],
     home: float,
 ) -> list[float]:
@@ -47,7 +54,7 @@ def simulated(
         active = [i for i in going if begins[i] <= now + 1e-12]
         together = {place: sum(places[i][0] == place for i in active) for place, _ in places}
         speed = {
-            i: (home if places[i][0] == HOME else rooms[places[i][0]].bytes_per_s or 0.0)
+            i: (home if places[i][0] == REPOSITORY else rooms[places[i][0]].bytes_per_s or 0.0)
             / together[places[i][0]]
             for i in active
         }
@@ -62,26 +69,26 @@ def simulated(
     return found
 
 
-def ways(rooms: list[Room], line: list[WaitingSave]) -> list[tuple[int, int]]:
+def ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]]:
     """All that one shard may do."""
     tiers = [(number, after) for number in range(len(rooms)) for after in range(len(line) + 1)]
-    return [*tiers, (HOME, len(line))]
+    return [*tiers, (REPOSITORY, len(line))]
 
 
 @given(st.data(), SIZES, ROOMS, RATES)
 def test_one_shard_is_free_soonest(
-    data: st.DataObject, size: int, rooms: list[Room], home: float
+    data: st.DataObject, size: int, rooms: list[TierRoom], home: float
 ) -> None:
     """No other place, and no other wait, frees its memory earlier; and it is free when predicted.
     A tier is used only where it is faster than straight."""
     line = data.draw(lines(len(rooms)))
-    (choice,) = dealt([size], rooms, line, home)
+    (choice,) = choose_tiers([size], rooms, line, home)
     (really,) = simulated([size], [choice[:2]], rooms, line, home)
     best = min(simulated([size], [way], rooms, line, home)[0] for way in ways(rooms, line))
     assert really == pytest.approx(best)
     assert choice.predicted_s[choice.place] == pytest.approx(really)
-    if choice.place != HOME:
-        straight = choice.predicted_s[HOME]
+    if choice.place != REPOSITORY:
+        straight = choice.predicted_s[REPOSITORY]
         assert straight is not None
         assert really < straight
 
@@ -89,15 +96,15 @@ def test_one_shard_is_free_soonest(
 @given(
     st.integers(1, 5),
     SIZES,
-    st.lists(st.builds(Room, st.integers(0, 300), RATES), max_size=2),
+    st.lists(st.builds(TierRoom, st.integers(0, 300), RATES), max_size=2),
     RATES,
 )
 def test_equal_shards_are_free_soonest(
-    count: int, size: int, rooms: list[Room], home: float
+    count: int, size: int, rooms: list[TierRoom], home: float
 ) -> None:
     """No other way to deal the shards of a host, all of which begin now, is over earlier."""
     sizes = [size] * count
-    choices = dealt(sizes, rooms, [], home)
+    choices = choose_tiers(sizes, rooms, [], home)
     really = max(simulated(sizes, [each[:2] for each in choices], rooms, [], home))
     best = min(
         max(simulated(sizes, list(each), rooms, [], home))
@@ -108,12 +115,12 @@ def test_equal_shards_are_free_soonest(
 
 @given(st.data(), st.lists(SIZES, max_size=6), ROOMS, RATES)
 def test_nothing_is_promised_too_early(
-    data: st.DataObject, sizes: list[int], rooms: list[Room], home: float
+    data: st.DataObject, sizes: list[int], rooms: list[TierRoom], home: float
 ) -> None:
     """However many write, and wait for whatever: all find room, and the last is free no later than
     was predicted of any."""
     line = data.draw(lines(len(rooms)))
-    choices = dealt(sizes, rooms, line, home)
+    choices = choose_tiers(sizes, rooms, line, home)
     really = simulated(sizes, [each[:2] for each in choices], rooms, line, home)
     predicted = [each.predicted_s[each.place] for each in choices]
     assert all(each is not None for each in predicted)
@@ -125,17 +132,17 @@ def test_the_trap() -> None:
     1 GB/s of the tier, and who compares that with 2 goes straight, which takes four times as long.
     The other way round, one stream's share of the home's flush makes a slow tier look fast."""
     sizes, line = [10] * 8, list[WaitingSave]()
-    fast = [Room(1000, 8.0)]
-    choices = dealt(sizes, fast, line, 2.0)
+    fast = [TierRoom(1000, 8.0)]
+    choices = choose_tiers(sizes, fast, line, 2.0)
     assert fast[0].bytes_per_s is not None
     assert fast[0].bytes_per_s / 8 < 2.0, "what one writer gets, against what all flush"
     assert sum(each.place == 0 for each in choices) > 4
-    straight = max(simulated(sizes, [(HOME, 0)] * 8, fast, line, 2.0))
+    straight = max(simulated(sizes, [(REPOSITORY, 0)] * 8, fast, line, 2.0))
     chosen = max(simulated(sizes, [each[:2] for each in choices], fast, line, 2.0))
     assert chosen * 4 < straight + 1
 
-    slow = [Room(1000, 1.0)]
-    choices = dealt(sizes, slow, line, 4.0)
+    slow = [TierRoom(1000, 1.0)]
+    choices = choose_tiers(sizes, slow, line, 4.0)
     assert 4.0 / 8 < 1.0, "what one writer gets of the home, against what all get of the tier"
     assert sum(each.place == 0 for each in choices) <= 2
     naive = max(simulated(sizes, [(0, 0)] * 8, slow, line, 4.0))
@@ -144,39 +151,48 @@ def test_the_trap() -> None:
 
 def test_a_fast_tier_is_waited_for() -> None:
     """Where what is on its way has to leave first: if that is sooner than a slow tier, or home."""
-    rooms = [Room(0, 100.0), Room(1000, 1.0)]
+    rooms = [TierRoom(0, 100.0), TierRoom(1000, 1.0)]
     line = [WaitingSave(10, (10, 0)), WaitingSave(50, (50, 0))]
-    assert dealt([10], rooms, line, 10.0) == [TierChoice(0, 1, (1.1, 10.0, 7.0))]
-    assert dealt([10, 10], rooms, line, 10.0)[1][:2] == (0, 2)
-    assert dealt([3], [Room(0, 100.0), Room(1000, 4.0)], line, 10.0)[0].place == 1
-    assert dealt([100], [Room(0, 100.0)], line, 10.0) == [TierChoice(HOME, 2, (None, 16.0))]
+    assert choose_tiers([10], rooms, line, 10.0) == [TierChoice(0, 1, (1.1, 10.0, 7.0))]
+    assert choose_tiers([10, 10], rooms, line, 10.0)[1][:2] == (0, 2)
+    assert choose_tiers([3], [TierRoom(0, 100.0), TierRoom(1000, 4.0)], line, 10.0)[0].place == 1
+    assert choose_tiers([100], [TierRoom(0, 100.0)], line, 10.0) == [
+        TierChoice(REPOSITORY, 2, (None, 16.0))
+    ]
 
 
 def test_the_unknown_is_tried() -> None:
     """In the order in which tiers were given; never waited for. What failed is left alone."""
-    assert dealt([5], [Room(9, None), Room(9, None)], [], None)[0].place == 0
-    assert dealt([5], [Room(4, None), Room(9, None)], [], None)[0].place == 1
-    assert dealt([5], [Room(9, 1.0), Room(9, None)], [], 100.0)[0].place == 1
-    assert dealt([5], [Room(4, None)], [WaitingSave(9, (9,))], 1.0)[0].place == HOME
-    assert dealt([5], [Room(9, 0.0)], [], None) == [TierChoice(HOME, 0, (None, None))]
+    assert choose_tiers([5], [TierRoom(9, None), TierRoom(9, None)], [], None)[0].place == 0
+    assert choose_tiers([5], [TierRoom(4, None), TierRoom(9, None)], [], None)[0].place == 1
+    assert choose_tiers([5], [TierRoom(9, 1.0), TierRoom(9, None)], [], 100.0)[0].place == 1
+    assert (
+        choose_tiers([5], [TierRoom(4, None)], [WaitingSave(9, (9,))], 1.0)[0].place == REPOSITORY
+    )
+    assert choose_tiers([5], [TierRoom(9, 0.0)], [], None) == [
+        TierChoice(REPOSITORY, 0, (None, None))
+    ]
     for home in (None, 0.0):  # straight is not known to be faster
-        assert dealt([5], [Room(9, 1e-9)], [], home)[0].place == 0
-        assert dealt([5], [Room(4, 1e9)], [WaitingSave(9, (9,))], home)[0].place == HOME
+        assert choose_tiers([5], [TierRoom(9, 1e-9)], [], home)[0].place == 0
+        assert (
+            choose_tiers([5], [TierRoom(4, 1e9)], [WaitingSave(9, (9,))], home)[0].place
+            == REPOSITORY
+        )
 
 
 def test_rates() -> None:
-    rates = Rates([HOME, 0])
+    rates = Rates([REPOSITORY, 0])
     assert rates[0] is None
-    rates.measured(0, 100, 1.0)
-    rates.measured(0, 200, 1.0)
+    rates.record_measurement(0, 100, 1.0)
+    rates.record_measurement(0, 200, 1.0)
     assert rates[0] == 150
-    rates.failed(0)
-    rates.measured(HOME, 10, 1.0)
+    rates.record_failure(0)
+    rates.record_measurement(REPOSITORY, 10, 1.0)
     for _ in range(10):
-        rates.saved()
+        rates.record_save()
         assert rates[0] == 0
-    rates.saved()
+    rates.record_save()
     assert rates[0] is None, "it may be well again"
-    assert rates[HOME] == 10
-    rates.measured(0, 50, 1.0)
+    assert rates[REPOSITORY] == 10
+    rates.record_measurement(0, 50, 1.0)
     assert rates[0] == 50

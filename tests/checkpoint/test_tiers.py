@@ -181,7 +181,7 @@ def test_a_home_that_went_on(home: Path, tier: Path) -> None:
     killed(home, tier, steps="2,3")
     with Checkpoints(home) as checkpoints:
         checkpoints.save(2, state(7) | {"n": 2})
-    why = "was held on tiers and is not committed: the home went on"
+    why = "was held on tiers and is not committed: another checkpoint"
     with said(f"step 2 {why}", f"step 3 {why}"):
         Checkpoints(home, local=tier).close()
     assert held(tier) == []
