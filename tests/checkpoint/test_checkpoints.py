@@ -1,4 +1,4 @@
-"""Checkpoints of one process: what is saved is loaded, and nothing else is."""
+"""Checkpoints of one process: a load gives exactly the state that was saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from penstock.engine.native import crc32c
 
 
 def round_trip(state: Any) -> Any:
-    """Apart, staged, together; each part has its checksum, and zeros up to a multiple of 64."""
+    """Split a state, stage it and rebuild it; check that each part has its checksum, and zeros up
+    to a multiple of 64."""
     parts = split_state(state)
     sizes = [block.bytes for block in parts.blocks]
     (cuts,) = divide_blocks(sizes, 1, 64)
@@ -39,7 +40,7 @@ def round_trip(state: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in type, structure and value; numbers that are none are equal."""
+    """True if two states are equal in type, structure and value; NaNs are equal."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray | np.generic):
@@ -78,7 +79,7 @@ STATES = st.recursive(
 
 @given(STATES)
 def test_any_state_comes_back(state: Any) -> None:
-    """Types, order, shapes and every bit."""
+    """Types, order, shapes and every bit come back."""
     assert same(round_trip(state), state)
 
 
@@ -100,7 +101,7 @@ def test_views_share_memory_again(data: st.DataObject) -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    """Two lines; the state may change once `save` has returned."""
+    """Two lines save and load; the state may change once `save` has returned."""
     weights = np.arange(100_000.0)
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.latest() is None
@@ -116,7 +117,8 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 
 def test_large_pieces_and_a_used_arena() -> None:
-    """Parts that several threads copy have one checksum; what was in the arena does not show."""
+    """Parts that several threads copy have one checksum; the former content of the arena does not
+    show."""
     staging = Staging()
     random = np.random.default_rng(0)
     for size in (7 << 20, (5 << 20) + 1, 3):
@@ -134,7 +136,7 @@ def test_large_pieces_and_a_used_arena() -> None:
 
 
 def test_what_a_device_copies() -> None:
-    """The way of tensors that are not in the memory of the host, tried with one that is."""
+    """The path of tensors outside the memory of the host works, tried with a tensor in it."""
     torch = pytest.importorskip("torch")
     from penstock.checkpoint import tensors
 
@@ -147,7 +149,7 @@ def test_what_a_device_copies() -> None:
 
 
 def test_prepared(tmp_path: Path) -> None:
-    """The arena of the first save is there before it."""
+    """The arena of the first save exists before it."""
     state = {"x": np.ones(5 << 20, np.uint8)}
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.prepare(state)
@@ -160,7 +162,7 @@ def test_prepared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "float8_e4m3fn"])
 def test_tensors(tmp_path: Path, dtype: str) -> None:
-    """Of any dtype, dense or not, tied or not, as torch has them."""
+    """Tensors of any dtype, dense or not, tied or not, come back as torch has them."""
     torch = pytest.importorskip("torch")
     tensor = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
     state = {

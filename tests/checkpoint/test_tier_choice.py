@@ -1,4 +1,4 @@
-"""Which tier a shard waits on: held against a simulation of what happens then, event by event."""
+"""The choice of a tier for a shard, held against a simulation of the writes, event by event."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def simulated(
     line: list[WaitingSave],
     home: float,
 ) -> list[float]:
-    """When the memory of each shard is free, in a host that divides each place evenly among those
-    that write there: saves go home one after the other, and shards that go there come last. inf
-    where a shard never finds room."""
+    """Simulate when the memory of each shard is free, in a host that divides each place evenly
+    among its writers: saves are drained one after the other, and shards that go straight to the
+    repository come last. inf if a shard never finds room."""
     released = list(itertools.accumulate((each.left_bytes / home for each in line), initial=0.0))
     left = [float(size) for size in sizes]
     begins = [released[after] for _, after in places]
@@ -70,7 +70,7 @@ def simulated(
 
 
 def ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]]:
-    """All that one shard may do."""
+    """List all places and waits of one shard."""
     tiers = [(number, after) for number in range(len(rooms)) for after in range(len(line) + 1)]
     return [*tiers, (REPOSITORY, len(line))]
 
@@ -79,8 +79,8 @@ def ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]
 def test_one_shard_is_free_soonest(
     data: st.DataObject, size: int, rooms: list[TierRoom], home: float
 ) -> None:
-    """No other place, and no other wait, frees its memory earlier; and it is free when predicted.
-    A tier is used only where it is faster than straight."""
+    """No other place, and no other wait, frees the memory earlier; and it is free when predicted. A
+    tier is used only if it is faster than writing straight."""
     line = data.draw(lines(len(rooms)))
     (choice,) = choose_tiers([size], rooms, line, home)
     (really,) = simulated([size], [choice[:2]], rooms, line, home)
@@ -102,7 +102,7 @@ def test_one_shard_is_free_soonest(
 def test_equal_shards_are_free_soonest(
     count: int, size: int, rooms: list[TierRoom], home: float
 ) -> None:
-    """No other way to deal the shards of a host, all of which begin now, is over earlier."""
+    """No other division of the shards of a host, all of which begin now, ends earlier."""
     sizes = [size] * count
     choices = choose_tiers(sizes, rooms, [], home)
     really = max(simulated(sizes, [each[:2] for each in choices], rooms, [], home))
@@ -117,8 +117,8 @@ def test_equal_shards_are_free_soonest(
 def test_nothing_is_promised_too_early(
     data: st.DataObject, sizes: list[int], rooms: list[TierRoom], home: float
 ) -> None:
-    """However many write, and wait for whatever: all find room, and the last is free no later than
-    was predicted of any."""
+    """However many ranks write, and whatever they wait for, all find room, and the last memory is
+    free no later than predicted for any."""
     line = data.draw(lines(len(rooms)))
     choices = choose_tiers(sizes, rooms, line, home)
     really = simulated(sizes, [each[:2] for each in choices], rooms, line, home)
@@ -128,9 +128,10 @@ def test_nothing_is_promised_too_early(
 
 
 def test_the_trap() -> None:
-    """Eight ranks, a tier that takes 8 GB/s of all of them, a home that takes 2: each writer gets
-    1 GB/s of the tier, and who compares that with 2 goes straight, which takes four times as long.
-    The other way round, one stream's share of the home's flush makes a slow tier look fast."""
+    """Eight ranks share a tier that takes 8 GB/s, and a repository that takes 2: each writer gets 1
+    GB/s of the tier. To compare that with 2 chooses the repository, which takes four times as long.
+    The other way round, one stream's share of the repository's bandwidth makes a slow tier look
+    fast."""
     sizes, line = [10] * 8, list[WaitingSave]()
     fast = [TierRoom(1000, 8.0)]
     choices = choose_tiers(sizes, fast, line, 2.0)
@@ -150,7 +151,8 @@ def test_the_trap() -> None:
 
 
 def test_a_fast_tier_is_waited_for() -> None:
-    """Where what is on its way has to leave first: if that is sooner than a slow tier, or home."""
+    """A fast tier that first has to be drained is waited for, if that is sooner than a slow tier or
+    the repository."""
     rooms = [TierRoom(0, 100.0), TierRoom(1000, 1.0)]
     line = [WaitingSave(10, (10, 0)), WaitingSave(50, (50, 0))]
     assert choose_tiers([10], rooms, line, 10.0) == [TierChoice(0, 1, (1.1, 10.0, 7.0))]
@@ -162,7 +164,8 @@ def test_a_fast_tier_is_waited_for() -> None:
 
 
 def test_the_unknown_is_tried() -> None:
-    """In the order in which tiers were given; never waited for. What failed is left alone."""
+    """Unknown tiers are tried in the order in which they were given, and never waited for. A tier
+    that failed is left alone."""
     assert choose_tiers([5], [TierRoom(9, None), TierRoom(9, None)], [], None)[0].place == 0
     assert choose_tiers([5], [TierRoom(4, None), TierRoom(9, None)], [], None)[0].place == 1
     assert choose_tiers([5], [TierRoom(9, 1.0), TierRoom(9, None)], [], 100.0)[0].place == 1

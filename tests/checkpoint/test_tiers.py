@@ -1,4 +1,5 @@
-"""Checkpoints that wait on a tier: sooner out of memory, safe from a kill, home in their order."""
+"""Checkpoints that wait on a tier: their memory is free sooner, they survive a kill, and they are
+committed in order."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from penstock.errors import MissingError, StorageError, UsageError
 
 MIB = 1 << 20
 SLOW = Budget(bytes_per_s=1)
-"""Towards the home: the first turn is taken at once, the second never."""
+"""Budget towards the repository: the first turn is taken at once, the second never."""
 
 
 def state(step: int) -> dict[str, Any]:
@@ -62,7 +63,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(home: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
-    """What a job leaves that held these steps and was killed before any of them was home."""
+    """Make the files of a job that held these steps and was killed before any of them was
+    drained."""
     done = subprocess.run([sys.executable, "-c", KILLED, steps, home, *tiers], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(held(*tiers)) == len(steps.split(","))
@@ -70,7 +72,7 @@ def killed(home: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
 
 @contextmanager
 def said(*words: str) -> Iterator[None]:
-    """These warnings are given, once each, and no others."""
+    """Check that these warnings are given, once each, and no others."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -83,7 +85,7 @@ def said(*words: str) -> Iterator[None]:
 
 
 def test_the_next_begins_when_one_is_held(home: Path, tier: Path) -> None:
-    """However slow the home is: nothing is committed, and nothing waits, until it is fast."""
+    """While the repository is slow, nothing is committed, and nothing waits, until it is fast."""
     with Checkpoints(home, local=tier, budget=SLOW, busy="skip") as checkpoints:
         for step in (1, 2, 3):
             checkpoints.wait(until="held")
@@ -106,7 +108,7 @@ def test_the_next_begins_when_one_is_held(home: Path, tier: Path) -> None:
 
 
 def test_shards_are_the_same(home: Path, tier: Path, tmp_path: Path) -> None:
-    """By a tier or straight, past the page cache or not, of any length."""
+    """Shards are the same by a tier or straight, past the page cache or not, of any length."""
     for direct in ("auto", "off"):
         for size in (0, 1, 4095, 4096, 4097, 33 * MIB + 5):
             data = {"x": np.random.default_rng(size).integers(0, 256, size, np.uint8)}
@@ -119,7 +121,8 @@ def test_shards_are_the_same(home: Path, tier: Path, tmp_path: Path) -> None:
 
 
 def test_a_small_tier_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> None:
-    """One save fits on the first, two on the second; a fourth finds room when one is home."""
+    """One save fits on the first tier, two on the second; a fourth finds room when one is
+    drained."""
     local = [LocalTier(tmp_path / "a", 4 * MIB), LocalTier(tmp_path / "b", 7 * MIB)]
     with Checkpoints(home, local=local, budget=SLOW, keep=9) as checkpoints:
         places = []
@@ -138,7 +141,7 @@ def test_a_small_tier_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> 
 
 
 def test_abandoned_saves_stay_held(home: Path, tier: Path) -> None:
-    """Whoever has to end before a deadline ends, and loses nothing."""
+    """A job that has to end before a deadline ends, and loses nothing."""
     checkpoints = Checkpoints(home, local=tier, budget=SLOW)
     checkpoints.save(1, state(1))
     checkpoints.save(2, state(2))
@@ -175,7 +178,7 @@ def test_held_saves_are_committed_by_the_next_job(home: Path, tier: Path) -> Non
 
 
 def test_a_home_that_went_on(home: Path, tier: Path) -> None:
-    """What is held is not committed over what a job without tiers has done since."""
+    """A held save is not committed over checkpoints that a job without tiers has saved since."""
     with Checkpoints(home) as checkpoints:
         checkpoints.save(1, state(1))
     killed(home, tier, steps="2,3")
@@ -190,7 +193,7 @@ def test_a_home_that_went_on(home: Path, tier: Path) -> None:
 
 
 def test_damage_on_a_tier(home: Path, tier: Path) -> None:
-    """A byte that is another, and nothing of that save is committed; those before are."""
+    """If a byte is altered, nothing of that save is committed; the saves before are."""
     killed(home, tier)
     shard = next(tier.glob("step-3.*/rank-0.shard"))
     with open(shard, "r+b") as file:
@@ -204,7 +207,8 @@ def test_damage_on_a_tier(home: Path, tier: Path) -> None:
 
 @pytest.mark.parametrize("name", ["index", "rank-0.shard"])
 def test_what_is_not_whole_is_removed(home: Path, tier: Path, name: str) -> None:
-    """A shard without the index was not held; an index without its shards is of no use."""
+    """A shard without the index was not held; an index without its shards is of no use: both are
+    removed."""
     killed(home, tier)
     next(tier.glob(f"step-2.*/{name}")).unlink()
     with warnings.catch_warnings():
@@ -215,7 +219,8 @@ def test_what_is_not_whole_is_removed(home: Path, tier: Path, name: str) -> None
 
 
 def test_two_homes_on_one_tier(home: Path, tier: Path, tmp_path: Path) -> None:
-    """One after the other: what is held for one stays until that is opened."""
+    """Two repositories use one tier, one after the other: saves held for one stay until it is
+    opened."""
     killed(home, tier)
     with Checkpoints(tmp_path / "other", local=tier) as checkpoints:
         assert checkpoints.latest() is None
@@ -226,7 +231,7 @@ def test_two_homes_on_one_tier(home: Path, tier: Path, tmp_path: Path) -> None:
 
 
 def test_a_home_that_cannot_be_written_when_a_job_begins(small_disk: Path, tier: Path) -> None:
-    """The error comes at once, and nothing that is held is lost."""
+    """The error comes at once, and no held save is lost."""
     home = small_disk / "home"
     os.mkdir(home)
     killed(home, tier, steps="1")
@@ -250,7 +255,7 @@ def test_two_jobs_on_one_tier(home: Path, tier: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_tier(home: Path, small_disk: Path) -> None:
-    """It is not chosen."""
+    """A full tier is not chosen."""
     with said(), Checkpoints(home, local=small_disk) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.wait()
@@ -268,7 +273,7 @@ def test_a_read_only_tier(home: Path, small_disk: Path) -> None:
 
 
 def test_a_tier_that_vanishes(home: Path, tier: Path) -> None:
-    """One warning, however many saves; training goes on, with everything committed."""
+    """One warning comes, however many saves; training goes on, with everything committed."""
     with said("No such file or directory"), Checkpoints(home, local=tier) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.wait()
@@ -280,7 +285,7 @@ def test_a_tier_that_vanishes(home: Path, tier: Path) -> None:
 
 
 def test_a_held_save_that_vanishes(home: Path, tier: Path) -> None:
-    """The error says so; saves after it are well."""
+    """The error says so; later saves succeed."""
     checkpoints = Checkpoints(home, local=tier, budget=SLOW)
     checkpoints.save(1, state(1))
     checkpoints.save(2, state(2))
@@ -297,7 +302,7 @@ def test_a_held_save_that_vanishes(home: Path, tier: Path) -> None:
 
 
 def test_a_home_that_fails(home: Path, tier: Path) -> None:
-    """What is held stays so, the error is told, and the next save has all brought home in order."""
+    """Held saves stay held, the error is raised, and the next save drains all of them in order."""
     with Checkpoints(home) as checkpoints:
         checkpoints.save(1, state(1))
     checkpoints = Checkpoints(home, local=tier)
@@ -320,7 +325,7 @@ def test_a_home_that_fails(home: Path, tier: Path) -> None:
 
 
 def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
-    """It is found there, and not made a second time."""
+    """A commit that raised an error but happened is found, and not made a second time."""
     failing = [f"sync folder {home}"]  # the rename is done
 
     def watcher(what: str) -> None:
@@ -345,7 +350,7 @@ def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
 
 
 def test_a_home_that_fails_until_the_end(home: Path, tier: Path) -> None:
-    """The next job commits what this one could not."""
+    """The next job commits the saves that this one could not."""
     checkpoints = Checkpoints(home, local=tier)
     os.rename(home, home.with_name("away"))
     checkpoints.save(1, state(1))

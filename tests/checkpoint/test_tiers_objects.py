@@ -1,4 +1,4 @@
-"""Tiers before an object store: the same promises."""
+"""Tiers before an object store: the same guarantees."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_held_then_committed(place: Place, tmp_path: Path) -> None:  # noqa: F81
 
 
 def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
-    """The next job brings to the bucket what was held, and goes on."""
+    """The next job drains the held saves to the bucket, and goes on."""
     tier = tmp_path / "tier"
     killed(place.url, tier)
     with pytest.raises(MissingError):
@@ -58,7 +58,7 @@ def test_a_service_that_fails(
     what: str,
     fault: Fault,
 ) -> None:
-    """What is held stays so, whatever the service says, and goes there when that is well."""
+    """Held saves stay held, whatever the service answers, and are drained when it recovers."""
     monkeypatch.setattr(limits, "object_deadline_s", 1)
     failing, tier = False, tmp_path / "tier"
 

@@ -65,7 +65,8 @@ def _make_group_gather(distributed: Any, place: Place) -> Gather:
         except RuntimeError as error:  # a connection was lost, or the time-out of the group
             raise WorkerError(
                 f"rank {place.rank} lost the other ranks while a checkpoint was saved"
-                f" ({error!s:.200}): that save was not committed; restart the job from the last checkpoint"
+                f" ({error!s:.200}): that save was not committed; restart the job from the last"
+                " checkpoint"
             ) from None
         return texts
 

@@ -1,8 +1,8 @@
 """Checkpoints that do not stop training: saved behind it, committed whole or not at all.
 
     checkpoints = penstock.checkpoint.Checkpoints("run/checkpoints")
-    if found := checkpoints.latest():
-        model.load_state_dict(found.state["model"]); loader.load_state_dict(found.loader)
+    if last := checkpoints.latest():
+        model.load_state_dict(last.state["model"]); loader.load_state_dict(last.loader)
     ...
     checkpoints.save(step, {"model": model.state_dict(), ...}, loader=loader)
 
@@ -214,7 +214,7 @@ class Checkpoints:
                 loader = loader.state_dict()
             parts, cuts, copy = self._stage_now(*self._divide_state(state, loader))
         except Exception as error:
-            failure = error  # the other ranks are told by the thread
+            failure = error  # the thread sends it to the other ranks
         self._flush = Flush(self._budget)
         self._step = step
         blocked_s = time.perf_counter() - began_s

@@ -155,8 +155,8 @@ class Commits:
             if not conditional:
                 warnings.warn(
                     f"{self.url}: the service does not support writes on the condition that the"
-                    " object does not exist (If-None-Match), so two jobs might commit at once: let one job"
-                    " at a time write there",
+                    " object does not exist (If-None-Match), so two jobs might commit at"
+                    " once: let one job at a time write there",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -140,7 +140,7 @@ class Drain:
 
         try:
             written = [
-                _WrittenShard(*each) for each in run_together(self._save_gather, save.place, write)
+                _WrittenShard(*row) for row in run_together(self._save_gather, save.place, write)
             ]
             run_together(self._save_gather, save.place, put_index)
         except BaseException as error:
@@ -190,12 +190,12 @@ class Drain:
         sizes = [rank_rows[rank][1] for rank in self._tiers.group]
         line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
         choices = choose_tiers(
-            sizes, [TierRoom(*each) for each in room_rows], line_now, repository_bytes_per_s
+            sizes, [TierRoom(*row) for row in room_rows], line_now, repository_bytes_per_s
         )
         return (
             dict(zip(self._tiers.group, choices, strict=True)),
             [number for number, _ in line],
-            max(each[0] for each in rank_rows),
+            max(row[0] for row in rank_rows),
         )
 
     def _describe_choices(self) -> Any:
@@ -405,7 +405,7 @@ class Drain:
         """Let saves be drained again, after the saves that were stopped have ended."""
         self._stopped = False
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Report the use of tiers: see `Checkpoints.stats`."""

@@ -181,7 +181,9 @@ class Prefix(Repository):
         self._commits.remove(entry.sequence)
         self._maybe_committed.discard(entry.path)
         if entry.step >= 0:
-            with contextlib.suppress(PenstockError):  # no checkpoint any more, and told by list
+            with contextlib.suppress(
+                PenstockError
+            ):  # no checkpoint any more; `leftovers` lists its shards
                 self._clear(entry.path)
         mark_point(f"removed {entry.path}")
 

@@ -75,7 +75,7 @@ def choose_tiers(
     or 0, shards go straight to it only if no tier has room.
     """
     free = [room.free_bytes for room in rooms]
-    done_s = [0.0] * len(rooms)  # when each will have written what it was dealt
+    done_s = [0.0] * len(rooms)  # when each tier will have written the shards chosen for it
     repository_s = _predict_drained_s(line, repository_bytes_per_s)
     choices = []
     for size in sizes:

@@ -92,8 +92,8 @@ class Tiers:
         session: str,
         gather: Gather,
     ) -> None:
-        self.paths = [resolve_path(each.path) for each in tiers]
-        self._bytes_max = [each.bytes for each in tiers]
+        self.paths = [resolve_path(tier.path) for tier in tiers]
+        self._bytes_max = [tier.bytes for tier in tiers]
         self.rank = place.rank
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
@@ -101,7 +101,7 @@ class Tiers:
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
         identities = run_together(gather, place, lambda: [machine_identity(), self._make_folders()])
         self.group = [
-            rank for rank, each in enumerate(identities) if each == identities[place.rank]
+            rank for rank, identity in enumerate(identities) if identity == identities[place.rank]
         ]
         """Ranks that name these tiers."""
         self.leading = self.group[0] == place.rank
