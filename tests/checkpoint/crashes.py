@@ -72,7 +72,7 @@ class Rank:
         rate: float | None,
         local: bool,
     ) -> None:
-        done, told = os.pipe()
+        done, pipe_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -83,10 +83,10 @@ class Rank:
                             if link is not None:
                                 link.close()
                 mine = [[link for link in links[rank] if link is not None] for links in meshes]
-                _save(folder, rank, mine, first, at, size, saves, rate, local, told)
+                _save(folder, rank, mine, first, at, size, saves, rate, local, pipe_end)
             finally:
                 os._exit(1)
-        os.close(told)
+        os.close(pipe_end)
         self._heard = done
         self.said: list[str] = []
 
@@ -183,7 +183,7 @@ def _save(
     saves: int,
     rate: float | None,
     local: bool,
-    told: int,
+    pipe_end: int,
 ) -> NoReturn:
     passed = itertools.count()
 
@@ -202,16 +202,16 @@ def _save(
             gather=(_gather(rank, links[0]), _gather(rank, links[1]), _gather(rank, links[2])),
             local=tiers(folder, [rank]) if local else None,
         ) as checkpoints:
-            os.write(told, b"ready\n")
+            os.write(pipe_end, b"ready\n")
             for step in range(first, first + saves):
                 checkpoints.save(step, state_of(step, size), loader={"at": step})
                 checkpoints.wait(until="held")  # or committed, where there are no tiers
-                os.write(told, b"committed\n")
+                os.write(pipe_end, b"committed\n")
     except (PenstockError, OSError):
         if not links[0]:  # only a rank that lost another may fail
             raise
-        os.write(told, b"lost\n")
-    os.write(told, b"%d\n" % next(passed))
+        os.write(pipe_end, b"lost\n")
+    os.write(pipe_end, b"%d\n" % next(passed))
     os._exit(0)
 
 
@@ -234,11 +234,13 @@ def judged(folder: Path | str, least: int, most: int, then: int, ranks: int = 0)
     local = tiers(Path(folder), range(ranks)) or None
     if local is not None:
         Checkpoints(folder, rank=0, world_size=1, local=local).close()
-    found = load(folder)
-    if not least <= found.step <= most:
-        wrong.append([f"step {found.step} is not in {least}..{most}"])
-    if not equal(found.state, found.step) or found.loader != {"at": found.step}:
-        wrong.append(["step", found.step, "is another's"])
+    last_checkpoint = load(folder)
+    if not least <= last_checkpoint.step <= most:
+        wrong.append([f"step {last_checkpoint.step} is not in {least}..{most}"])
+    if not equal(last_checkpoint.state, last_checkpoint.step) or last_checkpoint.loader != {
+        "at": last_checkpoint.step
+    }:
+        wrong.append(["step", last_checkpoint.step, "is another's"])
     with Checkpoints(folder, rank=0, world_size=1, local=local) as checkpoints:
         checkpoints.save(then, state_of(then), loader={"at": then})
         checkpoints.wait()
@@ -328,8 +330,8 @@ def run(*words: object) -> dict[str, Any]:
         [sys.executable, __file__, *map(str, words)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    return outcome
 
 
 if __name__ == "__main__":

@@ -110,10 +110,10 @@ def test_save_and_load(tmp_path: Path) -> None:
         saved = checkpoints.wait()
     assert saved is not None
     assert saved.step == 7
-    found = load(tmp_path)
-    assert found.step == 7
-    assert found.loader == {"epoch": 3}
-    assert np.array_equal(found.state["weights"], np.arange(100_000.0))
+    loaded = load(tmp_path)
+    assert loaded.step == 7
+    assert loaded.loader == {"epoch": 3}
+    assert np.array_equal(loaded.state["weights"], np.arange(100_000.0))
 
 
 def test_large_pieces_and_a_used_arena() -> None:

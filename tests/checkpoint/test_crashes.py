@@ -18,9 +18,9 @@ from tests.checkpoint import crashes as checkpoint_crashes
 def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     """A kill at each write, sync, rename, removal and message of three saves, of which two are
     kept, leaves a good checkpoint; with tiers, held saves count as saved."""
-    found = checkpoint_crashes.run("boundaries", ranks, victim, local)
-    assert found["wrong"] == []
-    assert found["boundaries"] > (40 if victim == 0 else 25)
+    outcome = checkpoint_crashes.run("boundaries", ranks, victim, local)
+    assert outcome["wrong"] == []
+    assert outcome["boundaries"] > (40 if victim == 0 else 25)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
 )
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
     """Saves that were held are committed by the next job, also if the recovery is killed."""
-    found = checkpoint_crashes.run("recovery", ranks, victim)
-    assert found["wrong"] == []
-    assert found["boundaries"] > 15
+    outcome = checkpoint_crashes.run("recovery", ranks, victim)
+    assert outcome["wrong"] == []
+    assert outcome["boundaries"] > 15
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -42,6 +42,6 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """A kill of one rank or all, at random times of a job that writes most of the time, leaves a
     good checkpoint."""
-    found = checkpoint_crashes.run("random", ranks, kills, local)
-    assert found["wrong"] == []
-    assert found["cut off"] > 0
+    outcome = checkpoint_crashes.run("random", ranks, kills, local)
+    assert outcome["wrong"] == []
+    assert outcome["cut off"] > 0

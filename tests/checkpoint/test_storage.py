@@ -73,7 +73,7 @@ def equal(state: Any, step: int) -> bool:
     return state["n"] == step and np.array_equal(state["x"], state_of(step)["x"])
 
 
-def ended(checkpoints: Checkpoints, step: int) -> StorageError | None:
+def save_until_end(checkpoints: Checkpoints, step: int) -> StorageError | None:
     """Save a step; the error with which the save ends, or None."""
     checkpoints.save(step, state_of(step))
     try:
@@ -131,16 +131,18 @@ def test_a_call_that_fails(
     for who in ("save", "wait", "close"):
         storage.error(operation, code, part)
         assert checkpoints.save(2, state_of(2))
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(StorageError) as caught:
             checkpoints.save(3, state_of(3)) if who == "save" else getattr(checkpoints, who)()
         assert storage.hits(operation)
-        assert told.value.errno == code
-        assert told.match(rf"^{folder}/.*step-2.* cannot be written: {os.strerror(code)}: {remedy}")
-        assert told.match("save again: nothing was committed$")
+        assert caught.value.errno == code
+        assert caught.match(
+            rf"^{folder}/.*step-2.* cannot be written: {os.strerror(code)}: {remedy}"
+        )
+        assert caught.match("save again: nothing was committed$")
         storage.clear()
         check(checkpoints, 1)
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 1, 4)
 
 
@@ -156,7 +158,7 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
     kinds = ANY + [("getattr", part) for part in LOOKED_AT] * (how == "error")
     with Checkpoints(folder, keep=2) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         there = [1, 2]
         for operation, part in kinds:
             number = 0
@@ -165,7 +167,7 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
                 getattr(storage, how)(operation, errno.EIO, part, after=number, times=1)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # of what was not removed
-                    error = ended(checkpoints, step)
+                    error = save_until_end(checkpoints, step)
                 hit = storage.hits(operation)
                 storage.clear()
                 befallen += hit
@@ -177,7 +179,7 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
                 if committed:
                     there.append(step)
                 there.append(there[-1] + 1)
-                assert ended(checkpoints, there[-1]) is None, (operation, number)
+                assert save_until_end(checkpoints, there[-1]) is None, (operation, number)
                 there = there[-2:]
                 check(checkpoints, *there)
                 if not hit:
@@ -191,15 +193,15 @@ def test_what_cannot_be_removed(storage: Faulty, folder: Path) -> None:
     """Leftovers of a failed save that cannot be removed are removed by the next save that
     succeeds."""
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         for step in (2, 3):
             storage.error("fsync", errno.EIO, "rank-0")
             storage.error("unlink", errno.EIO)
-            assert ended(checkpoints, step) is not None
+            assert save_until_end(checkpoints, step) is not None
             storage.clear()
             assert checkpoints.folder.leftovers()
         assert checkpoints.steps() == [1]
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 1, 4)
 
 
@@ -211,18 +213,18 @@ def test_retention_that_fails(storage: Faulty, folder: Path, operation: str, par
     """The new checkpoint stands, and old ones are removed later."""
     with Checkpoints(folder, keep=2) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.error(operation, errno.EIO, part)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            assert ended(checkpoints, 3) is None
+            assert save_until_end(checkpoints, 3) is None
         assert storage.hits(operation)
         assert [str(each.message).partition(": ")[0] for each in said] == [
             "a checkpoint was committed, but older ones were not removed"
         ] * (part in ("index", "step-1.1") and operation != "rmdir")
         assert checkpoints.steps()[-2:] == [2, 3]
         storage.clear()
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 3, 4)
 
 
@@ -231,7 +233,7 @@ def test_a_name_that_may_be_lost(storage: Faulty, folder: Path) -> None:
     so."""
     with Checkpoints(folder) as checkpoints:
         storage.error("fsyncdir", errno.EIO, after=2)
-        failed = ended(checkpoints, 1)
+        failed = save_until_end(checkpoints, 1)
         assert failed is not None
         assert str(failed).startswith(f"{folder} cannot be written: Input/output error: check")
         assert f"save again: {folder}/step-1.1 is there, but a power cut may" in str(failed)
@@ -243,7 +245,7 @@ def test_what_cannot_be_looked_at_is_not_gone(storage: Faulty, folder: Path, cod
     """If an index cannot be read for a moment, its checkpoint is neither removed nor skipped."""
     with Checkpoints(folder) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.error("getattr", code, "/index")
         for look in (checkpoints.steps, checkpoints.load, checkpoints.latest):
             with pytest.raises(StorageError, match="index cannot be read"):
@@ -267,7 +269,7 @@ def test_a_lock_that_fails(storage: Faulty, folder: Path, operation: str) -> Non
         Checkpoints(folder)
     storage.clear()
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
 
 
 @pytest.mark.parametrize("direct", ["off", "auto"])
@@ -277,11 +279,11 @@ def test_short_writes_and_reads(storage: Faulty, folder: Path, direct: Any) -> N
     storage.short("read", 777)
     with Checkpoints(folder, budget=Budget(direct=direct)) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         assert storage.hits("write") > 2 * 24
         check(checkpoints, 1, 2)
         storage.short("write", 0)  # no error, and nothing done
-        failed = ended(checkpoints, 3)
+        failed = save_until_end(checkpoints, 3)
         assert failed is not None
         assert failed.errno == errno.EIO
         storage.clear()
@@ -290,7 +292,7 @@ def test_short_writes_and_reads(storage: Faulty, folder: Path, direct: Any) -> N
 
 def test_reads_that_fail(storage: Faulty, folder: Path) -> None:
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         for part in ("index", "rank-0.shard"):
             storage.error("read", errno.EIO, part)
             with pytest.raises(StorageError, match=f"{part} cannot be read: Input/output error"):
@@ -319,7 +321,7 @@ def test_who_waits_is_told(
     """Training is not held up; a caller that waits gets an error that names the hanging call, and
     all ends well once it does not hang any more."""
     with Checkpoints(folder, busy="skip") as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang(operation, part)
         assert checkpoints.save(2, state_of(2))
         storage.await_hang(operation)
@@ -329,10 +331,10 @@ def test_who_waits_is_told(
             assert equal(load(folder).state, 1)
         said = rf"step 2 is still under way after 0.05 s .* for .* s it .*about to {what}:"
         for wait in (checkpoints.wait, checkpoints.close):
-            with pytest.raises(StalledError, match=said) as told:
+            with pytest.raises(StalledError, match=said) as caught:
                 wait(timeout_s=SOON_S)
-            assert isinstance(told.value, TimeoutError)
-            assert told.value.errno == errno.ETIMEDOUT
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.errno == errno.ETIMEDOUT
         with pytest.raises(StalledError, match="after 0 s of waiting"):
             checkpoints.wait(0)
         storage.clear()
@@ -372,7 +374,7 @@ def test_retention_that_hangs(storage: Faulty, folder: Path) -> None:
     """The checkpoint is committed, and `last` says so."""
     with Checkpoints(folder, keep=2, busy="skip") as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.hang("unlink", "index")
         assert checkpoints.save(3, state_of(3))
         storage.await_hang("unlink")
@@ -392,7 +394,7 @@ def test_what_hangs_is_abandoned(
     """An abandoned save ends when storage answers. It is not committed then, unless the commit was
     the call that hung."""
     with Checkpoints(folder, busy="skip") as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang(operation, part)
         assert checkpoints.save(2, state_of(2))
         storage.await_hang(operation)
@@ -401,18 +403,18 @@ def test_what_hangs_is_abandoned(
         assert not checkpoints.save(3, state_of(3))
         storage.clear()
         checkpoints.wait()
-        begun = [2] if part in ("index.part", "/step-2.2$") else []
-        check(checkpoints, 1, *begun)
+        run_ranks = [2] if part in ("index.part", "/step-2.2$") else []
+        check(checkpoints, 1, *run_ranks)
         assert checkpoints.save(4, state_of(4))
         checkpoints.wait()
-        check(checkpoints, 1, *begun, 4)
+        check(checkpoints, 1, *run_ranks, 4)
 
 
 def test_closed_while_it_hangs(storage: Faulty, folder: Path) -> None:
     """An abandoned save is not waited for, and the folder stays locked; the save is not
     committed."""
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang("fsync", "rank-0")
         assert checkpoints.save(2, state_of(2))
         storage.await_hang("fsync")
@@ -544,7 +546,7 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
 
 
 @contextlib.contextmanager
-def begun(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def run_ranks(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Run two ranks; none is left, whatever happens."""
     pytest.importorskip("torch")
     with subprocess.Popen(
@@ -567,7 +569,7 @@ def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
     storage.error("fsync", errno.EIO, "rank-0", times=1)
     storage.error("create", errno.EIO, "rank-1", after=1, times=1)
     storage.error("mkdir", errno.EIO, "step-3.", times=1)  # of whoever is the first
-    with begun("told", folder / "x") as job:
+    with run_ranks("told", folder / "x") as job:
         said = json.loads(job.communicate()[0])
     assert job.returncode == 0
     for rank, (errors, steps) in enumerate(said):
@@ -585,7 +587,7 @@ def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
     save."""
     storage.hang("fsync", "rank-1", times=1)
     storage.hang("fallocate", "rank-1", after=1, times=1)
-    with begun("stalled", folder / "x") as job:
+    with run_ranks("stalled", folder / "x") as job:
         for step, operation in enumerate(("fsync", "fallocate")):
             storage.await_hang(operation)
             while len(list(folder.glob(f"stalled-{step}-*"))) < 2:

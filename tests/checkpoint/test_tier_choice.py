@@ -29,32 +29,40 @@ def lines(draw: st.DrawFn, tiers: int) -> list[WaitingSave]:
     return draw(st.lists(st.builds(lambda each: WaitingSave(sum(each), each), freed), max_size=4))
 
 
-def simulated(
+def simulate_writes(
     sizes: list[int],
     places: list[tuple[int, int]],
     rooms: list[TierRoom],
     line: list[WaitingSave],
-    home: float,
+    repository_bytes_per_s: float,
 ) -> list[float]:
     """Simulate when the memory of each shard is free, in a host that divides each place evenly
     among its writers: saves are drained one after the other, and shards that go straight to the
     repository come last. inf if a shard never finds room."""
-    released = list(itertools.accumulate((each.left_bytes / home for each in line), initial=0.0))
+    released = list(
+        itertools.accumulate(
+            (save.left_bytes / repository_bytes_per_s for save in line), initial=0.0
+        )
+    )
     left = [float(size) for size in sizes]
     begins = [released[after] for _, after in places]
-    found = [math.inf] * len(sizes)
+    free_s = [math.inf] * len(sizes)
     for number, room in enumerate(rooms):
-        mine = [i for i, (place, _) in enumerate(places) if place == number]
-        for at in {places[i][1] for i in mine}:
-            free = room.free_bytes + sum(each.freed_bytes[number] for each in line[:at])
-            if sum(sizes[i] for i in mine if places[i][1] <= at) > free:
+        writers = [i for i, (place, _) in enumerate(places) if place == number]
+        for at in {places[i][1] for i in writers}:
+            free = room.free_bytes + sum(save.freed_bytes[number] for save in line[:at])
+            if sum(sizes[i] for i in writers if places[i][1] <= at) > free:
                 return [math.inf] * len(sizes)
     now = 0.0
     while going := [i for i in range(len(sizes)) if left[i] > 1e-9]:
         active = [i for i in going if begins[i] <= now + 1e-12]
         together = {place: sum(places[i][0] == place for i in active) for place, _ in places}
         speed = {
-            i: (home if places[i][0] == REPOSITORY else rooms[places[i][0]].bytes_per_s or 0.0)
+            i: (
+                repository_bytes_per_s
+                if places[i][0] == REPOSITORY
+                else rooms[places[i][0]].bytes_per_s or 0.0
+            )
             / together[places[i][0]]
             for i in active
         }
@@ -64,12 +72,12 @@ def simulated(
         for i in active:
             left[i] -= speed[i] * step
             if left[i] <= 1e-9:
-                found[i] = now + step
+                free_s[i] = now + step
         now += step
-    return found
+    return free_s
 
 
-def ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]]:
+def list_ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]]:
     """List all places and waits of one shard."""
     tiers = [(number, after) for number in range(len(rooms)) for after in range(len(line) + 1)]
     return [*tiers, (REPOSITORY, len(line))]
@@ -77,14 +85,17 @@ def ways(rooms: list[TierRoom], line: list[WaitingSave]) -> list[tuple[int, int]
 
 @given(st.data(), SIZES, ROOMS, RATES)
 def test_one_shard_is_free_soonest(
-    data: st.DataObject, size: int, rooms: list[TierRoom], home: float
+    data: st.DataObject, size: int, rooms: list[TierRoom], repository_bytes_per_s: float
 ) -> None:
     """No other place, and no other wait, frees the memory earlier; and it is free when predicted. A
     tier is used only if it is faster than writing straight."""
     line = data.draw(lines(len(rooms)))
-    (choice,) = choose_tiers([size], rooms, line, home)
-    (really,) = simulated([size], [choice[:2]], rooms, line, home)
-    best = min(simulated([size], [way], rooms, line, home)[0] for way in ways(rooms, line))
+    (choice,) = choose_tiers([size], rooms, line, repository_bytes_per_s)
+    (really,) = simulate_writes([size], [choice[:2]], rooms, line, repository_bytes_per_s)
+    best = min(
+        simulate_writes([size], [way], rooms, line, repository_bytes_per_s)[0]
+        for way in list_ways(rooms, line)
+    )
     assert really == pytest.approx(best)
     assert choice.predicted_s[choice.place] == pytest.approx(really)
     if choice.place != REPOSITORY:
@@ -100,28 +111,32 @@ def test_one_shard_is_free_soonest(
     RATES,
 )
 def test_equal_shards_are_free_soonest(
-    count: int, size: int, rooms: list[TierRoom], home: float
+    count: int, size: int, rooms: list[TierRoom], repository_bytes_per_s: float
 ) -> None:
     """No other division of the shards of a host, all of which begin now, ends earlier."""
     sizes = [size] * count
-    choices = choose_tiers(sizes, rooms, [], home)
-    really = max(simulated(sizes, [each[:2] for each in choices], rooms, [], home))
+    choices = choose_tiers(sizes, rooms, [], repository_bytes_per_s)
+    really = max(
+        simulate_writes(sizes, [each[:2] for each in choices], rooms, [], repository_bytes_per_s)
+    )
     best = min(
-        max(simulated(sizes, list(each), rooms, [], home))
-        for each in itertools.product(ways(rooms, []), repeat=count)
+        max(simulate_writes(sizes, list(each), rooms, [], repository_bytes_per_s))
+        for each in itertools.product(list_ways(rooms, []), repeat=count)
     )
     assert really == pytest.approx(best)
 
 
 @given(st.data(), st.lists(SIZES, max_size=6), ROOMS, RATES)
 def test_nothing_is_promised_too_early(
-    data: st.DataObject, sizes: list[int], rooms: list[TierRoom], home: float
+    data: st.DataObject, sizes: list[int], rooms: list[TierRoom], repository_bytes_per_s: float
 ) -> None:
     """However many ranks write, and whatever they wait for, all find room, and the last memory is
     free no later than predicted for any."""
     line = data.draw(lines(len(rooms)))
-    choices = choose_tiers(sizes, rooms, line, home)
-    really = simulated(sizes, [each[:2] for each in choices], rooms, line, home)
+    choices = choose_tiers(sizes, rooms, line, repository_bytes_per_s)
+    really = simulate_writes(
+        sizes, [each[:2] for each in choices], rooms, line, repository_bytes_per_s
+    )
     predicted = [each.predicted_s[each.place] for each in choices]
     assert all(each is not None for each in predicted)
     assert max(really, default=0.0) <= max((each or 0 for each in predicted), default=0.0) + 1e-6
@@ -138,16 +153,16 @@ def test_the_trap() -> None:
     assert fast[0].bytes_per_s is not None
     assert fast[0].bytes_per_s / 8 < 2.0, "what one writer gets, against what all flush"
     assert sum(each.place == 0 for each in choices) > 4
-    straight = max(simulated(sizes, [(REPOSITORY, 0)] * 8, fast, line, 2.0))
-    chosen = max(simulated(sizes, [each[:2] for each in choices], fast, line, 2.0))
+    straight = max(simulate_writes(sizes, [(REPOSITORY, 0)] * 8, fast, line, 2.0))
+    chosen = max(simulate_writes(sizes, [each[:2] for each in choices], fast, line, 2.0))
     assert chosen * 4 < straight + 1
 
     slow = [TierRoom(1000, 1.0)]
     choices = choose_tiers(sizes, slow, line, 4.0)
     assert 4.0 / 8 < 1.0, "what one writer gets of the home, against what all get of the tier"
     assert sum(each.place == 0 for each in choices) <= 2
-    naive = max(simulated(sizes, [(0, 0)] * 8, slow, line, 4.0))
-    assert max(simulated(sizes, [each[:2] for each in choices], slow, line, 4.0)) * 4 < naive
+    naive = max(simulate_writes(sizes, [(0, 0)] * 8, slow, line, 4.0))
+    assert max(simulate_writes(sizes, [each[:2] for each in choices], slow, line, 4.0)) * 4 < naive
 
 
 def test_a_fast_tier_is_waited_for() -> None:
@@ -175,10 +190,12 @@ def test_the_unknown_is_tried() -> None:
     assert choose_tiers([5], [TierRoom(9, 0.0)], [], None) == [
         TierChoice(REPOSITORY, 0, (None, None))
     ]
-    for home in (None, 0.0):  # straight is not known to be faster
-        assert choose_tiers([5], [TierRoom(9, 1e-9)], [], home)[0].place == 0
+    for repository_bytes_per_s in (None, 0.0):  # straight is not known to be faster
+        assert choose_tiers([5], [TierRoom(9, 1e-9)], [], repository_bytes_per_s)[0].place == 0
         assert (
-            choose_tiers([5], [TierRoom(4, 1e9)], [WaitingSave(9, (9,))], home)[0].place
+            choose_tiers([5], [TierRoom(4, 1e9)], [WaitingSave(9, (9,))], repository_bytes_per_s)[
+                0
+            ].place
             == REPOSITORY
         )
 

@@ -62,7 +62,7 @@ class _DrainingSave:
     place: int
     index: CheckpointIndex | None
     waiting: WaitingSave
-    done: OnCommit
+    on_commit: OnCommit
     tried: bool = False
 
 
@@ -294,7 +294,7 @@ class Drain:
             path = self._commit(save, place)
         self._last = save.attempt
         self._tiers.remove(save.step, save.attempt)
-        save.done(path, save.shard.bytes)
+        save.on_commit(path, save.shard.bytes)
 
     def _find_commit(self, save: _DrainingSave) -> str | None:
         """Find the path of a save that was committed although its commit raised an error; None if
