@@ -85,7 +85,7 @@ def test_a_save_that_waits_for_the_broker_is_abandoned(socket: Path, tmp_path: P
     with broker(socket, "--bytes-per-s", "1"), Checkpoints(tmp_path / "c") as checkpoints:
         checkpoints.save(1, {"x": np.zeros(80 * MIB, np.uint8)})
         assert checkpoints._flush is not None
-        while checkpoints._flush._window is None:
+        while checkpoints._flush._permit is None:
             pass
         checkpoints.abandon()
         assert checkpoints.steps() == []

@@ -284,12 +284,14 @@ def test_pace_leaves_out_what_waited() -> None:
     pace, now_s, free_s = SavePace(), 100.0, 0.0
     for step in range(10, 60, 10):
         wait_s = max(0.0, free_s - now_s)
-        pace.began(step, now_s)
-        pace.committed(now_s, wait_s + 1.0, wait_s + 30.0)
+        pace.record_start(step, now_s)
+        pace.record_commit(now_s, wait_s + 1.0, wait_s + 30.0)
         free_s = now_s + wait_s + 30.0
         now_s += wait_s + 1.0 + 20.0
-    assert pace.costs() == Costs(blocked_s=1.0, commit_s=30.0, step_s=2.0)
-    assert pace.costs(3.0, 0.1) == Costs(blocked_s=1.0, commit_s=30.0, step_s=3.0, slowdown=0.1)
+    assert pace.compute_costs() == Costs(blocked_s=1.0, commit_s=30.0, step_s=2.0)
+    assert pace.compute_costs(3.0, 0.1) == Costs(
+        blocked_s=1.0, commit_s=30.0, step_s=3.0, slowdown=0.1
+    )
 
 
 def test_pace_of_few_saves() -> None:
@@ -297,26 +299,26 @@ def test_pace_of_few_saves() -> None:
     change the medians."""
     pace = SavePace()
     with pytest.raises(UsageError, match="after one"):
-        pace.costs(1.0)
-    pace.began(1, 0.0)
+        pace.compute_costs(1.0)
+    pace.record_start(1, 0.0)
     with pytest.raises(UsageError, match="after one"):
-        pace.costs(1.0)
-    pace.began(5, 0.0)
-    pace.committed(0.0, 50.0, 60.0)
+        pace.compute_costs(1.0)
+    pace.record_start(5, 0.0)
+    pace.record_commit(0.0, 50.0, 60.0)
     with pytest.raises(UsageError, match="give step_s="):
-        pace.costs()
-    assert pace.costs(1.0).blocked_s == 50.0
-    pace.began(3, 100.0)
-    pace.committed(100.0, 2.0, 4.0)
+        pace.compute_costs()
+    assert pace.compute_costs(1.0).blocked_s == 50.0
+    pace.record_start(3, 100.0)
+    pace.record_commit(100.0, 2.0, 4.0)
     with pytest.raises(UsageError, match="give step_s="):
-        pace.costs()
+        pace.compute_costs()
     now_s = 102.0
     for step in range(4, 40):
         now_s += 1000.0 if step % 5 == 0 else 3.0
-        pace.began(step, now_s)
-        pace.committed(now_s, 2.0, 4.0)
+        pace.record_start(step, now_s)
+        pace.record_commit(now_s, 2.0, 4.0)
         now_s += 2.0
-    assert pace.costs() == Costs(blocked_s=2.0, commit_s=4.0, step_s=3.0)
+    assert pace.compute_costs() == Costs(blocked_s=2.0, commit_s=4.0, step_s=3.0)
 
 
 def test_advice_from_real_saves(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ class Checkpoints:
         mark = import_tensors().record_mark()
         self._fence.put_up()
 
-        def rest() -> Staged:
+        def copy_rest() -> Staged:
             try:
                 with import_tensors().use_side_stream(mark):
                     second = self._staging.fill(memory[end:], blocks, later, behind=True)
@@ -285,7 +285,7 @@ class Checkpoints:
                 self._fence.take_down()
             return Staged(memory, first.checksums + second.checksums)
 
-        return SplitState(parts.skeleton, bare), now + later, rest
+        return SplitState(parts.skeleton, bare), now + later, copy_rest
 
     def _is_busy(self) -> bool:
         if self.busy == "wait":
@@ -413,7 +413,7 @@ class Checkpoints:
         self.wait()
 
         def measure_costs() -> list[float]:
-            own_costs = self._pace.costs(step_s, slowdown)
+            own_costs = self._pace.compute_costs(step_s, slowdown)
             return [own_costs.blocked_s, own_costs.commit_s, own_costs.step_s]
 
         rank_costs = run_together(self._train_gather, self.place, measure_costs)

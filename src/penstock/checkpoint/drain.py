@@ -132,7 +132,7 @@ class Drain:
             nonlocal index
             if save.place.rank == 0:
                 flush.check()
-                index = save.index(
+                index = save.build_index(
                     [ShardEntry(*shard.shard) for shard in written],
                     [shard.shape for shard in written],
                 )
@@ -180,12 +180,12 @@ class Drain:
         one that are on their way, and the number of the save up to which all ranks know the
         outcomes."""
 
-        def say() -> Any:
+        def describe() -> Any:
             size = len(save.staged.memory)  # the copy does not wait for other ranks
             room_rows = self._describe_choices() if self._tiers.leading else None
             return [self._ended_count, size, room_rows]
 
-        rank_rows = run_together(self._save_gather, save.place, say)
+        rank_rows = run_together(self._save_gather, save.place, describe)
         room_rows, line, repository_bytes_per_s = rank_rows[self._tiers.group[0]][2]
         sizes = [rank_rows[rank][1] for rank in self._tiers.group]
         line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
@@ -215,7 +215,7 @@ class Drain:
         self, save: Save, choice: TierChoice, line: list[int], flush: Flush
     ) -> _WrittenShard:
         """Write this rank's shard to the chosen place; to the repository if that fails."""
-        pieces, memory, failed = save.pieces(), save.staged.memory, None
+        pieces, memory, failed = save.list_pieces(), save.staged.memory, None
         self._join_saves(line[: choice.after])
         if choice.place != REPOSITORY:
             began_s = time.perf_counter()
@@ -223,13 +223,13 @@ class Drain:
                 folder = self._tiers.begin(choice.place, save.step, save.attempt)
                 budget = Budget(direct="off" if self._budget.direct == "off" else "auto")
                 with (
-                    self._flushing(Flush(budget, shared=False)) as local,
+                    self._open_flush(Flush(budget, shared=False)) as local,
                     create_synced(folder, save.name) as path,
                 ):
                     shard = local.write(path, memory, pieces)
                 flush.check()
                 seconds = time.perf_counter() - began_s
-                return _WrittenShard(shard, save.shape(), choice.place, seconds, None)
+                return _WrittenShard(shard, save.hash_shape(), choice.place, seconds, None)
             except StorageError as error:
                 if error.errno == errno.ECANCELED:
                     raise
@@ -240,7 +240,9 @@ class Drain:
         attempt_path = self._repository.begin(save.step, save.attempt)
         shard = self._repository.write(attempt_path, save.name, memory, pieces, flush)
         flush.check()
-        return _WrittenShard(shard, save.shape(), REPOSITORY, time.perf_counter() - began_s, failed)
+        return _WrittenShard(
+            shard, save.hash_shape(), REPOSITORY, time.perf_counter() - began_s, failed
+        )
 
     def _record_measurements(
         self, written: list[_WrittenShard], choices: dict[int, TierChoice]
@@ -319,8 +321,8 @@ class Drain:
                 shards.read_shard_pieces(repository, attempt_path, save.shard)  # it is there still
                 return 0, 0.0
             began_s = time.perf_counter()
-            folder = tiers.folder(save.place, save.step, save.attempt)
-            with self._flushing(Flush(self._budget)) as flush:
+            folder = tiers.get_folder(save.place, save.step, save.attempt)
+            with self._open_flush(Flush(self._budget)) as flush:
                 copy_to_repository(repository, attempt_path, folder, save.shard, flush)
                 flush.check()
             return save.shard.bytes, time.perf_counter() - began_s
@@ -347,7 +349,7 @@ class Drain:
             self._tiers.rates.record_failure(REPOSITORY)
 
     @contextlib.contextmanager
-    def _flushing(self, flush: Flush) -> Iterator[Flush]:
+    def _open_flush(self, flush: Flush) -> Iterator[Flush]:
         """Give a flush that `stop` ends, and `adopt` changes."""
         self._flushes.add(flush)
         if self._stopped:

@@ -122,7 +122,7 @@ class Prefix(Repository):
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
         with storage_errors(url, AGAIN):
-            self._send(url, self._key_of(url), data, size)
+            self._send(url, self._get_key(url), data, size)
 
     def _send(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
         mark_point(f"put {url}")
@@ -151,7 +151,7 @@ class Prefix(Repository):
         """Commit as `Repository.commit` says. StorageError if the service did not answer: the index
         may exist then, and counts, unless another is committed first."""
         assert isinstance(lock, Claim)
-        sizes = self._shards(attempt_path)
+        sizes = self._list_shards(attempt_path)
         for shard in index.shards:
             if sizes.get(shard.file) != shard.bytes:
                 raise StorageError(
@@ -207,14 +207,14 @@ class Prefix(Repository):
         return removed
 
     def _clear(self, url: str) -> None:
-        keys = [f"{self._key_of(url)}/{name}" for name in self._shards(url)]
+        keys = [f"{self._get_key(url)}/{name}" for name in self._list_shards(url)]
         for at in range(0, len(keys), 1000):
             part = keys[at : at + 1000]
             ask_service(url, lambda part=part: self._bucket.delete(part), "try again")  # type: ignore[misc]
 
-    def _shards(self, url: str) -> dict[str, int]:
+    def _list_shards(self, url: str) -> dict[str, int]:
         """List the shards of a folder, with their sizes."""
-        key = f"{self._key_of(url)}/"
+        key = f"{self._get_key(url)}/"
         objects = ask_service(url, lambda: self._bucket.level(key)[1])
         sizes = {info.name[len(key) :]: info.size for info in objects}
         return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
@@ -245,7 +245,7 @@ class Prefix(Repository):
     def open_shard(self, path: str) -> Iterator[ShardSource]:
         yield _Object(self, path)
 
-    def _key_of(self, url: str) -> str:
+    def _get_key(self, url: str) -> str:
         return self._key + url.removeprefix(f"{self.path}/")
 
 
@@ -253,7 +253,7 @@ class _Object:
     """A shard in an object, open to be read."""
 
     def __init__(self, prefix: Prefix, url: str) -> None:
-        self._bucket, self._url, self._key = prefix._bucket, url, prefix._key_of(url)
+        self._bucket, self._url, self._key = prefix._bucket, url, prefix._get_key(url)
 
     @property
     def bytes(self) -> int:

@@ -51,7 +51,7 @@ class SavePace:
                 save.blocked_s, save.seconds = blocked_s, seconds
                 break
 
-    def costs(self, step_s: float | None = None, slowdown: float = 0.0) -> Costs:
+    def compute_costs(self, step_s: float | None = None, slowdown: float = 0.0) -> Costs:
         """Compute the costs of a save.
 
         step_s:  of a step; None takes it from the steps and times at which `save` was called, with

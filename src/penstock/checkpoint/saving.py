@@ -53,7 +53,7 @@ class Save:
             raise self.failure
         return self.copy()
 
-    def pieces(self) -> list[Piece]:
+    def list_pieces(self) -> list[Piece]:
         """List the pieces of the shard, as they lie in it; raises as `staged` does."""
         blocks = self.parts.blocks
         pieces = [
@@ -71,12 +71,12 @@ class Save:
         ]
         return lay_out_pieces(pieces, self.staged.checksums)
 
-    def shape(self) -> str:
+    def hash_shape(self) -> str:
         """Hash the names and sizes of the blocks: equal for states of equal blocks."""
         names = json.dumps([[block.name, block.bytes] for block in self.parts.blocks])
         return hashlib.sha256(names.encode()).hexdigest()
 
-    def index(self, entries: Sequence[ShardEntry], shapes: Sequence[str]) -> CheckpointIndex:
+    def build_index(self, entries: Sequence[ShardEntry], shapes: Sequence[str]) -> CheckpointIndex:
         """Build the index of all ranks' shards; UsageError if they are not of one state."""
         if any(shape != shapes[0] for shape in shapes):
             raise UsageError(
@@ -99,17 +99,19 @@ def commit_save(
 
     def write() -> Any:
         nonlocal attempt_path
-        pieces = save.pieces()
+        pieces = save.list_pieces()
         attempt_path = repository.begin(save.step, save.attempt)
         shard = repository.write(attempt_path, save.name, save.staged.memory, pieces, flush)
         flush.check()
-        return [list(shard), save.shape()]
+        return [list(shard), save.hash_shape()]
 
     def commit() -> str | None:
         if lock is None:
             return None
         flush.check()
-        index = save.index([ShardEntry(*shard) for shard, _ in rows], [shape for _, shape in rows])
+        index = save.build_index(
+            [ShardEntry(*shard) for shard, _ in rows], [shape for _, shape in rows]
+        )
         return repository.commit(attempt_path, index, lock).path
 
     try:

@@ -153,11 +153,11 @@ class Tiers:
         """Measure the room of each tier. held_bytes: bytes that this job already has on each
         tier."""
         return [
-            TierRoom(self._free(number, held), self.rates[number])
+            TierRoom(self._measure_free(number, held), self.rates[number])
             for number, held in enumerate(held_bytes)
         ]
 
-    def _free(self, number: int, held: int) -> int:
+    def _measure_free(self, number: int, held: int) -> int:
         if number in self._left_out:
             return -1
         try:
@@ -172,13 +172,13 @@ class Tiers:
 
     # -- holding -----------------------------------------------------------------------------------
 
-    def folder(self, number: int, step: int, attempt: str) -> str:
+    def get_folder(self, number: int, step: int, attempt: str) -> str:
         """Return where a tier has the shards of an attempt."""
         return os.path.join(self.paths[number], f"step-{step}.{attempt}.{self._repository_id}.held")
 
     def begin(self, number: int, step: int, attempt: str) -> str:
         """Make a folder for the shards of an attempt; each rank may call it."""
-        path = self.folder(number, step, attempt)
+        path = self.get_folder(number, step, attempt)
         with storage_errors(path, "try again"), contextlib.suppress(FileExistsError):
             mark_point(f"make {path}")
             os.mkdir(path)
@@ -193,7 +193,7 @@ class Tiers:
                 continue
             try:
                 with storage_errors(
-                    self.folder(number, held.index.step, held.index.attempt), "try again"
+                    self.get_folder(number, held.index.step, held.index.attempt), "try again"
                 ):
                     put_index(self.begin(number, held.index.step, held.index.attempt), data)
             except StorageError as error:
@@ -208,14 +208,14 @@ class Tiers:
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
         for name in names:
             for number in range(len(self.paths)):
-                path = os.path.join(self.folder(number, step, attempt), name)
+                path = os.path.join(self.get_folder(number, step, attempt), name)
                 if os.path.exists(path):
                     mark_point(f"remove {path}")
                     with contextlib.suppress(OSError):
                         os.unlink(path)
         for number in range(len(self.paths)):
             with contextlib.suppress(OSError):  # other ranks have files in it still, or it is gone
-                os.rmdir(self.folder(number, step, attempt))
+                os.rmdir(self.get_folder(number, step, attempt))
 
     def close(self) -> None:
         """Let others write to the tiers. May be called again."""

@@ -77,9 +77,9 @@ class Reader(StorageReader):
             for shard in self._index.shards
             for piece in shards.read_shard_pieces(self._repository, self._entry.path, shard)
         )
-        self.loader = self._loader()
+        self.loader = self._read_loader()
 
-    def _loader(self) -> Any:
+    def _read_loader(self) -> Any:
         sizes: dict[str, int] = self._index.content["blocks"]
         keys = [(LOADER, name, ()) for name in sizes]
         memory = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
@@ -124,7 +124,7 @@ class Reader(StorageReader):
         ranges: dict[_Key, tuple[int, int, int]] = {}
         held = 0
         for item in sorted(plan.items, key=self._get_storage_order):
-            key, whole = self._chunk_of(item)
+            key, whole = self._locate_chunk(item)
             if key not in ranges:
                 if held > _READ_BYTES:
                     self._fill(waiting, ranges, planner)
@@ -147,11 +147,11 @@ class Reader(StorageReader):
     def _get_storage_order(self, item: ReadItem) -> tuple[str, int]:
         """Return the sort key of an item: items as they lie in storage, those of one chunk
         together."""
-        key, _ = self._chunk_of(item)
+        key, _ = self._locate_chunk(item)
         pieces = self._chunks.get(key)
         return (pieces[0].file, pieces[0].offset) if pieces else ("", 0)
 
-    def _chunk_of(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
+    def _locate_chunk(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
         """Return the chunk that an item is read from, the range of its bytes, and the chunk's
         size."""
         name = item.storage_index.fqn
