@@ -1,12 +1,13 @@
-"""Jobs that save checkpoints and are killed, at a given boundary or at any time; and what is left.
+"""Jobs that save checkpoints and are killed, at a given boundary or at any time; and checks of the
+files that are left.
 
 A process is forked for each rank of each job, from one that has imported everything and has no
-threads. Ranks tell each other by sockets, so that one notices when the other is gone.
+threads. Ranks exchange messages by sockets, so that each notices when another is gone.
 
     python -m tests.checkpoint.crashes boundaries RANKS VICTIM LOCAL | random RANKS KILLS LOCAL
     python -m tests.checkpoint.crashes recovery RANKS VICTIM
 
-LOCAL is 1 where each rank has a tier of its own, as if it were on a host of its own.
+With LOCAL 1, each rank has a tier of its own, as if it were on a host of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ KEEP = 2
 
 
 def state_of(step: int, size: int = 5000) -> dict[str, Any]:
-    """Some pages, with shared memory and an end that fills no page; another one for each step."""
+    """Make a state of some pages, with shared memory and an end that fills no page; another one for
+    each step."""
     weights = np.random.default_rng(step).random(size)
     odd = np.full(33, step % 256, np.uint8)
     return {"weights": weights, "half": weights[size // 2 :], "odd": odd, "n": step}
@@ -52,11 +54,11 @@ def equal(state: Any, step: int) -> bool:
 
 
 Mesh = list[list[socket.socket | None]]
-"""The links of each rank to each."""
+"""The links of each rank to each other rank."""
 
 
 class Rank:
-    """A forked process that saves steps from `first` on, and says how many it knows of."""
+    """A forked process that saves steps from `first` on, and reports how many it knows of."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Rank:
         rate: float | None,
         local: bool,
     ) -> None:
-        done, told = os.pipe()
+        done, pipe_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -81,15 +83,15 @@ class Rank:
                             if link is not None:
                                 link.close()
                 mine = [[link for link in links[rank] if link is not None] for links in meshes]
-                _save(folder, rank, mine, first, at, size, saves, rate, local, told)
+                _save(folder, rank, mine, first, at, size, saves, rate, local, pipe_end)
             finally:
                 os._exit(1)
-        os.close(told)
+        os.close(pipe_end)
         self._heard = done
         self.said: list[str] = []
 
     def end(self) -> bool:
-        """Wait for it; True where it was killed."""
+        """Wait for the process; True if it was killed."""
         with os.fdopen(self._heard) as heard:
             self.said = heard.read().split()
         status = os.waitpid(self.pid, 0)[1]
@@ -101,7 +103,7 @@ class Rank:
 
     @property
     def committed(self) -> int:
-        """Saves that it knows of; with tiers they may only be held."""
+        """Saves that the rank knows of; with tiers they may only be held."""
         return self.said.count("committed")
 
 
@@ -117,8 +119,10 @@ def job(
     rate: float | None = None,
     local: bool = False,
 ) -> list[Rank]:
-    """Begin the ranks of a job, one of which dies at a boundary, or all; at: its number, or a part
-    of its name."""
+    """Begin the ranks of a job, one of which dies at a boundary, or all of them.
+
+    at:  the number of the boundary, or a part of its name.
+    """
     meshes: list[Mesh] = [[[None] * ranks for _ in range(ranks)] for _ in range(3)]
     for links in meshes:
         for a in range(ranks):
@@ -179,7 +183,7 @@ def _save(
     saves: int,
     rate: float | None,
     local: bool,
-    told: int,
+    pipe_end: int,
 ) -> NoReturn:
     passed = itertools.count()
 
@@ -198,42 +202,45 @@ def _save(
             gather=(_gather(rank, links[0]), _gather(rank, links[1]), _gather(rank, links[2])),
             local=tiers(folder, [rank]) if local else None,
         ) as checkpoints:
-            os.write(told, b"ready\n")
+            os.write(pipe_end, b"ready\n")
             for step in range(first, first + saves):
                 checkpoints.save(step, state_of(step, size), loader={"at": step})
                 checkpoints.wait(until="held")  # or committed, where there are no tiers
-                os.write(told, b"committed\n")
+                os.write(pipe_end, b"committed\n")
     except (PenstockError, OSError):
         if not links[0]:  # only a rank that lost another may fail
             raise
-        os.write(told, b"lost\n")
-    os.write(told, b"%d\n" % next(passed))
+        os.write(pipe_end, b"lost\n")
+    os.write(pipe_end, b"%d\n" % next(passed))
     os._exit(0)
 
 
 def tiers(folder: Path, ranks: Iterable[int]) -> list[LocalTier]:
-    """Those of ranks, in the folder of the checkpoints, which does not mind. 10 MB are two large
-    states."""
+    """Return the tiers of ranks. They lie in the folder of the checkpoints, which ignores them. 10
+    MB hold two large states."""
     return [LocalTier(folder / f"tier-{rank}", 10_000_000) for rank in ranks]
 
 
 def held(folder: Path) -> list[str]:
-    """What tiers have."""
+    """List the files on tiers."""
     return sorted(path.name for path in folder.glob("tier-*/*.held"))
 
 
 def judged(folder: Path | str, least: int, most: int, then: int, ranks: int = 0) -> list[Any]:
-    """What is wrong with what is left: the last committed checkpoint loads, and a job goes on. It
-    has the tiers of so many ranks: what they held is committed."""
+    """Return the fault of the files that are left, if there is one. The last committed checkpoint
+    has to load, and a job has to go on. That job has the tiers of so many ranks, and has to commit
+    the saves held on them."""
     wrong: list[Any] = []
     local = tiers(Path(folder), range(ranks)) or None
     if local is not None:
         Checkpoints(folder, rank=0, world_size=1, local=local).close()
-    found = load(folder)
-    if not least <= found.step <= most:
-        wrong.append([f"step {found.step} is not in {least}..{most}"])
-    if not equal(found.state, found.step) or found.loader != {"at": found.step}:
-        wrong.append(["step", found.step, "is another's"])
+    last_checkpoint = load(folder)
+    if not least <= last_checkpoint.step <= most:
+        wrong.append([f"step {last_checkpoint.step} is not in {least}..{most}"])
+    if not equal(last_checkpoint.state, last_checkpoint.step) or last_checkpoint.loader != {
+        "at": last_checkpoint.step
+    }:
+        wrong.append(["step", last_checkpoint.step, "is another's"])
     with Checkpoints(folder, rank=0, world_size=1, local=local) as checkpoints:
         checkpoints.save(then, state_of(then), loader={"at": then})
         checkpoints.wait()
@@ -271,7 +278,7 @@ def every_boundary(folder: Path, ranks: int, victim: int, local: int) -> dict[st
 
 
 def every_boundary_of_recovery(folder: Path, ranks: int, victim: int) -> dict[str, Any]:
-    """Kill a rank at each boundary of a job that brings home what is held, and nothing else."""
+    """Kill a rank at each boundary of a job that only commits held saves."""
     wrong, at = [], 0
     while True:
         place = folder / str(at)
@@ -317,14 +324,14 @@ def at_any_time(folder: Path, ranks: int, kills: int, local: int) -> dict[str, A
 
 
 def run(*words: object) -> dict[str, Any]:
-    """One of these in a process of its own, in memory where it can be: what a kill leaves does not
-    depend on the device, and syncing one takes long."""
+    """Run one of these in a process of its own, in memory if possible: the files that a kill leaves
+    do not depend on the device, and syncing a device takes long."""
     done = warm.run(
         [sys.executable, __file__, *map(str, words)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    return outcome
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The same in an object store: jobs that save there and are killed, and what is left.
+"""Jobs that save to an object store and are killed, and checks of the objects that are left.
 
-A process that has used the client of object stores cannot be forked: here each use of it, by a job
-or to look at what is left, is in a process of its own.
+A process that has used the client of object stores cannot be forked. So each use of it here, by a
+job or by a check, is in a process of its own.
 
     python -m tests.checkpoint.crashes_objects boundaries RANKS VICTIM | random RANKS KILLS
 """
@@ -25,11 +25,11 @@ from tests.checkpoint.crashes import job, judged, state_of
 from tests.services import environment, moto
 
 SAVES = 2
-"""After one that is there already: the second removes it."""
+"""Saves after one that is there already: the second removes it."""
 
 
 def apart(work: Callable[[], Any]) -> Any:
-    """What a function gives as JSON, in a forked process."""
+    """Run a function in a forked process, and return its result as JSON has it."""
     heard, told = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -49,7 +49,7 @@ def apart(work: Callable[[], Any]) -> Any:
 
 
 def begin(url: str) -> None:
-    """A checkpoint of step 0."""
+    """Save a checkpoint of step 0."""
     with Checkpoints(url, rank=0, world_size=1) as checkpoints:
         checkpoints.save(0, state_of(0), loader={"at": 0})
 
@@ -73,7 +73,7 @@ def every_boundary(bucket: str, ranks: int, victim: int) -> dict[str, Any]:
 
 
 def uploads() -> int:
-    """Objects of which parts were sent, and no more: the service shows them only to who asks."""
+    """List objects of which only parts were sent: the service shows them only on request."""
     address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
     with contextlib.closing(http.client.HTTPConnection(address)) as connection:
         connection.request("GET", "/bucket?uploads")

@@ -1,8 +1,10 @@
 """Jobs of several ranks that save and load by torch.distributed.checkpoint over gloo.
 
-Several jobs, one after the other, forked from one process: importing takes longer than they do.
+Several jobs run one after the other, forked from one process: importing takes longer than they do.
 
-python -m tests.checkpoint.dcp_programs FOLDER JOB...  a JOB is SCENARIO:NAME:RANKS, on FOLDER/NAME
+    python -m tests.checkpoint.dcp_programs FOLDER JOB...
+
+A JOB is SCENARIO:NAME:RANKS, and works on FOLDER/NAME.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ from penstock.checkpoint.dcp.storage import Reader, Storage
 from tests.checkpoint import ranks as checkpoint_ranks
 
 ROWS = 37
-"""No number of ranks divides it."""
+"""Rows that no number of ranks divides."""
 
 
 def whole(step: int) -> dict[str, torch.Tensor]:
-    """What is saved, as one process sees it."""
+    """Make the state that is saved, as one process sees it."""
     draw = torch.Generator().manual_seed(step)
     found = {f"w{i}": torch.randn(ROWS, 5, generator=draw) for i in range(3)}
     found["columns"] = torch.randn(4, ROWS, generator=draw).to(torch.bfloat16)
@@ -44,7 +46,8 @@ def whole(step: int) -> dict[str, torch.Tensor]:
 
 
 def state(step: int) -> dict[str, Any]:
-    """The same over the ranks: shards, DTensors that are replicated, plain tensors, numbers."""
+    """Spread the same state over the ranks: shards, DTensors that are replicated, plain tensors,
+    numbers."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     placed: dict[str, Any] = {}
     for name, value in whole(step).items():
@@ -76,7 +79,7 @@ def same(found: dict[str, Any], step: int) -> bool:
 
 
 def save(folder: Path, rank: int) -> Any:
-    """Synchronously, then behind training, which changes the state meanwhile."""
+    """Save synchronously, then behind training, which changes the state meanwhile."""
     with Storage(folder) as storage:
         dcp.save(state(1), storage_writer=storage.writer(1, loader={"at": 1}))
         changing = state(2)
@@ -89,7 +92,7 @@ def save(folder: Path, rank: int) -> Any:
 
 
 def load(folder: Path, rank: int) -> Any:
-    """Both steps, into tensors of other values."""
+    """Load both steps into tensors of other values."""
     found = []
     for step in (1, 2):
         into, reader = state(7), Reader(folder, step)
@@ -99,7 +102,7 @@ def load(folder: Path, rank: int) -> Any:
 
 
 def stock(folder: Path, rank: int) -> Any:
-    """What DCP's own writer wrote, by DCP's own reader, against ours: equal, byte by byte."""
+    """Compare a load by DCP's own writer and reader with ours: equal, byte by byte."""
     theirs, ours = state(8), state(9)
     dcp.save(state(5), storage_writer=dcp.FileSystemWriter(folder / "theirs"))
     dcp.load(theirs, storage_reader=dcp.FileSystemReader(folder / "theirs"))
@@ -116,7 +119,8 @@ def stock(folder: Path, rank: int) -> Any:
 
 
 def replicated(folder: Path, rank: int) -> Any:
-    """A model that all have: one is large, and the rest come in an order that greed gets wrong."""
+    """Save a model that all ranks have: one tensor is large, and the rest come in an order that a
+    greedy division gets wrong."""
     model = {f"s{i}": torch.full((1000,), float(i)) for i in range(40)}
     model["large"] = torch.arange(9 << 20, dtype=torch.float32)
     with Storage(folder) as storage:
@@ -127,7 +131,7 @@ def replicated(folder: Path, rank: int) -> Any:
 
 
 def again(folder: Path, rank: int) -> Any:
-    """A planner that keeps old plans is refused, and nothing is left of the save."""
+    """Save with a planner that keeps old plans: it is refused, and nothing is left of the save."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     value = torch.arange(1000.0)
     model = {"r": distribute_tensor(value, mesh, [Replicate()])}
@@ -146,7 +150,7 @@ def again(folder: Path, rank: int) -> Any:
 
 
 def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
-    """Step 1 is committed; this rank may die while it saves step 2."""
+    """Commit step 1; this rank may die while it saves step 2."""
     storage = Storage(folder)
     dcp.save(state(1), storage_writer=storage.writer(1, loader={"at": 1}))
     second, writer = state(2), storage.writer(2, loader={"at": 2})
@@ -164,20 +168,21 @@ def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
 
 
 def killed(folder: Path, rank: int) -> Any:
-    """The last rank dies while it writes step 2: the others hear of it."""
+    """Kill the last rank while it writes step 2: the others notice."""
     last = rank == dist.get_world_size() - 1
     return _cut_off(folder, lambda what: last and what.startswith("sync "))
 
 
 def killed_at(folder: Path, rank: int) -> Any:
-    """The folder's name says which rank dies, at which boundary."""
+    """Kill the rank that the folder's name gives, at the boundary that it gives."""
     victim, at = map(int, folder.name.split("-"))
     passed = itertools.count()
     return _cut_off(folder, lambda _: rank == victim and next(passed) == at)
 
 
 def refused(folder: Path, rank: int) -> Any:
-    """The system refuses the last rank's bytes: no rank commits, room is made, the next is well."""
+    """Let the system refuse the last rank's bytes: no rank commits; after room is made, the next
+    save succeeds."""
     last = rank == dist.get_world_size() - 1
     with Storage(folder) as storage:
         dcp.save({"n": torch.ones(8)}, storage_writer=storage.writer(1))

@@ -1,5 +1,5 @@
-"""python -m tests.checkpoint.dcp_programs_objects URL PORT: two ranks save
-through DCP in an object store, and load."""
+"""Two ranks that save through DCP in an object store, and load: python -m
+tests.checkpoint.dcp_programs_objects URL PORT"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from penstock.checkpoint.dcp.storage import Reader, Storage
 
 SIZE = 5 << 20
-"""A replicated tensor that both ranks write a part of."""
+"""Size of a replicated tensor that both ranks write a part of."""
 
 
 def work(rank: int, url: str, port: str) -> None:

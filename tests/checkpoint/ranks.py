@@ -1,4 +1,4 @@
-"""Ranks that save together over gloo: each is forked here, and says what came of it as JSON.
+"""Ranks that save together over gloo: each is forked here, and reports its outcome as JSON.
 
 python -m tests.checkpoint.ranks SCENARIO FOLDER RANKS
 python -m tests.checkpoint.ranks     # many, as lines of JSON: torch takes long to be imported
@@ -29,7 +29,7 @@ from penstock.errors import PenstockError, StalledError
 
 
 def model(rank: int = 0) -> dict[str, Any]:
-    """60 tensors of different sizes, 3.7 MB, equal on all ranks."""
+    """Make 60 tensors of different sizes, 3.7 MB, equal on all ranks."""
     return {f"w{i}": torch.full((i * 500 + 1,), float(i)) for i in range(60)} | {"n": 7}
 
 
@@ -44,7 +44,7 @@ def replicated(folder: Path, rank: int) -> Any:
 
 
 def other_shapes(folder: Path, rank: int) -> Any:
-    """One rank has another model: all hear of it, and the next save is well."""
+    """Give one rank another model: all raise, and the next save succeeds."""
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(1, {"w": torch.ones(3 + rank // 2)})
         try:
@@ -57,7 +57,7 @@ def other_shapes(folder: Path, rank: int) -> Any:
 
 
 def unsupported(folder: Path, rank: int) -> Any:
-    """One rank has something that cannot be saved."""
+    """Give one rank a value that cannot be saved."""
     said = []
     with Checkpoints(folder) as checkpoints:
         try:
@@ -71,7 +71,7 @@ def unsupported(folder: Path, rank: int) -> Any:
 
 
 def skipped(folder: Path, rank: int) -> Any:
-    """One rank is slow: all skip."""
+    """Slow one rank down: all skip."""
     slow = Budget(bytes_per_s=1 if rank == 1 else None)
     with Checkpoints(folder, busy="skip", budget=slow) as checkpoints:
         began = [checkpoints.save(1, model()), checkpoints.save(2, model())]
@@ -83,7 +83,7 @@ def skipped(folder: Path, rank: int) -> Any:
 
 
 def lost(folder: Path, rank: int) -> Any:
-    """One rank dies while all write: the others hear of it, and nothing is committed."""
+    """Kill one rank while all write: the others notice, and nothing is committed."""
     slow = Budget(bytes_per_s=1 if rank == 1 else None)
     checkpoints = Checkpoints(folder, budget=slow)
     checkpoints.save(1, model())
@@ -97,7 +97,7 @@ def lost(folder: Path, rank: int) -> Any:
 
 
 def advised(folder: Path, rank: int) -> Any:
-    """One rank is slow: all are told the same."""
+    """Slow one rank down: all get the same advice."""
     slow = Budget(bytes_per_s=2e6 if rank == 1 else None)
     with Checkpoints(folder, budget=slow) as checkpoints:
         try:
@@ -112,7 +112,7 @@ def advised(folder: Path, rank: int) -> Any:
 
 
 def told(folder: Path, rank: int) -> Any:
-    """Storage fails some saves."""
+    """Save on storage that fails some saves."""
     said = []
     with Checkpoints(folder) as checkpoints:
         for step in (1, 2, 3, 4):
@@ -125,7 +125,7 @@ def told(folder: Path, rank: int) -> Any:
 
 
 def stalls(wait: Callable[[float], object], where: str) -> str:
-    """Waits until it is heard that it is there that the save stands."""
+    """Wait until the error names this point as the one at which the save hangs."""
     while True:
         try:
             wait(0.05)
@@ -137,12 +137,12 @@ def stalls(wait: Callable[[float], object], where: str) -> str:
 
 
 def stalled(folder: Path, rank: int) -> Any:
-    """The storage of one rank hangs, twice, each time until both have said that they noticed: they
-    wait on, and then they give up."""
+    """Hang the storage of one rank twice, each time until both ranks have reported that they
+    noticed: they wait longer, and then they give up."""
     said = []
     with Checkpoints(folder, busy="skip") as checkpoints:
         for step, mine in enumerate(("sync /", "reserve /")):
-            where = mine if rank == 1 else "hear of the other ranks"
+            where = mine if rank == 1 else "wait for the other ranks"
             checkpoints.save(step, model())
             assert not checkpoints.save(9, model())
             said.append(stalls(checkpoints.wait, where))
@@ -156,7 +156,7 @@ def stalled(folder: Path, rank: int) -> Any:
 
 
 def second(folder: Path, rank: int) -> Any:
-    """Another job has the folder: all ranks hear of it."""
+    """Let another job have the folder: all ranks raise."""
     try:
         Checkpoints(folder)
     except PenstockError as error:
@@ -165,8 +165,8 @@ def second(folder: Path, rank: int) -> Any:
 
 
 def hosts(folder: Path, rank: int) -> Any:
-    """Each rank has a tier of its own, as if on a host of its own, but for the last two, which
-    share theirs. However slow one is to bring home what it holds, the next saves begin."""
+    """Give each rank a tier of its own, as if on a host of its own, except for the last two, which
+    share theirs. However slow one rank drains its saves, the next saves begin."""
     local = folder.parent / f"tier-{min(rank, dist.get_world_size() - 2)}"
     slow = Budget(bytes_per_s=1 if rank == 1 else None)
     with Checkpoints(folder, local=local, budget=slow) as checkpoints:
@@ -183,13 +183,13 @@ def hosts(folder: Path, rank: int) -> Any:
 
 
 def large(step: int) -> dict[str, Any]:
-    """16 MiB."""
+    """Make a state of 16 MiB."""
     return {f"w{i}": torch.full((1 << 20,), float(i + step)) for i in range(4)}
 
 
 def homeless(folder: Path, rank: int) -> Any:
-    """The home fails while saves are on their way: all ranks hear of it at the same calls, and the
-    next save brings all there."""
+    """Let the repository fail while saves are on their way: all ranks raise at the same calls, and
+    the next save drains all of them."""
     away, said = folder.with_name("away"), []
     checkpoints = Checkpoints(folder, local=folder.parent / f"tier-{rank}")
     moved(rank, folder, away)
@@ -212,7 +212,7 @@ def homeless(folder: Path, rank: int) -> Any:
 
 
 def moved(rank: int, source: Path, to: Path) -> None:
-    """By one rank, while all wait."""
+    """Move a folder by one rank, while all wait."""
     dist.barrier()
     if rank == 0:
         os.rename(source, to)
@@ -220,8 +220,8 @@ def moved(rank: int, source: Path, to: Path) -> None:
 
 
 def partly(folder: Path, rank: int) -> Any:
-    """One rank's tier is too small, so that its shard is in the home when the first one dies, about
-    to commit."""
+    """Make one rank's tier too small, so that its shard is in the repository when the first rank
+    dies, about to commit."""
     local = LocalTier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
 
     def watcher(what: str) -> None:
@@ -242,7 +242,7 @@ def partly(folder: Path, rank: int) -> Any:
 
 
 def unlike(folder: Path, rank: int) -> Any:
-    """Ranks of a host that name different tiers, two of them the same one."""
+    """Let ranks of a host name different tiers, two of them the same one."""
     names = ["a"] if rank == 0 else ["b", "a"]
     try:
         Checkpoints(folder, local=[folder.parent / name for name in names])
@@ -277,7 +277,7 @@ def rank_main(scenario: str, folder: Path, place: Path, rank: int, ranks: int, t
 
 
 def job(scenario: str, folder: Path, ranks: int) -> list[Any]:
-    """Fork the ranks of a job; what each of them said."""
+    """Fork the ranks of a job and collect their reports."""
     place = Path(tempfile.mkdtemp(dir=folder.parent), "store")
     children = []
     for rank in range(ranks):

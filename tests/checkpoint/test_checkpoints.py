@@ -1,4 +1,4 @@
-"""Checkpoints of one process: what is saved is loaded, and nothing else is."""
+"""Checkpoints of one process: a load gives exactly the state that was saved."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.manifest import padded
-from penstock.checkpoint.partition import divided
-from penstock.checkpoint.pytree import rebuilt, taken
+from penstock.checkpoint.manifest import pad_length
+from penstock.checkpoint.partition import divide_blocks
+from penstock.checkpoint.pytree import rebuild_state, split_state
 from penstock.checkpoint.staging import Staging
 from penstock.engine.native import crc32c
 
 
 def round_trip(state: Any) -> Any:
-    """Apart, staged, together; each part has its checksum, and zeros up to a multiple of 64."""
-    parts = taken(state)
+    """Split a state, stage it and rebuild it; check that each part has its checksum, and zeros up
+    to a multiple of 64."""
+    parts = split_state(state)
     sizes = [block.bytes for block in parts.blocks]
-    (cuts,) = divided(sizes, 1, 64)
+    (cuts,) = divide_blocks(sizes, 1, 64)
     staged = Staging().stage(parts.blocks, cuts)
     memory = {block.name: np.zeros(block.bytes, np.uint8) for block in parts.blocks}
     at = 0
     for cut, crc in zip(cuts, staged.checksums, strict=True):
-        end = at + padded(cut.bytes)
+        end = at + pad_length(cut.bytes)
         assert crc == crc32c(staged.memory[at:end].data)
         assert not staged.memory[at + cut.bytes : end].any()
         memory[parts.blocks[cut.block].name][cut.start : cut.stop] = staged.memory[at:][: cut.bytes]
         at = end
     assert at == len(staged.memory)
-    return rebuilt(parts.skeleton, memory.__getitem__, "here")
+    return rebuild_state(parts.skeleton, memory.__getitem__, "here")
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in type, structure and value; numbers that are none are equal."""
+    """True if two states are equal in type, structure and value; NaNs are equal."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray | np.generic):
@@ -78,7 +79,7 @@ STATES = st.recursive(
 
 @given(STATES)
 def test_any_state_comes_back(state: Any) -> None:
-    """Types, order, shapes and every bit."""
+    """Types, order, shapes and every bit come back."""
     assert same(round_trip(state), state)
 
 
@@ -91,7 +92,7 @@ def test_views_share_memory_again(data: st.DataObject) -> None:
     drawn = [whole[data.draw(indices)] for _ in range(data.draw(st.integers(1, 4)))]
     views = [view for view in drawn if isinstance(view, np.ndarray)]  # the others are copies
     state = {"whole": whole, "views": views}
-    assert sum(block.bytes for block in taken(state).blocks) == whole.nbytes
+    assert sum(block.bytes for block in split_state(state).blocks) == whole.nbytes
     loaded = round_trip(state)
     assert same(loaded, state)
     loaded["whole"][:] = whole + 1
@@ -100,7 +101,7 @@ def test_views_share_memory_again(data: st.DataObject) -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    """Two lines; the state may change once `save` has returned."""
+    """Two lines save and load; the state may change once `save` has returned."""
     weights = np.arange(100_000.0)
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.latest() is None
@@ -109,14 +110,15 @@ def test_save_and_load(tmp_path: Path) -> None:
         saved = checkpoints.wait()
     assert saved is not None
     assert saved.step == 7
-    found = load(tmp_path)
-    assert found.step == 7
-    assert found.loader == {"epoch": 3}
-    assert np.array_equal(found.state["weights"], np.arange(100_000.0))
+    loaded = load(tmp_path)
+    assert loaded.step == 7
+    assert loaded.loader == {"epoch": 3}
+    assert np.array_equal(loaded.state["weights"], np.arange(100_000.0))
 
 
 def test_large_pieces_and_a_used_arena() -> None:
-    """Parts that several threads copy have one checksum; what was in the arena does not show."""
+    """Parts that several threads copy have one checksum; the former content of the arena does not
+    show."""
     staging = Staging()
     random = np.random.default_rng(0)
     for size in (7 << 20, (5 << 20) + 1, 3):
@@ -124,7 +126,7 @@ def test_large_pieces_and_a_used_arena() -> None:
         staged = staging.collect(arrays)
         at = 0
         for array, crc in zip(arrays, staged.checksums, strict=True):
-            part = staged.memory[at : at + padded(len(array))]
+            part = staged.memory[at : at + pad_length(len(array))]
             assert np.array_equal(part[: len(array)], array)
             assert crc == crc32c(part.data)
             at += len(part)
@@ -134,20 +136,20 @@ def test_large_pieces_and_a_used_arena() -> None:
 
 
 def test_what_a_device_copies() -> None:
-    """The way of tensors that are not in the memory of the host, tried with one that is."""
+    """The path of tensors outside the memory of the host works, tried with a tensor in it."""
     torch = pytest.importorskip("torch")
     from penstock.checkpoint import tensors
 
     tensor = torch.arange(100, dtype=torch.int32)[10:].view(9, 10).t()
-    (block,) = taken(tensor).blocks
+    (block,) = split_state(tensor).blocks
     into = np.zeros(8, np.uint8)
-    tensors.copied(tensor, block.lowest + 4, into)
-    tensors.settled()
+    tensors.begin_copy(tensor, block.lowest + 4, into)
+    tensors.wait_for_copies()
     assert into.view(np.int32).tolist() == [11, 12]
 
 
 def test_prepared(tmp_path: Path) -> None:
-    """The arena of the first save is there before it."""
+    """The arena of the first save exists before it."""
     state = {"x": np.ones(5 << 20, np.uint8)}
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.prepare(state)
@@ -160,7 +162,7 @@ def test_prepared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "float8_e4m3fn"])
 def test_tensors(tmp_path: Path, dtype: str) -> None:
-    """Of any dtype, dense or not, tied or not, as torch has them."""
+    """Tensors of any dtype, dense or not, tied or not, come back as torch has them."""
     torch = pytest.importorskip("torch")
     tensor = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
     state = {

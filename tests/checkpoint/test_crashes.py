@@ -1,4 +1,4 @@
-"""Whoever is killed while saving: the last committed checkpoint loads, byte-equal."""
+"""Kills while saving: the last committed checkpoint loads, byte-equal, whichever rank is killed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.checkpoint import crashes as checkpoint_crashes
     ],
 )
 def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
-    """At each write, sync, rename, removal and message of three saves, of which two are kept; with
-    tiers, what is held counts as saved."""
-    found = checkpoint_crashes.run("boundaries", ranks, victim, local)
-    assert found["wrong"] == []
-    assert found["boundaries"] > (40 if victim == 0 else 25)
+    """A kill at each write, sync, rename, removal and message of three saves, of which two are
+    kept, leaves a good checkpoint; with tiers, held saves count as saved."""
+    outcome = checkpoint_crashes.run("boundaries", ranks, victim, local)
+    assert outcome["wrong"] == []
+    assert outcome["boundaries"] > (40 if victim == 0 else 25)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     [(2, 0), *[pytest.param(*x, marks=pytest.mark.long) for x in [(1, 0), (2, 1)]]],
 )
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
-    """And what was held is committed by the next."""
-    found = checkpoint_crashes.run("recovery", ranks, victim)
-    assert found["wrong"] == []
-    assert found["boundaries"] > 15
+    """Saves that were held are committed by the next job, also if the recovery is killed."""
+    outcome = checkpoint_crashes.run("recovery", ranks, victim)
+    assert outcome["wrong"] == []
+    assert outcome["boundaries"] > 15
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -40,7 +40,8 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
     [(6, 0), (6, 1), *[pytest.param(100, x, marks=pytest.mark.long) for x in (0, 1)]],
 )
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
-    """One rank or all of them, at random times of a job that writes most of the time."""
-    found = checkpoint_crashes.run("random", ranks, kills, local)
-    assert found["wrong"] == []
-    assert found["cut off"] > 0
+    """A kill of one rank or all, at random times of a job that writes most of the time, leaves a
+    good checkpoint."""
+    outcome = checkpoint_crashes.run("random", ranks, kills, local)
+    assert outcome["wrong"] == []
+    assert outcome["cut off"] > 0

@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint with penstock's folder: what its own storage loads, ours does; and
-what its own storage loses, ours does not."""
+"""torch.distributed.checkpoint with penstock's repository: every state that DCP's own storage
+loads, ours loads, and states that DCP's storage loses, ours keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint import Checkpoints, fault_points
 from penstock.checkpoint.folder import Folder
 from penstock.checkpoint.loading import verify_checkpoint
-from penstock.checkpoint.partition import dealt
+from penstock.checkpoint.partition import divide_held_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -46,7 +46,7 @@ JOBS = [
 
 
 class Jobs:
-    """What was left of all jobs, and what each rank said."""
+    """The files that all jobs left, and the reports of their ranks."""
 
     def __init__(self, folder: Path, names: Sequence[str] = JOBS) -> None:
         self.folder = folder
@@ -88,7 +88,7 @@ def test_every_byte_is_dealt_once_to_who_has_it(
 ) -> None:
     count, blocks = given_
     sizes, holders = [size for size, _ in blocks], [having for _, having in blocks]
-    shares = dealt(sizes, holders, count, piece_bytes)
+    shares = divide_held_blocks(sizes, holders, count, piece_bytes)
     assert len(shares) == count
     for rank, cuts in enumerate(shares):
         assert all(rank in holders[cut.block] for cut in cuts)
@@ -107,7 +107,7 @@ def test_every_byte_is_dealt_once_to_who_has_it(
 
 
 def model() -> Any:
-    """A model that was trained a step, and its optimizer."""
+    """Make a model that was trained for a step, and its optimizer."""
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.Linear(40, 3).double())
     optimizer = torch.optim.Adam(layers.parameters())
@@ -139,7 +139,8 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def odd() -> dict[str, Any]:
-    """Tensors as they may come: views, not contiguous, tied, empty, of all widths; and others."""
+    """Make tensors of all sorts: views, not contiguous, tied, empty, of all widths; and other
+    values."""
     base = torch.arange(60.0).reshape(6, 10)
     return {
         "columns": base[:, ::3],
@@ -161,7 +162,7 @@ def odd() -> dict[str, Any]:
 
 
 def zeros(value: Any) -> Any:
-    """The same state, of nothing: what is loaded into."""
+    """Make the same state of zeros, to load into."""
     if isinstance(value, dict):
         return {key: zeros(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -188,7 +189,8 @@ def test_loads_what_the_stock_storage_loads(tmp_path: Path, how: str) -> None:
 
 
 def test_what_was_staged_is_saved(tmp_path: Path) -> None:
-    """The optimizer steps on while one save after the other is on its way."""
+    """The saved state is the staged one, although the optimizer steps on during one save after the
+    other."""
     layers, optimizer = model()
     wanted = {}
     with Storage(tmp_path, keep=9) as storage:
@@ -212,7 +214,7 @@ def _pickled(state: Any) -> io.BytesIO:
 
 
 def test_is_copied_once(tmp_path: Path) -> None:
-    """What was staged is written from where it lies."""
+    """A staged state is written from where it lies."""
     state = {f"w{i}": torch.full((500_000,), float(i)) for i in range(9)} | {"n": 3}
     with Storage(tmp_path) as storage:
         for step in (1, 2):
@@ -226,7 +228,8 @@ def test_is_copied_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [10, 300_000])
 def test_what_is_no_tensor_has_any_size(tmp_path: Path, size: int) -> None:
-    """Little lies behind what was staged; for much there is no room."""
+    """Values that are no tensors may have any size: a few lie behind the staged tensors; for many
+    there is no room."""
     state = {"text": "x" * size * 4, "w": torch.arange(size), "v": torch.ones(3)}
     with Storage(tmp_path) as storage:
         for step in (1, 2):
@@ -238,7 +241,7 @@ def test_what_is_no_tensor_has_any_size(tmp_path: Path, size: int) -> None:
 
 
 def test_the_loader_goes_with_it(tmp_path: Path) -> None:
-    """Taken when the writer is, arrays and all."""
+    """The loader's state is copied when the writer is made, arrays and all."""
     place = {"mixture": np.arange(6).reshape(2, 3), "tensor": torch.ones(3), "at": 5}
     with Storage(tmp_path) as storage:
         writer = storage.writer(1, loader=place)
@@ -265,7 +268,7 @@ def test_ranks_load_what_the_stock_storage_loads(jobs: Jobs) -> None:
 
 
 def test_replicated_is_written_once_by_all(jobs: Jobs) -> None:
-    """Also where most of it is one tensor."""
+    """Ranks share the writing of replicated tensors, also if most of the state is one tensor."""
     assert jobs.said["replicated:replicated:4"] == [True] * 4
     place = Folder(jobs.folder / "replicated")
     written = [shard.bytes for shard in place.index(place.entry()).shards]
@@ -289,7 +292,7 @@ def saved(folder: Path, *steps: int) -> None:
 
 
 def loaded(folder: Path, step: int | None = None) -> int:
-    """Which step it is; it is whole."""
+    """Load a checkpoint, check that it is whole, and return its step."""
     state = {"a": torch.zeros(20, dtype=torch.int64), "b": torch.zeros(7), "n": 0}
     reader = Reader(folder, step)
     try:
@@ -324,16 +327,17 @@ def test_the_one_before_is_offered(tmp_path: Path) -> None:
     saved(tmp_path, 5, 6)
     shard = Path(Folder(tmp_path).entry(6).path) / "rank-0.shard"
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
-    with pytest.raises(FormatError, match=r"piece 'a' .* The one before it is of step 5"):
+    with pytest.raises(FormatError, match=r"piece 'a' .* The checkpoint before it is of step 5"):
         loaded(tmp_path)
     assert loaded(tmp_path, 5) == 5
     shard.unlink()
-    with pytest.raises(MissingError, match=r"is not there.*The one before it is of step 5"):
+    with pytest.raises(MissingError, match=r"is not there.*The checkpoint before it is of step 5"):
         loaded(tmp_path)
 
 
 def test_a_failed_write_is_not_a_checkpoint(small_disk: Path) -> None:
-    """DCP's own writer may leave out what its threads could not write."""
+    """A failed write is never committed; DCP's own writer may leave out the data that its threads
+    could not write."""
     saved(small_disk, 1)
     with Storage(small_disk) as storage:
         large = {f"t{i}": torch.ones(10_000) for i in range(8)}
@@ -357,7 +361,8 @@ def test_a_rank_that_cannot_write(jobs: Jobs) -> None:
 
 
 def test_killed_at_every_boundary(tmp_path: Path) -> None:
-    """Also while a step is saved that is there already: the one or the other, never a mixture."""
+    """A kill leaves one checkpoint or the other, never a mixture, also while a step is saved that
+    exists already."""
     at = 0
     while True:
         folder = tmp_path / str(at)
@@ -431,7 +436,7 @@ def test_one_job_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_is_no_tensor_runs_no_code(tmp_path: Path) -> None:
-    """DCP pickles it: what is loaded again is what is harmless, unless told otherwise."""
+    """Values that DCP pickles are loaded only if they are harmless, unless `trusted`."""
     with Storage(tmp_path) as storage:
         dcp.save({"where": Path("x")}, storage_writer=storage.writer(1))
     with pytest.raises(CheckpointException, match="'where' in .* is no tensor"):
@@ -449,7 +454,7 @@ def test_misuse(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="step is -1"):
             storage.writer(-1)
         writer = storage.writer(1)
-        with pytest.raises(UsageError, match="leave it out; the step is given"):
+        with pytest.raises(UsageError, match="leave it out; the step is an argument"):
             dcp.save(state, storage_writer=writer, checkpoint_id="x")
         dcp.save(state, storage_writer=writer)
         with pytest.raises(CheckpointException, match="this writer has saved"):

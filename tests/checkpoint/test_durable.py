@@ -1,7 +1,7 @@
-"""What a power loss may take: nothing that a committed checkpoint is made of.
+"""Power cuts: they take no part of a committed checkpoint.
 
-strace tells, independent of our own account, in which order the system was asked to write, to sync
-and to rename. Data that is not synced may be lost with the power, and names whose folder is not.
+strace shows, independent of our own account, in which order the system was asked to write, to sync
+and to rename. A power cut may lose data that is not synced, and names whose folder is not.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ OPENED = re.compile(r"^(\d+)<([^>]*)>")
 
 
 def asked(folder: Path, *places: Path) -> list[tuple[str, list[str]]]:
-    """The calls that changed something in the folder, in order, with the paths that they name.
-    places: the home in it, and tiers."""
+    """List the calls that changed files of the folder, in order, with the paths that they name.
+
+    places:  the repository in it, and tiers.
+    """
     if shutil.which("strace") is None:
         pytest.skip("no strace")
     log = folder.parent / "calls"
@@ -63,8 +65,8 @@ def asked(folder: Path, *places: Path) -> list[tuple[str, list[str]]]:
 
 
 def test_synced_before_it_is_named(tmp_path: Path) -> None:
-    """Before a rename commits: all data of the folder, and its names. After it, before anything is
-    removed: the name itself. And before data is removed: the removal of its index."""
+    """Before a rename commits, all data of the folder and its names are synced. After it, before
+    anything is removed, the name itself is. Before data is removed, the removal of its index is."""
     folder = tmp_path / "checkpoints"
     data: set[str] = set()  # files with bytes that are not synced
     names: set[str] = set()  # folders with names that are not synced
@@ -100,8 +102,8 @@ def test_synced_before_it_is_named(tmp_path: Path) -> None:
 
 
 def test_held_is_synced_before_it_is_named(tmp_path: Path) -> None:
-    """Before the index on a tier says that a save is held: its shard, and all names on the way
-    there. And before anything of that is removed: the commit in the home."""
+    """Before the index on a tier marks a save as held, its shard and all names on the way there are
+    synced. Before any of that is removed, the commit in the repository is."""
     folder = tmp_path / "checkpoints"
     home, tier = str(folder / "home"), str(folder / "tier")
     data: set[str] = set()

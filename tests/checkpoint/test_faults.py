@@ -1,4 +1,5 @@
-"""What a checkpoint's folder may suffer: a clear error, or a whole checkpoint, never a half one."""
+"""Faults of a checkpoint's folder: they give a clear error, or a whole checkpoint, never a half
+one."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def equal(state: Any, step: int) -> bool:
 @pytest.mark.parametrize("name", ["index", "rank-0.shard"])
 @pytest.mark.parametrize("how", ["altered", "cut"])
 def test_damage_at_every_byte(tmp_path: Path, name: str, how: str) -> None:
-    """No byte may be another or missing: loading and verifying name the file."""
+    """No byte may be altered or missing: loading and verifying name the file."""
     saved(tmp_path, 5)
     folder = Folder(tmp_path)
     path = Path(folder.entry().path) / name
@@ -72,11 +73,11 @@ def test_damage_names_the_piece(tmp_path: Path) -> None:
 
 
 def test_the_one_before_is_offered(tmp_path: Path) -> None:
-    """A damaged checkpoint is not passed over in silence, and where asked, it is passed over."""
+    """A damaged checkpoint is skipped only on request; the error names the one before."""
     saved(tmp_path, 5, 6)
     shard = Path(Folder(tmp_path).entry(6).path) / "rank-0.shard"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(FormatError, match=r"The one before it is of step 5"):
+    with pytest.raises(FormatError, match=r"The checkpoint before it is of step 5"):
         load(tmp_path)
     with pytest.warns(RuntimeWarning, match="loading step 5"):
         assert equal(load(tmp_path, fall_back=True).state, 5)
@@ -86,7 +87,7 @@ def test_the_one_before_is_offered(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_another_checkpoint(tmp_path: Path) -> None:
-    """Each file is whole, but they do not belong together."""
+    """Whole files that do not belong together are refused."""
     saved(tmp_path, 5)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(6, {"a": np.arange(1, 21), "b": STATE["b"], "n": 6})
@@ -120,7 +121,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def ended(checkpoints: Checkpoints) -> StorageError | None:
-    """How the save under way ends."""
+    """Return how the save under way ends."""
     try:
         checkpoints.wait()
     except StorageError as error:
@@ -129,7 +130,7 @@ def ended(checkpoints: Checkpoints) -> StorageError | None:
 
 
 def test_disk_full(small_disk: Path) -> None:
-    """Whatever does not fit, be it shard or index: nothing is committed, and the room is free."""
+    """If a shard or the index does not fit, nothing is committed, and the room is free again."""
     refused = 0
     with Checkpoints(small_disk, keep=2) as checkpoints:
         checkpoints.save(0, STATE | {"n": 0})
@@ -181,7 +182,7 @@ def test_the_folder_vanishes(tmp_path: Path) -> None:
 
 
 def test_two_writers(tmp_path: Path) -> None:
-    """The second is refused, in this process and in another, and told who is the first."""
+    """A second writer is refused, in this process and in another, and told who the first is."""
     with Checkpoints(tmp_path):
         with pytest.raises(UsageError, match=f"written by another job .process {os.getpid()}"):
             Checkpoints(tmp_path)
@@ -192,7 +193,7 @@ def test_two_writers(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_was_replaced(tmp_path: Path) -> None:
-    """Where locks do not work, the name in the file tells who may commit."""
+    """If locks do not work, the name in the file decides who may commit."""
     first = Checkpoints(tmp_path)
     first.save(1, STATE)
     first.wait()
@@ -229,7 +230,7 @@ def test_a_worker_does_not_hold_the_lock(tmp_path: Path) -> None:
 
 
 def test_foreign_files_stay(tmp_path: Path) -> None:
-    """What is not ours is not removed, and does not keep checkpoints from being removed."""
+    """Foreign files are not removed, and do not keep checkpoints from being removed."""
     saved(tmp_path, 1)
     note = Path(Folder(tmp_path).entry().path) / "note.txt"
     note.write_text("mine")
@@ -307,7 +308,7 @@ def test_wrong_use(tmp_path: Path) -> None:
 
 
 def test_busy_and_budget(tmp_path: Path) -> None:
-    """One save at a time; the next is skipped or waits; the rate may change meanwhile."""
+    """One save runs at a time; the next is skipped or waits; the rate may change meanwhile."""
     big = {"x": np.zeros(8 << 20, np.uint8)}
     with Checkpoints(tmp_path, busy="skip", budget=Budget(bytes_per_s=1)) as checkpoints:
         assert checkpoints.save(1, big)
@@ -326,7 +327,7 @@ def test_busy_and_budget(tmp_path: Path) -> None:
 
 
 def test_going_back(tmp_path: Path) -> None:
-    """A run that goes on from an earlier step: what it saves is the latest, and stays."""
+    """If a run goes on from an earlier step, its saves are the latest, and stay."""
     saved(tmp_path, 10, 20, 30)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert equal(checkpoints.load(20).state, 20)
@@ -341,7 +342,7 @@ def test_going_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direct", ["auto", "off", "required"])
 def test_direct(tmp_path: Path, direct: Any) -> None:
-    """Through the page cache and past it, of any length."""
+    """Data of any length is written through the page cache and past it."""
     for size in (0, 1, 4095, 4096, 4097, 1 << 20):
         state = {"x": np.random.default_rng(size).integers(0, 256, size, np.uint8)}
         with Checkpoints(tmp_path, budget=Budget(direct=direct)) as checkpoints:

@@ -1,4 +1,5 @@
-"""What only an optimizer changes is copied behind training, and is as it was when saved."""
+"""Tensors that only an optimizer changes are copied behind training, and are saved as they were at
+the call of `save`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import torch
 from penstock.checkpoint import Checkpoints
 from penstock.checkpoint.fence import Fence
 from penstock.checkpoint.partition import Cut
-from penstock.checkpoint.pytree import taken
+from penstock.checkpoint.pytree import split_state
 from penstock.errors import UsageError
 
 Optimizer = torch.optim.Optimizer
@@ -41,18 +42,18 @@ def same(one: Any, other: Any) -> bool:
 
 
 def waits(fence: Fence, state: Any) -> set[str]:
-    """Which blocks need not be copied at once."""
-    blocks = taken(state).blocks
+    """List the blocks that need not be copied at once."""
+    blocks = split_state(state).blocks
     cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
-    now, later = fence.divided(blocks, cuts)
+    now, later = fence.divide_cuts(blocks, cuts)
     assert sorted(now + later) == cuts
     return {blocks[cut.block].name for cut in later}
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
 def test_what_waits(kind: Any) -> None:
-    """Parameters and what the optimizer keeps of them; not what a forward pass changes, nor others'
-    memory, nor views that are not all of a parameter."""
+    """The copy of parameters and of the optimizer's state for them may wait; that of tensors that a
+    forward pass changes may not, nor others' memory, nor views of a part of a parameter."""
     network = model()
     optimizer = kind(network.parameters(), lr=0.1)
     train(network, optimizer)
@@ -75,7 +76,7 @@ def test_what_waits(kind: Any) -> None:
 
 
 def test_saved_as_it_was(tmp_path: Path) -> None:
-    """Steps follow each save at once, and each is of its own moment, buffers included."""
+    """If steps follow each save at once, each save is of its own moment, buffers included."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.BatchNorm1d(4096))
     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
@@ -101,7 +102,7 @@ def test_saved_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_fence_holds_a_step() -> None:
-    """Until it is taken down, by another thread; then steps are as free as before."""
+    """A step waits until another thread takes the fence down; then steps are as free as before."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     fence = Fence()

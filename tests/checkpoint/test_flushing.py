@@ -1,4 +1,4 @@
-"""A shard is written in turns: at a rate, in a window of the broker, until it is stopped."""
+"""Writes of a shard in turns: at a rate, in a window of the broker, until they are stopped."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MIB = 1 << 20
 
 
 def turns(flush: Flush, size: int) -> list[int]:
-    """A whole transfer."""
+    """Run a whole transfer."""
     found = []
     while size:
-        found.append(flush.turn(size))
+        found.append(flush.take_turn(size))
         size -= found[-1]
     return found
 
@@ -38,7 +38,8 @@ def test_turns_cover_the_transfer(size: int, rate: float | None) -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    """Less what one write may take at once, and the last, which nobody waits for."""
+    """A transfer keeps its rate, less the bytes of one write at once, and the last write, which
+    nobody waits for."""
     with Flush(Budget(bytes_per_s=20 * MIB)) as flush:
         began_s = time.monotonic()
         turns(flush, 10 * MIB)
@@ -47,7 +48,7 @@ def test_a_rate_is_kept() -> None:
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_waiting_ends(stopped: bool) -> None:
-    """At a byte a second nothing but another rate, or being stopped, ends it."""
+    """At a byte a second, only another rate or a stop ends the wait."""
     with Flush(Budget(bytes_per_s=1)) as flush:
         turns(flush, 1)
         end = flush.stop if stopped else lambda: flush.adopt(Budget())
@@ -62,7 +63,7 @@ def test_waiting_ends(stopped: bool) -> None:
 
 @pytest.fixture
 def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process, too, looks for a broker."""
+    """Make the place where this process, too, looks for a broker."""
     path = tmp_path / "broker.sock"
     monkeypatch.setenv("PENSTOCK_BROKER", str(path))
     return path
@@ -80,11 +81,11 @@ def test_a_broker_grants_the_rate(socket: Path, tmp_path: Path) -> None:
 
 
 def test_a_save_that_waits_for_the_broker_is_abandoned(socket: Path, tmp_path: Path) -> None:
-    """Its window opens in a year; giving up takes no longer than anywhere else."""
+    """A save whose window opens in a year is given up as fast as any other."""
     with broker(socket, "--bytes-per-s", "1"), Checkpoints(tmp_path / "c") as checkpoints:
         checkpoints.save(1, {"x": np.zeros(80 * MIB, np.uint8)})
         assert checkpoints._flush is not None
-        while checkpoints._flush._window is None:
+        while checkpoints._flush._permit is None:
             pass
         checkpoints.abandon()
         assert checkpoints.steps() == []

@@ -1,4 +1,5 @@
-"""How often to save: against a simulation of saves and failures, and against published formulas."""
+"""The interval between saves, against a simulation of saves and failures, and against published
+formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from hypothesis import strategies as st
 from scipy import special
 
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.interval import OVERHEAD, Advice, Costs, Failures, advise_interval, best_s
+from penstock.checkpoint.interval import (
+    OVERHEAD,
+    Advice,
+    Costs,
+    Failures,
+    advise_interval,
+    find_best_work_s,
+)
 from penstock.checkpoint.pace import SavePace
 from penstock.errors import UsageError
 
@@ -25,7 +33,7 @@ ANY = 1e9  # an overhead that bounds nothing
 
 
 class Job:
-    """A job that trains and saves, event by event: no formula of the module."""
+    """A job that trains and saves, event by event, without a formula of the module."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -43,7 +51,7 @@ class Job:
             self.now_s += slowly_s + (work_s - slowly_s / slow)
 
     def save(self) -> float:
-        """When it is committed."""
+        """Begin a save; the time of its commit."""
         wait_s = max(0.0, self.writes_until_s - self.now_s)
         self.waited_s += wait_s
         called_s = self.now_s + wait_s
@@ -53,7 +61,7 @@ class Job:
 
 
 def commits(costs: Costs, steps: int, until_s: float) -> Floats:
-    """When saves are committed, in seconds since the job has started (again)."""
+    """Return the times of commits, in seconds since the job has started (again)."""
     job, found = Job(costs), [0.0]
     while found[-1] <= until_s:
         job.train(steps)
@@ -62,8 +70,8 @@ def commits(costs: Costs, steps: int, until_s: float) -> Floats:
 
 
 def failing(failures: Failures, count: int) -> tuple[Floats, float]:
-    """How long a job is up before each of so many failures, and what it took to start again, where
-    what fails while it does so starts once more."""
+    """Draw how long a job is up before each of its failures, and how long it took to start again.
+    If it fails while it starts, it starts once more."""
     random = np.random.default_rng(0)
     mtbf_s, again_s, left = failures.job_mtbf_s, 0.0, count
     while left and failures.restart_s:
@@ -74,14 +82,14 @@ def failing(failures: Failures, count: int) -> tuple[Floats, float]:
 
 
 def simulated(costs: Costs, steps: int, up_s: Floats, again_s: float) -> float:
-    """The part of all time that was no lasting work."""
+    """Simulate a job: the part of all time that was not lasting work."""
     times = commits(costs, steps, float(up_s.max()))
     lasting = np.searchsorted(times, up_s, side="right").sum() * steps * costs.step_s
     return float(1 - lasting / (up_s.sum() + again_s))
 
 
 def some(least: float, most: float) -> st.SearchStrategy[float]:
-    """Nothing at all, or so much."""
+    """Draw nothing at all, or a time up to a maximum."""
     return st.just(0.0) | st.floats(least, most)
 
 
@@ -104,8 +112,8 @@ FAILURES = st.builds(
 @given(COSTS, FAILURES)
 @settings(deadline=None)
 def test_nothing_loses_less(costs: Costs, failures: Failures) -> None:
-    """Of all intervals that were simulated none loses less than that which is advised, but by a
-    few percent; what is foretold of that one comes true."""
+    """No simulated interval loses less than the advised one by more than a few percent, and the
+    forecast for the advised one comes true."""
     up_s, again_s = failing(failures, 40_000)
     found = advise_interval(costs, failures, ANY)
     few, many = max(1, found.steps // 8), 6 * found.steps + 20
@@ -116,7 +124,7 @@ def test_nothing_loses_less(costs: Costs, failures: Failures) -> None:
 
 
 def test_chosen_by_what_binds() -> None:
-    """Each in its turn asks for most; a step is the least."""
+    """Each condition in its turn demands most; one step is the least."""
     often, seldom = Failures(mtbf_s=60.0), Failures(mtbf_s=1e7)
     slow = Costs(blocked_s=0.01, commit_s=50.01, step_s=1.0)
     assert (advise_interval(slow, often).binds, advise_interval(slow, often).steps) == (
@@ -136,11 +144,11 @@ def test_chosen_by_what_binds() -> None:
 
 @given(COSTS, FAILURES, st.floats(0.001, 1))
 def test_the_shortest_that_keeps_up(costs: Costs, failures: Failures, overhead: float) -> None:
-    """In a job as it runs no save waits for the one before, and the bound holds; with a step less
-    one would, or it would not."""
+    """In a running job no save waits for the one before, and the bound holds; with a step less, one
+    of them fails."""
 
     def ran(steps: int) -> tuple[float, float]:
-        """What saves waited, and what one of them took of training."""
+        """Return the waits of saves, and the training time that one of them took."""
         job = Job(costs)
         for _ in range(4):
             job.train(steps)
@@ -164,7 +172,7 @@ def test_the_shortest_that_keeps_up(costs: Costs, failures: Failures, overhead: 
 
 @given(some(1e-3, 1e4), st.floats(1e-3, 1e4), st.floats(1e-3, 1e3))
 def test_checkfreq(copy_s: float, write_s: float, step_s: float) -> None:
-    """CheckFreq's k = max(1, ceil((t_f - o) / t_i)), where steps are not slowed."""
+    """The interval is CheckFreq's k = max(1, ceil((t_f - o) / t_i)), if steps are not slowed."""
     costs = Costs(blocked_s=copy_s, commit_s=copy_s + write_s, step_s=step_s)
     behind_s = (copy_s + write_s) - copy_s
     assert costs.commit_steps == max(1, math.ceil(behind_s / step_s))
@@ -174,9 +182,9 @@ def test_checkfreq(copy_s: float, write_s: float, step_s: float) -> None:
 @example(1e-9, 1.0)
 @example(128.0, 1.0)
 def test_the_best_work_between_saves(cost: float, mtbf_s: float) -> None:
-    """Lambert's W has it; Young's formula (1974) has the first term of its series, and Daly's
-    (2006) the first three, where the cost is small."""
-    found = best_s(cost * mtbf_s, mtbf_s)
+    """The best work is given by Lambert's W. Young's formula (1974) has the first term of its
+    series, and Daly's (2006) the first three, if the cost is small."""
+    found = find_best_work_s(cost * mtbf_s, mtbf_s)
     assert 0 < found < mtbf_s or cost > 30
     young_s = math.sqrt(2 * cost) * mtbf_s
     assert found <= young_s
@@ -192,7 +200,7 @@ def test_the_best_work_between_saves(cost: float, mtbf_s: float) -> None:
 
 @given(st.floats(1, 600), st.floats(1e3, 1e6), some(1, 600), st.floats(1, 1e4))
 def test_dalys_time_of_a_run(dump_s: float, mtbf_s: float, restart_s: float, work_s: float) -> None:
-    """Where training waits for the commit, a run takes M e^(R/M) (e^((t + d)/M) - 1) / t times its
+    """If training waits for the commit, a run takes M e^(R/M) (e^((t + d)/M) - 1) / t times its
     work (Daly 2006, equation 13)."""
     costs = Costs(blocked_s=dump_s, commit_s=dump_s, step_s=work_s)
     found = advise_interval(costs, Failures(mtbf_s=mtbf_s, restart_s=restart_s), ANY)
@@ -223,7 +231,7 @@ def test_worked_by_hand() -> None:
 
 @given(COSTS, FAILURES)
 def test_parts_are_a_whole(costs: Costs, failures: Failures) -> None:
-    """What is lost has parts; work that lasts is the rest."""
+    """The parts of the loss sum up to it; lasting work is the rest."""
     found = advise_interval(costs, failures)
     assert min(found.saving, found.redoing, found.restarting) >= 0
     assert found.lost == pytest.approx(found.saving + found.redoing + found.restarting)
@@ -235,7 +243,7 @@ def test_parts_are_a_whole(costs: Costs, failures: Failures) -> None:
 def test_any_number(
     blocked: float, behind: float, step: float, slow: float, mtbf: float, restart: float, nodes: int
 ) -> None:
-    """However absurd, there is an answer that can be."""
+    """Any valid numbers, however absurd, give a possible answer."""
     assume(blocked + behind <= 1e18)
     costs = Costs(blocked_s=blocked, commit_s=blocked + behind, step_s=step, slowdown=slow)
     found = advise_interval(costs, Failures(mtbf_s=mtbf, nodes=nodes, restart_s=restart))
@@ -271,48 +279,50 @@ def test_absurd_numbers(asked: Any, said: str) -> None:
 
 
 def test_pace_leaves_out_what_waited() -> None:
-    """Saves of 1 s that are committed after 30 s, each 10 steps of 2 s after the one before was
-    over: each waits 10 s for that."""
+    """Saves of 1 s that are committed after 30 s begin 10 steps of 2 s after the one before has
+    returned: the 10 s that each waits for the one before are left out."""
     pace, now_s, free_s = SavePace(), 100.0, 0.0
     for step in range(10, 60, 10):
         wait_s = max(0.0, free_s - now_s)
-        pace.began(step, now_s)
-        pace.committed(now_s, wait_s + 1.0, wait_s + 30.0)
+        pace.record_start(step, now_s)
+        pace.record_commit(now_s, wait_s + 1.0, wait_s + 30.0)
         free_s = now_s + wait_s + 30.0
         now_s += wait_s + 1.0 + 20.0
-    assert pace.costs() == Costs(blocked_s=1.0, commit_s=30.0, step_s=2.0)
-    assert pace.costs(3.0, 0.1) == Costs(blocked_s=1.0, commit_s=30.0, step_s=3.0, slowdown=0.1)
+    assert pace.compute_costs() == Costs(blocked_s=1.0, commit_s=30.0, step_s=2.0)
+    assert pace.compute_costs(3.0, 0.1) == Costs(
+        blocked_s=1.0, commit_s=30.0, step_s=3.0, slowdown=0.1
+    )
 
 
 def test_pace_of_few_saves() -> None:
-    """One that failed, a job that went back, a first save that was slow, and pauses, are no
-    measure."""
+    """A save that failed, a job that went back, a first save that was slow, and pauses do not
+    change the medians."""
     pace = SavePace()
     with pytest.raises(UsageError, match="after one"):
-        pace.costs(1.0)
-    pace.began(1, 0.0)
+        pace.compute_costs(1.0)
+    pace.record_start(1, 0.0)
     with pytest.raises(UsageError, match="after one"):
-        pace.costs(1.0)
-    pace.began(5, 0.0)
-    pace.committed(0.0, 50.0, 60.0)
+        pace.compute_costs(1.0)
+    pace.record_start(5, 0.0)
+    pace.record_commit(0.0, 50.0, 60.0)
     with pytest.raises(UsageError, match="give step_s="):
-        pace.costs()
-    assert pace.costs(1.0).blocked_s == 50.0
-    pace.began(3, 100.0)
-    pace.committed(100.0, 2.0, 4.0)
+        pace.compute_costs()
+    assert pace.compute_costs(1.0).blocked_s == 50.0
+    pace.record_start(3, 100.0)
+    pace.record_commit(100.0, 2.0, 4.0)
     with pytest.raises(UsageError, match="give step_s="):
-        pace.costs()
+        pace.compute_costs()
     now_s = 102.0
     for step in range(4, 40):
         now_s += 1000.0 if step % 5 == 0 else 3.0
-        pace.began(step, now_s)
-        pace.committed(now_s, 2.0, 4.0)
+        pace.record_start(step, now_s)
+        pace.record_commit(now_s, 2.0, 4.0)
         now_s += 2.0
-    assert pace.costs() == Costs(blocked_s=2.0, commit_s=4.0, step_s=3.0)
+    assert pace.compute_costs() == Costs(blocked_s=2.0, commit_s=4.0, step_s=3.0)
 
 
 def test_advice_from_real_saves(tmp_path: Path) -> None:
-    """Costs are those of the saves, steps are timed between them."""
+    """The costs are those of the saves, and steps are timed between them."""
     state = {"x": np.ones(1 << 20, np.uint8)}
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(UsageError, match="no save has been committed yet"):

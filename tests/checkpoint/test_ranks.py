@@ -1,4 +1,5 @@
-"""Several ranks save one state: every byte once, all or nothing, whatever one of them does."""
+"""Several ranks that save one state: every byte is written once, and all or nothing is committed,
+whatever one rank does."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder import Folder
-from penstock.checkpoint.partition import divided, piece_bytes
+from penstock.checkpoint.partition import choose_piece_bytes, divide_blocks
 from tests import warm
 from tests.checkpoint import ranks as checkpoint_ranks
 
@@ -28,8 +29,8 @@ SIZES = st.lists(st.integers(0, 1000), max_size=30)
 
 @given(SIZES, st.integers(1, 9), st.integers(1, 300))
 def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int) -> None:
-    """And about equally: nobody has more than a piece above anybody."""
-    dealt = divided(sizes, ranks, piece_bytes)
+    """Ranks write about equally much: no rank has more than one piece more than any other."""
+    dealt = divide_blocks(sizes, ranks, piece_bytes)
     assert len(dealt) == ranks
     cuts = sorted(cut for each in dealt for cut in each)
     covered = [(block, at) for block, start, stop in cuts for at in range(start, stop)]
@@ -41,7 +42,7 @@ def test_every_byte_is_dealt_once(sizes: list[int], ranks: int, piece_bytes: int
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=30), st.integers(1, 64))
 def test_pieces_are_neither_small_nor_unfair(sizes: list[int], ranks: int) -> None:
-    piece = piece_bytes(sizes, ranks)
+    piece = choose_piece_bytes(sizes, ranks)
     assert 8 << 20 <= piece <= 64 << 20
     assert piece % 64 == 0
     assert ranks == 1 or piece <= max(8 << 20, sum(sizes) / ranks / 8 + 64)
@@ -67,7 +68,7 @@ def _crew_ends() -> Iterator[None]:
 
 
 def ranks(scenario: str, folder: Path, count: int) -> list[Any]:
-    """What each rank said."""
+    """Run a scenario and return the reports of its ranks."""
     stdin, stdout = crew().stdin, crew().stdout
     assert stdin is not None
     assert stdout is not None
@@ -99,7 +100,7 @@ def test_ranks_that_differ(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_cannot(tmp_path: Path) -> None:
-    """Its error is raised on all, and names it."""
+    """The error of a rank is raised on all, and names the rank."""
     alone, other = ranks("unsupported", tmp_path / "x", 2)
     assert alone[0].startswith("rank 1: state.w is of type builtins.builtin_function_or_method")
     assert other[0].startswith("state.w is of type")
@@ -124,7 +125,7 @@ def test_advice_for_all(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:
-    """The others are told, soon, and nothing is committed."""
+    """The others get an error soon, and nothing is committed."""
     said = ranks("lost", tmp_path / "x", 3)
     assert said[1] == "ended with 9"
     for kind, text, steps in (said[0], said[2]):
@@ -141,7 +142,7 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
 
 
 def test_tiers_of_several_hosts(tmp_path: Path) -> None:
-    """The slowest home-coming holds nobody up; ranks of a host share its tiers."""
+    """The slowest drain holds no rank up; ranks of a host share its tiers."""
     said = ranks("hosts", tmp_path / "x", 4)
     assert [each[:5] for each in said] == [[[0, 1, 2], [], 2, [0, 1, 2], True]] * 4
     assert sum(each[5] for each in said) < 17 << 20
@@ -149,7 +150,7 @@ def test_tiers_of_several_hosts(tmp_path: Path) -> None:
 
 
 def test_a_home_that_fails_for_all(tmp_path: Path) -> None:
-    """Each error is told once, at the same call of all ranks, and no held save is lost."""
+    """Each error is raised once, at the same call of all ranks, and no held save is lost."""
     said = ranks("homeless", tmp_path / "x", 3)
     assert said[0] == said[1] == said[2]
     failures, held, steps = said[0]
@@ -159,7 +160,7 @@ def test_a_home_that_fails_for_all(tmp_path: Path) -> None:
 
 
 def test_held_on_some_tiers_and_home(tmp_path: Path) -> None:
-    """What is held is brought home by a job of another number of ranks, from where it lies."""
+    """Held saves are committed by a job of another number of ranks, from where their shards lie."""
     home = tmp_path / "x"
     said = ranks("partly", home, 3)
     assert said[0] == "ended with 9"

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 RANKS = Path(__file__).with_name("ranks.py")
 EXAMPLE = ROOT / "examples" / "checkpoint_deadline.py"
 SOON_S = 0.05
-"""How long is waited for what hangs."""
+"""Time for which tests wait for a call that hangs."""
 END_S = 60
 
 
@@ -50,7 +50,7 @@ def mounted() -> Iterator[Faulty]:
 
 @pytest.fixture
 def storage(mounted: Faulty) -> Iterator[Faulty]:
-    """In order, before and after; what hangs ends with the test."""
+    """Give the storage in order, before and after; calls that hang end with the test."""
     mounted.clear()
     yield mounted
     mounted.clear()
@@ -65,7 +65,7 @@ def folder(storage: Faulty) -> Path:
 
 
 def state_of(step: int) -> dict[str, Any]:
-    """Some pages and an end that fills none."""
+    """Make a state of some pages and an end that fills none."""
     return {"x": np.random.default_rng(step).random(3000), "n": step}
 
 
@@ -73,8 +73,8 @@ def equal(state: Any, step: int) -> bool:
     return state["n"] == step and np.array_equal(state["x"], state_of(step)["x"])
 
 
-def ended(checkpoints: Checkpoints, step: int) -> StorageError | None:
-    """How a save ends."""
+def save_until_end(checkpoints: Checkpoints, step: int) -> StorageError | None:
+    """Save a step; the error with which the save ends, or None."""
     checkpoints.save(step, state_of(step))
     try:
         checkpoints.wait()
@@ -84,7 +84,7 @@ def ended(checkpoints: Checkpoints, step: int) -> StorageError | None:
 
 
 def check(checkpoints: Checkpoints, *steps: int) -> None:
-    """These are there, all of them load, and nothing else is left."""
+    """Check that these checkpoints exist, that all of them load, and that nothing else is left."""
     assert checkpoints.steps() == list(steps)
     for step in steps:
         assert equal(load(checkpoints.folder.path, step).state, step)
@@ -112,7 +112,7 @@ CALLS = [
     ("read", ".lock"),
     ("rename", "/step-2.2$"),
 ]
-"""Of a save, and what of its path says which one, in their order."""
+"""Calls of a save in their order, each with the part of its path that identifies it."""
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EDQUOT, errno.ESTALE], ids=errno.errorcode.get)
@@ -120,8 +120,8 @@ CALLS = [
 def test_a_call_that_fails(
     storage: Faulty, folder: Path, operation: str, part: str, code: int
 ) -> None:
-    """Whoever comes next is told what, where and what to do; nothing is committed or left behind,
-    what is there loads, and the next save goes well."""
+    """The next call raises an error that names the failure, the place and the remedy. Nothing is
+    committed or left behind, earlier checkpoints load, and the next save succeeds."""
     if operation == "fallocate" and code != errno.EDQUOT:
         return  # only a convenience
     checkpoints = Checkpoints(folder)
@@ -131,16 +131,18 @@ def test_a_call_that_fails(
     for who in ("save", "wait", "close"):
         storage.error(operation, code, part)
         assert checkpoints.save(2, state_of(2))
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(StorageError) as caught:
             checkpoints.save(3, state_of(3)) if who == "save" else getattr(checkpoints, who)()
         assert storage.hits(operation)
-        assert told.value.errno == code
-        assert told.match(rf"^{folder}/.*step-2.* cannot be written: {os.strerror(code)}: {remedy}")
-        assert told.match("save again: nothing was committed$")
+        assert caught.value.errno == code
+        assert caught.match(
+            rf"^{folder}/.*step-2.* cannot be written: {os.strerror(code)}: {remedy}"
+        )
+        assert caught.match("save again: nothing was committed$")
         storage.clear()
         check(checkpoints, 1)
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 1, 4)
 
 
@@ -150,13 +152,13 @@ ANY = [(operation, "") for operation in OPERATIONS if operation != "getattr"]
 
 @pytest.mark.parametrize("how", ["error", "late"])
 def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> None:
-    """Each call of a save and of what it removes, by its number: nothing is committed, or what was
-    committed is whole and the error says that it is there; the next save leaves all in order."""
+    """Each call of a save and of its removals fails once, by its number. Nothing is committed, or
+    the commit is whole and the error names it; the next save leaves all in order."""
     failed = befallen = 0
     kinds = ANY + [("getattr", part) for part in LOOKED_AT] * (how == "error")
     with Checkpoints(folder, keep=2) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         there = [1, 2]
         for operation, part in kinds:
             number = 0
@@ -165,7 +167,7 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
                 getattr(storage, how)(operation, errno.EIO, part, after=number, times=1)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # of what was not removed
-                    error = ended(checkpoints, step)
+                    error = save_until_end(checkpoints, step)
                 hit = storage.hits(operation)
                 storage.clear()
                 befallen += hit
@@ -177,7 +179,7 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
                 if committed:
                     there.append(step)
                 there.append(there[-1] + 1)
-                assert ended(checkpoints, there[-1]) is None, (operation, number)
+                assert save_until_end(checkpoints, there[-1]) is None, (operation, number)
                 there = there[-2:]
                 check(checkpoints, *there)
                 if not hit:
@@ -188,17 +190,18 @@ def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> No
 
 
 def test_what_cannot_be_removed(storage: Faulty, folder: Path) -> None:
-    """What a failed save leaves where it cannot be removed is removed by the next that succeeds."""
+    """Leftovers of a failed save that cannot be removed are removed by the next save that
+    succeeds."""
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         for step in (2, 3):
             storage.error("fsync", errno.EIO, "rank-0")
             storage.error("unlink", errno.EIO)
-            assert ended(checkpoints, step) is not None
+            assert save_until_end(checkpoints, step) is not None
             storage.clear()
             assert checkpoints.folder.leftovers()
         assert checkpoints.steps() == [1]
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 1, 4)
 
 
@@ -207,29 +210,30 @@ def test_what_cannot_be_removed(storage: Faulty, folder: Path) -> None:
     [("unlink", "index"), ("unlink", "rank-0"), ("fsyncdir", "step-1.1"), ("rmdir", "step-1.1")],
 )
 def test_retention_that_fails(storage: Faulty, folder: Path, operation: str, part: str) -> None:
-    """The new checkpoint stands, and old ones go later."""
+    """The new checkpoint stands, and old ones are removed later."""
     with Checkpoints(folder, keep=2) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.error(operation, errno.EIO, part)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            assert ended(checkpoints, 3) is None
+            assert save_until_end(checkpoints, 3) is None
         assert storage.hits(operation)
         assert [str(each.message).partition(": ")[0] for each in said] == [
             "a checkpoint was committed, but older ones were not removed"
         ] * (part in ("index", "step-1.1") and operation != "rmdir")
         assert checkpoints.steps()[-2:] == [2, 3]
         storage.clear()
-        assert ended(checkpoints, 4) is None
+        assert save_until_end(checkpoints, 4) is None
         check(checkpoints, 3, 4)
 
 
 def test_a_name_that_may_be_lost(storage: Faulty, folder: Path) -> None:
-    """Renamed, and then the folder is not synced: it is there, which is said."""
+    """If the sync of the folder fails after the rename, the checkpoint exists, and the error says
+    so."""
     with Checkpoints(folder) as checkpoints:
         storage.error("fsyncdir", errno.EIO, after=2)
-        failed = ended(checkpoints, 1)
+        failed = save_until_end(checkpoints, 1)
         assert failed is not None
         assert str(failed).startswith(f"{folder} cannot be written: Input/output error: check")
         assert f"save again: {folder}/step-1.1 is there, but a power cut may" in str(failed)
@@ -238,10 +242,10 @@ def test_a_name_that_may_be_lost(storage: Faulty, folder: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_what_cannot_be_looked_at_is_not_gone(storage: Faulty, folder: Path, code: int) -> None:
-    """An index that is not seen for a moment: its checkpoint is neither removed nor passed over."""
+    """If an index cannot be read for a moment, its checkpoint is neither removed nor skipped."""
     with Checkpoints(folder) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.error("getattr", code, "/index")
         for look in (checkpoints.steps, checkpoints.load, checkpoints.latest):
             with pytest.raises(StorageError, match="index cannot be read"):
@@ -265,21 +269,21 @@ def test_a_lock_that_fails(storage: Faulty, folder: Path, operation: str) -> Non
         Checkpoints(folder)
     storage.clear()
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
 
 
 @pytest.mark.parametrize("direct", ["off", "auto"])
 def test_short_writes_and_reads(storage: Faulty, folder: Path, direct: Any) -> None:
-    """They go on where they ended: shards, index and lock."""
+    """Short writes and reads of shards, index and lock are continued where they ended."""
     storage.short("write", 1000)
     storage.short("read", 777)
     with Checkpoints(folder, budget=Budget(direct=direct)) as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         assert storage.hits("write") > 2 * 24
         check(checkpoints, 1, 2)
         storage.short("write", 0)  # no error, and nothing done
-        failed = ended(checkpoints, 3)
+        failed = save_until_end(checkpoints, 3)
         assert failed is not None
         assert failed.errno == errno.EIO
         storage.clear()
@@ -288,7 +292,7 @@ def test_short_writes_and_reads(storage: Faulty, folder: Path, direct: Any) -> N
 
 def test_reads_that_fail(storage: Faulty, folder: Path) -> None:
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         for part in ("index", "rank-0.shard"):
             storage.error("read", errno.EIO, part)
             with pytest.raises(StorageError, match=f"{part} cannot be read: Input/output error"):
@@ -314,10 +318,10 @@ HANGS = [
 def test_who_waits_is_told(
     storage: Faulty, folder: Path, operation: str, part: str, what: str
 ) -> None:
-    """Training is not held up; who waits hears after a time what hangs, and all ends well once it
-    does not any more."""
+    """Training is not held up; a caller that waits gets an error that names the hanging call, and
+    all ends well once it does not hang any more."""
     with Checkpoints(folder, busy="skip") as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang(operation, part)
         assert checkpoints.save(2, state_of(2))
         storage.await_hang(operation)
@@ -327,10 +331,10 @@ def test_who_waits_is_told(
             assert equal(load(folder).state, 1)
         said = rf"step 2 is still under way after 0.05 s .* for .* s it .*about to {what}:"
         for wait in (checkpoints.wait, checkpoints.close):
-            with pytest.raises(StalledError, match=said) as told:
+            with pytest.raises(StalledError, match=said) as caught:
                 wait(timeout_s=SOON_S)
-            assert isinstance(told.value, TimeoutError)
-            assert told.value.errno == errno.ETIMEDOUT
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.errno == errno.ETIMEDOUT
         with pytest.raises(StalledError, match="after 0 s of waiting"):
             checkpoints.wait(0)
         storage.clear()
@@ -343,7 +347,8 @@ def test_who_waits_is_told(
 
 
 def test_a_loader_goes_on(storage: Faulty, folder: Path, tmp_path: Path) -> None:
-    """It reads elsewhere, epoch after epoch, and its state is saved when storage is back."""
+    """A loader reads from other storage, epoch after epoch, and its state is saved when storage is
+    back."""
     data = np.arange(4000).reshape(400, 10)
     np.save(tmp_path / "data.npy", data)
     dataset = penstock.open(tmp_path / "data.npy", index="memory")
@@ -366,10 +371,10 @@ def test_a_loader_goes_on(storage: Faulty, folder: Path, tmp_path: Path) -> None
 
 
 def test_retention_that_hangs(storage: Faulty, folder: Path) -> None:
-    """It is committed, and known to be."""
+    """The checkpoint is committed, and `last` says so."""
     with Checkpoints(folder, keep=2, busy="skip") as checkpoints:
         for step in (1, 2):
-            assert ended(checkpoints, step) is None
+            assert save_until_end(checkpoints, step) is None
         storage.hang("unlink", "index")
         assert checkpoints.save(3, state_of(3))
         storage.await_hang("unlink")
@@ -386,9 +391,10 @@ def test_retention_that_hangs(storage: Faulty, folder: Path) -> None:
 def test_what_hangs_is_abandoned(
     storage: Faulty, folder: Path, operation: str, part: str, what: str
 ) -> None:
-    """It ends when storage answers, and is not committed then, unless that was what hung."""
+    """An abandoned save ends when storage answers. It is not committed then, unless the commit was
+    the call that hung."""
     with Checkpoints(folder, busy="skip") as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang(operation, part)
         assert checkpoints.save(2, state_of(2))
         storage.await_hang(operation)
@@ -397,17 +403,18 @@ def test_what_hangs_is_abandoned(
         assert not checkpoints.save(3, state_of(3))
         storage.clear()
         checkpoints.wait()
-        begun = [2] if part in ("index.part", "/step-2.2$") else []
-        check(checkpoints, 1, *begun)
+        run_ranks = [2] if part in ("index.part", "/step-2.2$") else []
+        check(checkpoints, 1, *run_ranks)
         assert checkpoints.save(4, state_of(4))
         checkpoints.wait()
-        check(checkpoints, 1, *begun, 4)
+        check(checkpoints, 1, *run_ranks, 4)
 
 
 def test_closed_while_it_hangs(storage: Faulty, folder: Path) -> None:
-    """What was abandoned is not waited for, and the folder stays locked; it is not committed."""
+    """An abandoned save is not waited for, and the folder stays locked; the save is not
+    committed."""
     with Checkpoints(folder) as checkpoints:
-        assert ended(checkpoints, 1) is None
+        assert save_until_end(checkpoints, 1) is None
         storage.hang("fsync", "rank-0")
         assert checkpoints.save(2, state_of(2))
         storage.await_hang("fsync")
@@ -435,7 +442,8 @@ def test_timeouts_are_seconds(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 def test_dcp_on_storage_that_hangs(storage: Faulty, folder: Path) -> None:
-    """The future is DCP's; who waits for the save before, or closes, hears what hangs."""
+    """The future is DCP's; a caller that waits for the save before, or closes, gets an error that
+    names the hanging call."""
     torch = pytest.importorskip("torch")
     dcp = pytest.importorskip("torch.distributed.checkpoint")
     from penstock.checkpoint.dcp.storage import Reader, Storage
@@ -484,7 +492,7 @@ os.write(1, b"ends\\n")
 
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_the_end_of_a_process(storage: Faulty, folder: Path, abandoned: bool) -> None:
-    """Waits for what is under way, and not for what was abandoned."""
+    """The end of a process waits for a save under way, and not for an abandoned one."""
     storage.hang("fsync", "rank-0")
     words = [sys.executable, "-c", UNTIL_THE_END, folder, "abandoned" if abandoned else "not"]
     with warm.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -500,7 +508,7 @@ def test_the_end_of_a_process(storage: Faulty, folder: Path, abandoned: bool) ->
 
 @pytest.mark.parametrize("how", ["well", "hangs", "fails"])
 def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
-    """The example ends in time, by itself; what it says is so."""
+    """The example ends in time, by itself, and its output is true."""
     words = [sys.executable, EXAMPLE, folder, "--grace", "20" if how != "hangs" else "1.2"]
     with warm.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -536,8 +544,8 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
 
 
 @contextlib.contextmanager
-def begun(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Two ranks at work; none is left, whatever happens."""
+def run_ranks(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run two ranks; none is left, whatever happens."""
     pytest.importorskip("torch")
     with warm.Popen(
         [sys.executable, RANKS, scenario, str(folder), "2"],
@@ -554,11 +562,12 @@ def begun(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
-    """Both hear of it, whoever it was, nothing of it stays, and the next save goes well."""
+    """Both ranks raise, whichever rank failed, nothing of the save stays, and the next save
+    succeeds."""
     storage.error("fsync", errno.EIO, "rank-0", times=1)
     storage.error("create", errno.EIO, "rank-1", after=1, times=1)
     storage.error("mkdir", errno.EIO, "step-3.", times=1)  # of whoever is the first
-    with begun("told", folder / "x") as job:
+    with run_ranks("told", folder / "x") as job:
         said = json.loads(job.communicate()[0])
     assert job.returncode == 0
     for rank, (errors, steps) in enumerate(said):
@@ -572,10 +581,11 @@ def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
 
 
 def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
-    """The other waits for as long as it wants to, and neither is held up by it."""
+    """The other rank waits for as long as it wants to, and neither is held up by the hanging
+    save."""
     storage.hang("fsync", "rank-1", times=1)
     storage.hang("fallocate", "rank-1", after=1, times=1)
-    with begun("stalled", folder / "x") as job:
+    with run_ranks("stalled", folder / "x") as job:
         for step, operation in enumerate(("fsync", "fallocate")):
             storage.await_hang(operation)
             while len(list(folder.glob(f"stalled-{step}-*"))) < 2:
@@ -589,5 +599,5 @@ def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
         assert steps == [0, 2]
         for where, stall in zip(("sync", "reserve", "reserve"), stalls, strict=True):
             assert (
-                f"about to {f'{where} {folder}/x' if rank else 'hear of the other ranks'}" in stall
+                f"about to {f'{where} {folder}/x' if rank else 'wait for the other ranks'}" in stall
             )

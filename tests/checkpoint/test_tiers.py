@@ -1,11 +1,11 @@
-"""Checkpoints that wait on a tier: sooner out of memory, safe from a kill, home in their order."""
+"""Checkpoints that wait on a tier: their memory is free sooner, they survive a kill, and they are
+committed in order."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from tests import warm
 
 MIB = 1 << 20
 SLOW = Budget(bytes_per_s=1)
-"""Towards the home: the first turn is taken at once, the second never."""
+"""Budget towards the repository: the first turn is taken at once, the second never."""
 
 
 def state(step: int) -> dict[str, Any]:
     return {"x": np.full(3 * MIB, step, np.uint8), "n": step}
 
 
-def equal(found: Any, step: int) -> bool:
-    return found["n"] == step and np.array_equal(found["x"], state(step)["x"])
+def equal(content: Any, step: int) -> bool:
+    return content["n"] == step and np.array_equal(content["x"], state(step)["x"])
 
 
 def held(*tiers: Path) -> list[str]:
@@ -39,7 +39,7 @@ def held(*tiers: Path) -> list[str]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def repository(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
@@ -62,20 +62,21 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(home: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
-    """What a job leaves that held these steps and was killed before any of them was home."""
-    done = warm.run([sys.executable, "-c", KILLED, steps, home, *tiers], check=False)
+def leave_held_saves(repository: Path | str, *tiers: Path, steps: str = "1,2,3") -> None:
+    """Make the files of a job that held these steps and was killed before any of them was
+    drained."""
+    done = warm.run([sys.executable, "-c", KILLED, steps, repository, *tiers], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(held(*tiers)) == len(steps.split(","))
 
 
 @contextmanager
-def said(*words: str) -> Iterator[None]:
-    """These warnings are given, once each, and no others."""
-    with warnings.catch_warnings(record=True) as caught:
+def expect_warnings(*words: str) -> Iterator[None]:
+    """Check that these warnings are given, once each, and no others."""
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         yield
-    texts = [str(each.message) for each in caught]
+    texts = [str(warning.message) for warning in caught_warnings]
     assert len(texts) == len(words), texts
     assert all(word in text for word, text in zip(words, texts, strict=True)), texts
 
@@ -83,9 +84,9 @@ def said(*words: str) -> Iterator[None]:
 # -- held, then committed --------------------------------------------------------------------------
 
 
-def test_the_next_begins_when_one_is_held(home: Path, tier: Path) -> None:
-    """However slow the home is: nothing is committed, and nothing waits, until it is fast."""
-    with Checkpoints(home, local=tier, budget=SLOW, busy="skip") as checkpoints:
+def test_the_next_begins_when_one_is_held(repository: Path, tier: Path) -> None:
+    """While the repository is slow, nothing is committed, and nothing waits, until it is fast."""
+    with Checkpoints(repository, local=tier, budget=SLOW, busy="skip") as checkpoints:
         for step in (1, 2, 3):
             checkpoints.wait(until="held")
             assert checkpoints.save(step, state(step), loader={"at": step})
@@ -97,32 +98,33 @@ def test_the_next_begins_when_one_is_held(home: Path, tier: Path) -> None:
         checkpoints.budget = Budget()
         saved = checkpoints.wait()
         assert saved is not None
-        assert (saved.step, saved.path) == (3, str(home / "step-3.3"))
+        assert (saved.step, saved.path) == (3, str(repository / "step-3.3"))
         assert checkpoints.steps() == [1, 2, 3]
         assert held(tier) == []
         assert checkpoints.stats()["held"] == []
-    found = load(home)
-    assert equal(found.state, 3)
-    assert found.loader == {"at": 3}
+    last = load(repository)
+    assert equal(last.state, 3)
+    assert last.loader == {"at": 3}
 
 
-def test_shards_are_the_same(home: Path, tier: Path, tmp_path: Path) -> None:
-    """By a tier or straight, past the page cache or not, of any length."""
+def test_shards_are_the_same(repository: Path, tier: Path, tmp_path: Path) -> None:
+    """Shards are the same by a tier or straight, past the page cache or not, of any length."""
     for direct in ("auto", "off"):
         for size in (0, 1, 4095, 4096, 4097, 33 * MIB + 5):
             data = {"x": np.random.default_rng(size).integers(0, 256, size, np.uint8)}
             budget = Budget(direct=direct)  # type: ignore[arg-type]
-            for place, local in ((home, tier), (tmp_path / "straight", None)):
+            for place, local in ((repository, tier), (tmp_path / "straight", None)):
                 with Checkpoints(place, local=local, budget=budget) as checkpoints:
                     checkpoints.save(size, data)
-            found = [load(place, size) for place in (home, tmp_path / "straight")]
-            assert all(np.array_equal(each.state["x"], data["x"]) for each in found)
+            loaded = [load(place, size) for place in (repository, tmp_path / "straight")]
+            assert all(np.array_equal(checkpoint.state["x"], data["x"]) for checkpoint in loaded)
 
 
-def test_a_small_tier_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> None:
-    """One save fits on the first, two on the second; a fourth finds room when one is home."""
+def test_a_small_tier_is_not_waited_for_for_ever(repository: Path, tmp_path: Path) -> None:
+    """One save fits on the first tier, two on the second; a fourth finds room when one is
+    drained."""
     local = [LocalTier(tmp_path / "a", 4 * MIB), LocalTier(tmp_path / "b", 7 * MIB)]
-    with Checkpoints(home, local=local, budget=SLOW, keep=9) as checkpoints:
+    with Checkpoints(repository, local=local, budget=SLOW, keep=9) as checkpoints:
         places = []
         for step in range(3):
             checkpoints.save(step, state(step))
@@ -133,41 +135,41 @@ def test_a_small_tier_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> 
         for step in range(3, 20):
             checkpoints.save(step, state(step))
         checkpoints.wait()
-        assert set(checkpoints.stats()["bytes_per_s"]) == {*places, str(home)}
+        assert set(checkpoints.stats()["bytes_per_s"]) == {*places, str(repository)}
         assert len(checkpoints.steps()) == 9
-    assert all(equal(load(home, step).state, step) for step in range(11, 20))
+    assert all(equal(load(repository, step).state, step) for step in range(11, 20))
 
 
-def test_abandoned_saves_stay_held(home: Path, tier: Path) -> None:
-    """Whoever has to end before a deadline ends, and loses nothing."""
-    checkpoints = Checkpoints(home, local=tier, budget=SLOW)
+def test_abandoned_saves_stay_held(repository: Path, tier: Path) -> None:
+    """A job that has to end before a deadline ends, and loses nothing."""
+    checkpoints = Checkpoints(repository, local=tier, budget=SLOW)
     checkpoints.save(1, state(1))
     checkpoints.save(2, state(2))
     checkpoints.wait(until="held")
     checkpoints.abandon()
     checkpoints.close()
-    assert load_steps(home) == []
-    with Checkpoints(home, local=tier) as checkpoints:
+    assert load_steps(repository) == []
+    with Checkpoints(repository, local=tier) as checkpoints:
         assert checkpoints.steps() == [1, 2]
 
 
-def load_steps(home: Path) -> list[int]:
-    with Checkpoints(home) as checkpoints:
+def load_steps(repository: Path) -> list[int]:
+    with Checkpoints(repository) as checkpoints:
         return checkpoints.steps()
 
 
 # -- after a kill ----------------------------------------------------------------------------------
 
 
-def test_held_saves_are_committed_by_the_next_job(home: Path, tier: Path) -> None:
-    killed(home, tier)
+def test_held_saves_are_committed_by_the_next_job(repository: Path, tier: Path) -> None:
+    leave_held_saves(repository, tier)
     with pytest.raises(MissingError, match="there is no checkpoint"):
-        load(home)
-    with said(), Checkpoints(home, local=tier) as checkpoints:
-        found = checkpoints.latest()
-        assert found is not None
-        assert equal(found.state, 3)
-        assert found.loader == {"at": 3}
+        load(repository)
+    with expect_warnings(), Checkpoints(repository, local=tier) as checkpoints:
+        last = checkpoints.latest()
+        assert last is not None
+        assert equal(last.state, 3)
+        assert last.loader == {"at": 3}
         assert checkpoints.steps() == [1, 2, 3]
         assert held(tier) == []
         checkpoints.save(4, state(4))
@@ -175,102 +177,110 @@ def test_held_saves_are_committed_by_the_next_job(home: Path, tier: Path) -> Non
         assert checkpoints.steps() == [2, 3, 4]
 
 
-def test_a_home_that_went_on(home: Path, tier: Path) -> None:
-    """What is held is not committed over what a job without tiers has done since."""
-    with Checkpoints(home) as checkpoints:
+def test_a_home_that_went_on(repository: Path, tier: Path) -> None:
+    """A held save is not committed over checkpoints that a job without tiers has saved since."""
+    with Checkpoints(repository) as checkpoints:
         checkpoints.save(1, state(1))
-    killed(home, tier, steps="2,3")
-    with Checkpoints(home) as checkpoints:
+    leave_held_saves(repository, tier, steps="2,3")
+    with Checkpoints(repository) as checkpoints:
         checkpoints.save(2, state(7) | {"n": 2})
-    why = "was held on tiers and is not committed: the home went on"
-    with said(f"step 2 {why}", f"step 3 {why}"):
-        Checkpoints(home, local=tier).close()
+    why = "was held on tiers and is not committed: another checkpoint"
+    with expect_warnings(f"step 2 {why}", f"step 3 {why}"):
+        Checkpoints(repository, local=tier).close()
     assert held(tier) == []
-    assert load_steps(home) == [1, 2]
-    assert load(home).state["x"][0] == 7
+    assert load_steps(repository) == [1, 2]
+    assert load(repository).state["x"][0] == 7
 
 
-def test_damage_on_a_tier(home: Path, tier: Path) -> None:
-    """A byte that is another, and nothing of that save is committed; those before are."""
-    killed(home, tier)
+def test_damage_on_a_tier(repository: Path, tier: Path) -> None:
+    """If a byte is altered, nothing of that save is committed; the saves before are."""
+    leave_held_saves(repository, tier)
     shard = next(tier.glob("step-3.*/rank-0.shard"))
     with open(shard, "r+b") as file:
         file.seek(12345)
         file.write(b"!")
-    with said("step 3 was held on tiers and is not committed: shards of it are missing"):
-        Checkpoints(home, local=tier).close()
-    assert load_steps(home) == [1, 2]
-    assert equal(load(home).state, 2)
+    with expect_warnings("step 3 was held on tiers and is not committed: shards of it are missing"):
+        Checkpoints(repository, local=tier).close()
+    assert load_steps(repository) == [1, 2]
+    assert equal(load(repository).state, 2)
 
 
 @pytest.mark.parametrize("name", ["index", "rank-0.shard"])
-def test_what_is_not_whole_is_removed(home: Path, tier: Path, name: str) -> None:
-    """A shard without the index was not held; an index without its shards is of no use."""
-    killed(home, tier)
+def test_what_is_not_whole_is_removed(repository: Path, tier: Path, name: str) -> None:
+    """A shard without the index was not held; an index without its shards is of no use: both are
+    removed."""
+    leave_held_saves(repository, tier)
     next(tier.glob(f"step-2.*/{name}")).unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Checkpoints(home, local=tier).close()
-    assert load_steps(home) == [1, 3]
+        Checkpoints(repository, local=tier).close()
+    assert load_steps(repository) == [1, 3]
     assert held(tier) == []
 
 
-def test_two_homes_on_one_tier(home: Path, tier: Path, tmp_path: Path) -> None:
-    """One after the other: what is held for one stays until that is opened."""
-    killed(home, tier)
+def test_two_homes_on_one_tier(repository: Path, tier: Path, tmp_path: Path) -> None:
+    """Two repositories use one tier, one after the other: saves held for one stay until it is
+    opened."""
+    leave_held_saves(repository, tier)
     with Checkpoints(tmp_path / "other", local=tier) as checkpoints:
         assert checkpoints.latest() is None
         checkpoints.save(9, state(9))
     assert len(held(tier)) == 3
-    with Checkpoints(home, local=tier) as checkpoints:
+    with Checkpoints(repository, local=tier) as checkpoints:
         assert checkpoints.steps() == [1, 2, 3]
 
 
 def test_a_home_that_cannot_be_written_when_a_job_begins(small_disk: Path, tier: Path) -> None:
-    """The error comes at once, and nothing that is held is lost."""
-    home = small_disk / "home"
-    os.mkdir(home)
-    killed(home, tier, steps="1")
+    """The error comes at once, and no held save is lost."""
+    repository = small_disk / "home"
+    os.mkdir(repository)
+    leave_held_saves(repository, tier, steps="1")
     with pytest.raises(StorageError, match="No space left on device"):
-        Checkpoints(home, local=tier)
+        Checkpoints(repository, local=tier)
     assert len(held(tier)) == 1
     subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
-    with Checkpoints(home, local=tier) as checkpoints:
+    with Checkpoints(repository, local=tier) as checkpoints:
         assert checkpoints.steps() == [1]
 
 
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def test_two_jobs_on_one_tier(home: Path, tier: Path, tmp_path: Path) -> None:
-    with Checkpoints(home, local=tier):
+def test_two_jobs_on_one_tier(repository: Path, tier: Path, tmp_path: Path) -> None:
+    with Checkpoints(repository, local=tier):
         with pytest.raises(UsageError, match=f"{tier} is written by another job"):
             Checkpoints(tmp_path / "other", local=tier)
         Checkpoints(tmp_path / "other").close()
     Checkpoints(tmp_path / "other", local=tier).close()
 
 
-def test_a_full_tier(home: Path, small_disk: Path) -> None:
-    """It is not chosen."""
-    with said(), Checkpoints(home, local=small_disk) as checkpoints:
+def test_a_full_tier(repository: Path, small_disk: Path) -> None:
+    """A full tier is not chosen."""
+    with expect_warnings(), Checkpoints(repository, local=small_disk) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.wait()
-        assert checkpoints.stats()["place"] == str(home)
+        assert checkpoints.stats()["place"] == str(repository)
         assert checkpoints.stats()["predicted_s"][str(small_disk)] is None
-    assert equal(load(home).state, 1)
+    assert equal(load(repository).state, 1)
 
 
-def test_a_read_only_tier(home: Path, small_disk: Path) -> None:
+def test_a_read_only_tier(repository: Path, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with said("Read-only file system"), Checkpoints(home, local=small_disk) as checkpoints:
+    with (
+        expect_warnings("Read-only file system"),
+        Checkpoints(repository, local=small_disk) as checkpoints,
+    ):
         for step in (1, 2):
             checkpoints.save(step, state(step))
-    assert equal(load(home).state, 2)
+    assert equal(load(repository).state, 2)
 
 
-def test_a_tier_that_vanishes(home: Path, tier: Path) -> None:
-    """One warning, however many saves; training goes on, with everything committed."""
-    with said("No such file or directory"), Checkpoints(home, local=tier) as checkpoints:
+def test_a_tier_that_vanishes(repository: Path, tier: Path) -> None:
+    """One warning comes, however many saves; training goes on, with everything committed."""
+    with (
+        expect_warnings("No such file or directory"),
+        Checkpoints(repository, local=tier) as checkpoints,
+    ):
         checkpoints.save(1, state(1))
         checkpoints.wait()
         shutil.rmtree(tier)
@@ -280,9 +290,9 @@ def test_a_tier_that_vanishes(home: Path, tier: Path) -> None:
         assert checkpoints.steps() == [13, 14, 15]
 
 
-def test_a_held_save_that_vanishes(home: Path, tier: Path) -> None:
-    """The error says so; saves after it are well."""
-    checkpoints = Checkpoints(home, local=tier, budget=SLOW)
+def test_a_held_save_that_vanishes(repository: Path, tier: Path) -> None:
+    """The error says so; later saves succeed."""
+    checkpoints = Checkpoints(repository, local=tier, budget=SLOW)
     checkpoints.save(1, state(1))
     checkpoints.save(2, state(2))
     checkpoints.wait(until="held")
@@ -297,13 +307,13 @@ def test_a_held_save_that_vanishes(home: Path, tier: Path) -> None:
     checkpoints.close()
 
 
-def test_a_home_that_fails(home: Path, tier: Path) -> None:
-    """What is held stays so, the error is told, and the next save has all brought home in order."""
-    with Checkpoints(home) as checkpoints:
+def test_a_home_that_fails(repository: Path, tier: Path) -> None:
+    """Held saves stay held, the error is raised, and the next save drains all of them in order."""
+    with Checkpoints(repository) as checkpoints:
         checkpoints.save(1, state(1))
-    checkpoints = Checkpoints(home, local=tier)
-    away = home.with_name("away")
-    os.rename(home, away)
+    checkpoints = Checkpoints(repository, local=tier)
+    away = repository.with_name("away")
+    os.rename(repository, away)
     checkpoints.save(2, state(2))
     with pytest.raises(StorageError, match="No such file or directory"):
         checkpoints.wait()
@@ -312,7 +322,7 @@ def test_a_home_that_fails(home: Path, tier: Path) -> None:
     with pytest.raises(StorageError, match="No such file or directory"):
         checkpoints.wait()
     assert checkpoints.stats()["held"] == [2, 3]
-    os.rename(away, home)
+    os.rename(away, repository)
     checkpoints.save(4, state(4))
     checkpoints.wait()
     assert checkpoints.steps() == [2, 3, 4]
@@ -320,16 +330,16 @@ def test_a_home_that_fails(home: Path, tier: Path) -> None:
     assert held(tier) == []
 
 
-def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
-    """It is found there, and not made a second time."""
-    failing = [f"sync folder {home}"]  # the rename is done
+def test_a_commit_that_fails_when_it_is_one(repository: Path, tier: Path) -> None:
+    """A commit that raised an error but happened is found, and not made a second time."""
+    failing = [f"sync folder {repository}"]  # the rename is done
 
     def watcher(what: str) -> None:
         if what in failing:
             failing.clear()
             raise StorageError("the answer was lost")
 
-    with Checkpoints(home, local=tier) as checkpoints:
+    with Checkpoints(repository, local=tier) as checkpoints:
         fault_points.watcher = watcher
         try:
             checkpoints.save(1, state(1))
@@ -345,20 +355,20 @@ def test_a_commit_that_fails_when_it_is_one(home: Path, tier: Path) -> None:
         assert checkpoints.steps() == [1, 2]
 
 
-def test_a_home_that_fails_until_the_end(home: Path, tier: Path) -> None:
-    """The next job commits what this one could not."""
-    checkpoints = Checkpoints(home, local=tier)
-    os.rename(home, home.with_name("away"))
+def test_a_home_that_fails_until_the_end(repository: Path, tier: Path) -> None:
+    """The next job commits the saves that this one could not."""
+    checkpoints = Checkpoints(repository, local=tier)
+    os.rename(repository, repository.with_name("away"))
     checkpoints.save(1, state(1))
     with pytest.raises(StorageError):
         checkpoints.close()
-    os.rename(home.with_name("away"), home)
-    with Checkpoints(home, local=tier) as checkpoints:
+    os.rename(repository.with_name("away"), repository)
+    with Checkpoints(repository, local=tier) as checkpoints:
         assert checkpoints.steps() == [1]
 
 
-def test_a_state_that_cannot_be_saved(home: Path, tier: Path) -> None:
-    with Checkpoints(home, local=tier) as checkpoints:
+def test_a_state_that_cannot_be_saved(repository: Path, tier: Path) -> None:
+    with Checkpoints(repository, local=tier) as checkpoints:
         with pytest.raises(UsageError, match=r"state\.f"):
             checkpoints.save(1, {"f": len})
         checkpoints.save(1, state(1))
@@ -366,10 +376,10 @@ def test_a_state_that_cannot_be_saved(home: Path, tier: Path) -> None:
         assert checkpoints.steps() == [1]
 
 
-def test_wrong_use(home: Path) -> None:
+def test_wrong_use(repository: Path) -> None:
     with pytest.raises(UsageError, match="a tier is a folder of this host"):
-        Checkpoints(home, local="s3://bucket/x")
+        Checkpoints(repository, local="s3://bucket/x")
     with pytest.raises(UsageError, match=r"Tier\.bytes is 0"):
-        LocalTier(home, 0)
+        LocalTier(repository, 0)
     with pytest.raises(UsageError, match="name one tier or more"):
-        Checkpoints(home, local=[])
+        Checkpoints(repository, local=[])

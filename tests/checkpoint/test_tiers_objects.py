@@ -1,4 +1,4 @@
-"""Tiers before an object store: the same promises."""
+"""Tiers before an object store: the same guarantees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import MissingError, StorageError
 from tests.checkpoint.test_objects import SHORT_S, Place, place, service  # noqa: F401
-from tests.checkpoint.test_tiers import SLOW, equal, held, killed, said, state
+from tests.checkpoint.test_tiers import SLOW, equal, expect_warnings, held, leave_held_saves, state
 from tests.services import Fault
 
 
@@ -34,12 +34,12 @@ def test_held_then_committed(place: Place, tmp_path: Path) -> None:  # noqa: F81
 
 
 def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
-    """The next job brings to the bucket what was held, and goes on."""
+    """The next job drains the held saves to the bucket, and goes on."""
     tier = tmp_path / "tier"
-    killed(place.url, tier)
+    leave_held_saves(place.url, tier)
     with pytest.raises(MissingError):
         load(place.url)
-    with said(), Checkpoints(place.url, local=tier) as checkpoints:
+    with expect_warnings(), Checkpoints(place.url, local=tier) as checkpoints:
         assert checkpoints.steps() == [1, 2, 3]
         assert equal(checkpoints.load().state, 3)
         checkpoints.save(4, state(4))
@@ -58,7 +58,7 @@ def test_a_service_that_fails(
     what: str,
     fault: Fault,
 ) -> None:
-    """What is held stays so, whatever the service says, and goes there when that is well."""
+    """Held saves stay held, whatever the service answers, and are drained when it recovers."""
     monkeypatch.setattr(limits, "object_deadline_s", SHORT_S)
     failing, tier = False, tmp_path / "tier"
 

@@ -1,7 +1,9 @@
-"""What the ranks of a job tell each other about a save: each says something, all hear everything.
+"""Messages among the ranks of a job about a save: each rank sends a text, and all ranks receive all
+texts.
 
-By groups of torch.distributed with gloo, or a function of the user. One that fails is heard by all,
-and one that is gone is noticed: nobody waits for ever, and nothing is committed without all.
+They are sent by gloo groups of torch.distributed, or by a function of the user. If the work of a
+rank fails, all ranks raise its error. If a rank is gone, the others notice: no rank waits for ever,
+and nothing is committed without all.
 """
 
 from __future__ import annotations
@@ -14,76 +16,81 @@ from .. import errors
 from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
 from ..topology import Place
-from .fault_points import reached
+from .fault_points import mark_point
 
 Gathers = tuple[Gather, Gather, Gather]
-"""Three ways to tell, which are used at once: by the thread that trains, by the thread behind it,
-and by those that bring home what is held."""
+"""Three functions that are used at once: by the thread that trains, by the thread behind it, and by
+the threads that drain held saves to the repository."""
 
 
-def gathers(place: Place, modules: Mapping[str, Any], given: Gather | Gathers | None) -> Gathers:
-    """How the ranks of a job tell each other.
+def choose_gathers(
+    place: Place, modules: Mapping[str, Any], gather: Gather | Gathers | None
+) -> Gathers:
+    """Choose the functions by which the ranks of a job exchange texts.
 
-    given: the user's own; one alone is used by all threads, never at once.
-    UsageError where there are several ranks and no way.
+    gather:  the user's own; a single one is used by all threads, never by two at once.
+
+    UsageError if there are several ranks and no way to exchange texts.
     """
     if place.world_size == 1:
-        return _alone, _alone, _alone
-    if given is not None:
-        return given if isinstance(given, tuple) else (given, given, given)
+        return _gather_alone, _gather_alone, _gather_alone
+    if gather is not None:
+        return gather if isinstance(gather, tuple) else (gather, gather, gather)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
-            f"{place.world_size} ranks ({place.source}) that save together have to tell each other"
-            " when they have written: initialise torch.distributed first, or give gather="
+            f"the {place.world_size} ranks ({place.source}) that save together have to exchange"
+            " messages: initialise torch.distributed first, or pass gather="
         )
     if distributed.get_world_size() != place.world_size:
         raise UsageError(
-            f"the process group has {distributed.get_world_size()} ranks and the checkpoint"
-            f" {place.world_size} ({place.source}): give gather= among those that save together"
+            f"the process group has {distributed.get_world_size()} ranks, but the checkpoint has"
+            f" {place.world_size} ({place.source}): pass gather= for the ranks that save together"
         )
-    front, back, far = (_by_group(distributed, place) for _ in range(3))
+    front, back, far = (_make_group_gather(distributed, place) for _ in range(3))
     return front, back, far
 
 
-def _alone(text: str) -> list[str]:
+def _gather_alone(text: str) -> list[str]:
     return [text]
 
 
-def _by_group(distributed: Any, place: Place) -> Gather:
+def _make_group_gather(distributed: Any, place: Place) -> Gather:
     group = distributed.new_group(backend="gloo")
 
     def gather(text: str) -> list[str]:
-        found: list[Any] = [None] * place.world_size
+        texts: list[Any] = [None] * place.world_size
         try:
-            distributed.all_gather_object(found, text, group=group)
+            distributed.all_gather_object(texts, text, group=group)
         except RuntimeError as error:  # a connection was lost, or the time-out of the group
             raise WorkerError(
-                f"rank {place.rank} lost the others while a checkpoint was saved ({error!s:.200}):"
-                " nothing was committed by it; restart the job from the last checkpoint"
+                f"rank {place.rank} lost the other ranks while a checkpoint was saved"
+                f" ({error!s:.200}): that save was not committed; restart the job from the last"
+                " checkpoint"
             ) from None
-        return found
+        return texts
 
     return gather
 
 
-def together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]:
-    """What `work` gives on each rank, as JSON has it. What it raises on any is raised on all."""
-    value, failed = None, None
+def run_together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]:
+    """Run `work` on each rank and return the results of all ranks, as JSON has them. If it raises
+    on any rank, all ranks raise."""
+    value, own_error = None, None
     try:
         value = work()
     except Exception as error:
-        failed = error
-    said = None if failed is None else [type(failed).__name__, str(failed)]
-    reached("hear of the other ranks")
-    found = [json.loads(each) for each in gather(json.dumps([value, said]))]
-    reached("heard of the other ranks")
-    if failed is not None:
-        raise failed
-    for rank, (_, wrong) in enumerate(found):
-        if wrong is not None:
-            kind = getattr(errors, wrong[0], WorkerError)
+        own_error = error
+    error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
+    mark_point("wait for the other ranks")
+    rows = [json.loads(row) for row in gather(json.dumps([value, error_row]))]
+    mark_point("heard from the other ranks")
+    if own_error is not None:
+        raise own_error
+    for rank, (_, rank_error) in enumerate(rows):
+        if rank_error is not None:
+            kind = getattr(errors, rank_error[0], WorkerError)
             raise (kind if issubclass(kind, PenstockError) else WorkerError)(
-                f"rank {rank}: {wrong[1]}"
+                f"rank {rank}: {rank_error[1]}"
             )
-    return [each for each, _ in found]
+    return [row for row, _ in rows]

@@ -1,4 +1,4 @@
-"""An array of a state: where it lies in memory."""
+"""Arrays of a state, and where they lie in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Memory = npt.NDArray[np.uint8]
 class Leaf(NamedTuple):
     """An array of the state, as it lies in memory.
 
-    kind:     "numpy", "torch" or "bytes": what it becomes again.
+    kind:     "numpy", "torch" or "bytes": the type that it has again after loading.
     strides:  in bytes.
-    lowest:   the address of its first byte; extent: what it spans from there, in bytes.
-    start:    where the element with all indices 0 lies, from `lowest`.
-    device:   what its addresses are of: "cpu", or a device as torch calls it.
+    lowest:   the address of its first byte.
+    extent:   the bytes that it spans from there.
+    start:    where the element with all indices 0 lies, in bytes from `lowest`.
+    device:   the device that its addresses belong to: "cpu", or the name that torch gives it.
     """
 
     path: str
@@ -36,18 +37,22 @@ class Leaf(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of its elements."""
+        """Bytes of its elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
 
 
-def span(
+def compute_span(
     address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
 ) -> tuple[int, int, int]:
-    """The lowest address of an array, where its first element lies from there, and bytes to its
-    end. address: of the first element; strides in bytes."""
+    """Compute the lowest address of an array, the offset of its first element from there, and the
+    bytes from there to its end.
+
+    address:  of the first element.
+    strides:  in bytes.
+    """
     if 0 in shape or itemsize == 0:
         return address, 0, 0
-    reach = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
-    below = sum(each for each in reach if each < 0)
-    above = sum(each for each in reach if each > 0)
+    reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+    below = sum(reach for reach in reaches if reach < 0)
+    above = sum(reach for reach in reaches if reach > 0)
     return address + below, -below, above - below + itemsize

@@ -1,4 +1,4 @@
-"""Threads behind training: the end of the process waits for them, unless they were given up."""
+"""Threads behind training. The end of the process waits for them, unless they were given up."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UsageError
-from .fault_points import stalled
+from .fault_points import build_stall_error
 
 _awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def started(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
-    """A thread that has begun."""
+def start_thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
+    """Start a thread that the end of the process waits for."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     thread.start()
     _awaited.add(thread)
     return thread
 
 
-def given_up(thread: threading.Thread) -> None:
-    """The end of the process does not wait for this one, which may hang."""
+def give_up_thread(thread: threading.Thread) -> None:
+    """Let the process end without this thread, which may hang."""
     _awaited.discard(thread)
 
 
 @atexit.register
-def _finish() -> None:
+def _join_threads() -> None:
     for thread in list(_awaited):
         thread.join()
 
 
-class Within:
-    """Waits that have to end within a time together; None is as long as they take."""
+class JoinDeadline:
+    """A time within which several joins have to end together; None is no limit."""
 
     def __init__(self, timeout_s: float | None) -> None:
         if timeout_s is not None and not timeout_s >= 0:
@@ -44,11 +44,12 @@ class Within:
         self._began_s = time.monotonic()
 
     def join(self, thread: threading.Thread, step: int) -> None:
-        """Returns when a thread that saves a step has ended; StalledError where it is too late."""
+        """Return when a thread that saves a step has ended; StalledError if the time is over
+        before."""
         if self._timeout_s is None:
             thread.join()
             return
         left_s = self._timeout_s - (time.monotonic() - self._began_s)
         thread.join(min(max(left_s, 0.0), threading.TIMEOUT_MAX))
         if thread.is_alive():
-            raise stalled(thread, step, self._timeout_s)
+            raise build_stall_error(thread, step, self._timeout_s)

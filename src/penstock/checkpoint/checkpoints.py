@@ -1,8 +1,8 @@
 """Checkpoints that do not stop training: saved behind it, committed whole or not at all.
 
     checkpoints = penstock.checkpoint.Checkpoints("run/checkpoints")
-    if found := checkpoints.latest():
-        model.load_state_dict(found.state["model"]); loader.load_state_dict(found.loader)
+    if last := checkpoints.latest():
+        model.load_state_dict(last.state["model"]); loader.load_state_dict(last.loader)
     ...
     checkpoints.save(step, {"model": model.state_dict(), ...}, loader=loader)
 
@@ -30,22 +30,22 @@ from ..cache import Gather
 from ..errors import ForkError, FormatError, MissingError, UsageError
 from ..topology import detect
 from . import loading
-from .all_gather import Gathers, gathers, together
-from .background import Within, given_up, started
-from .drain import Done, Relay
+from .all_gather import Gathers, choose_gathers, run_together
+from .background import JoinDeadline, give_up_thread, start_thread
+from .drain import Drain, OnCommit
 from .fence import Fence
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint
 from .pace import SavePace
-from .partition import Cut, divided, piece_bytes
-from .pytree import Taken, taken, tensors
-from .recovery import recovered
+from .partition import Cut, choose_piece_bytes, divide_blocks
+from .pytree import SplitState, import_tensors, split_state
+from .recovery import recover_held_saves
 from .repositories import open_repository
 from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock
-from .saving import Save, committed
-from .staging import Staged, Staging, staged_bytes
-from .tiers import Local, LocalTier, Tiers, tiers_of
+from .saving import Save, commit_save
+from .staging import Staged, Staging, count_staged_bytes
+from .tiers import Local, LocalTier, Tiers, parse_local
 
 Busy = Literal["wait", "skip"]
 
@@ -53,7 +53,7 @@ Busy = Literal["wait", "skip"]
 class CommittedSave(NamedTuple):
     """A save of this rank that was committed.
 
-    bytes:      of its shard; of all ranks together they are the state's, once.
+    bytes:      of its shard; the shards of all ranks together hold the state once.
     blocked_s:  how long training waited: for an earlier save, and for the copy, in `save` and in
                 the optimizer's next step.
     seconds:    from the call of `save` to the commit.
@@ -67,31 +67,35 @@ class CommittedSave(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a job in one place, which all its ranks share.
+    """The checkpoints of a job in one repository, which all its ranks share.
 
-    folder:  made if it is not there; or a URL, s3://bucket/name, gs:// or az://. One job at a time
-             writes to it: a second is refused (UsageError), or in an object store the first, at its
-             next save.
-    keep:    how many stay; the last two always do. What a killed job left is removed.
-    busy:    what `save` does while an earlier one is under way: "wait" for it, or "skip" and
-             return False.
-    budget:  bytes_per_s of each rank, and direct; see `penstock.Budget`. Assign another to change
-             the rate while writing.
+    folder:            made if it is not there; or a URL, s3://bucket/name, gs:// or az://. One job
+                       at a time writes to it. A second job is refused (UsageError); in an object
+                       store the first job is refused instead, at its next save.
+    keep:              how many checkpoints stay; the last two always do. The leftovers of a killed
+                       job are removed.
+    busy:              what `save` does while an earlier save is under way: "wait" for it, or "skip"
+                       and return False.
+    budget:            bytes_per_s of each rank, and direct; see `penstock.Budget`. Assign another
+                       to change the rate while writing.
     rank, world_size:  of the ranks that hold the same state; None detects them.
-    gather:  how these tell each other; None is groups of torch.distributed. See
-             `penstock.cache.Gather`. Of three, several are used at once; with one alone, the
-             next save begins when the one before is committed.
-    local:   a folder of this host, or several, the fastest first: see `LocalTier`. A save lies there
-             until it is committed, so that the next may begin earlier, and is committed by the next
-             job with the same tiers where this one is killed meanwhile; only then this returns. All
-             ranks of a host name the same. A place that fails costs a RuntimeWarning.
+    gather:            how the ranks exchange texts; None makes groups of torch.distributed. See
+                       `penstock.cache.Gather`. Several of three functions are used at once; with a
+                       single function, the next save begins when the one before is committed.
+    local:             a folder of this host, or several, the fastest first: see `LocalTier`. A save
+                       is held there until it is committed, so that the next may begin earlier. If
+                       the job is killed meanwhile, the next job with the same tiers commits the
+                       save before its own `Checkpoints` is made. All ranks of a host name the same
+                       tiers. A tier that fails costs a RuntimeWarning.
 
     Several ranks make it and call `save` at the same time, with the same steps and states of the
-    same shape. Each writes a part, so that all of it is written once. `load` may be called by any.
+    same shape. Each rank writes a part, so that the whole is written once. Any rank may call
+    `load`.
 
-    Used by one thread; the threads behind it end with `close`, or when the process ends regularly.
-    Storage that hangs holds up who waits for a save, and nobody else: with a `timeout_s`, `wait`,
-    `close` and `abandon` raise StalledError then. `load` and making these wait for storage itself.
+    It is used by one thread. The threads behind it end with `close`, or when the process ends
+    regularly. Storage that hangs blocks only the callers that wait for a save: with a `timeout_s`,
+    `wait`, `close` and `abandon` raise StalledError then. `load` and the constructor wait for
+    storage without a limit.
     """
 
     def __init__(
@@ -110,13 +114,17 @@ class Checkpoints:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
         if busy not in ("wait", "skip"):
             raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
-        tiers = () if local is None else tiers_of(local)
+        tiers = () if local is None else parse_local(local)
         self.keep = keep
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
-        self._front, self._back, far = gathers(self.place, sys.modules, gather)
+        self._train_gather, self._save_gather, drain_gather = choose_gathers(
+            self.place, sys.modules, gather
+        )
         if busy == "skip" and callable(gather) and self.place.world_size > 1:
-            raise UsageError("busy='skip' has ranks tell each other meanwhile: give three gathers")
+            raise UsageError(
+                "busy='skip' exchanges messages during a save: pass three functions as gather="
+            )
         self._budget = budget or Budget()
         self._process = os.getpid()
         self._staging = Staging()
@@ -131,52 +139,64 @@ class Checkpoints:
         self.last: CommittedSave | None = None
         """The last save that was committed."""
         self.skipped = 0
-        """Saves that were not begun, as an earlier one was under way."""
+        """Count of saves that were not begun because an earlier one was under way."""
         self._lock: RepositoryLock | None = None
         self._session = secrets.token_hex(4)
-        self._relay: Relay | None = None
+        self._drain: Drain | None = None
         try:
-            found = together(self._front, self.place, lambda: self._opened(folder, not tiers))
-            self._session, self.folder = found[0], open_repository(folder)
+            sessions = run_together(
+                self._train_gather, self.place, lambda: self._open_and_lock(folder, not tiers)
+            )
+            self._session, self.folder = sessions[0], open_repository(folder)
             if tiers:
-                self._relay = self._recovered(tiers, far)
+                self._drain = self._recover_tiers(tiers, drain_gather)
         except BaseException:
             if self._lock is not None:
                 self._lock.close()
             raise
 
-    def _opened(self, path: str | os.PathLike[str], clear: bool) -> str:
+    def _open_and_lock(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
-            home = open_repository(path, make=True)
-            self._lock = home.lock(_who(self._session))
+            repository = open_repository(path, make=True)
+            self._lock = repository.lock(_describe_session(self._session))
             if clear:  # else what is held may belong to what lies there
-                home.collect()
+                repository.collect()
         return self._session
 
-    def _recovered(self, local: Sequence[LocalTier], far: Gather) -> Relay:
-        """The tiers, with nothing on them any more."""
-        ours = self.folder, self._lock, self.place
-        tiers = Tiers(local, self.folder.path, self.place, _who(self._session), self._front)
+    def _recover_tiers(self, local: Sequence[LocalTier], drain_gather: Gather) -> Drain:
+        """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
+        then."""
+        target = self.folder, self._lock, self.place
+        tiers = Tiers(
+            local,
+            self.folder.path,
+            self.place,
+            _describe_session(self._session),
+            self._train_gather,
+        )
         try:
-            last = recovered(tiers, *ours, self._front, self._budget)
+            last = recover_held_saves(tiers, *target, self._train_gather, self._budget)
         except BaseException:
             tiers.close()
             raise
-        return Relay(tiers, *ours[:2], self._back, far, self._budget, last)
+        return Drain(tiers, *target[:2], self._save_gather, drain_gather, self._budget, last)
 
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, step: int, state: Any, loader: Any = None) -> bool:
-        """Begin to save a state; it may change once this returns. False where it was skipped.
+        """Begin to save a state, which may change once this returns. Returns False if the save was
+        skipped.
 
-        state:   see `penstock.checkpoint.pytree`; UsageError names what of it cannot be saved.
-        loader:  saved with it: what has a `state_dict`, or such a state.
+        state:   see `penstock.checkpoint.pytree`; UsageError names the part of it that cannot be
+                 saved.
+        loader:  saved with it: an object with `state_dict`, or such a state.
 
-        Takes as long as a copy in memory. It is committed later: `wait` returns then. Raises what
-        went wrong with a save before, which was not committed then; this one is not begun. What is
-        held on tiers stays there, and is committed with the next save, or by the next job.
+        It takes as long as a copy in memory. The commit comes later: `wait` returns then. If an
+        earlier save failed, this raises its error: that save was not committed, and this one is not
+        begun. Saves that are held on tiers stay there, and are committed with the next save, or by
+        the next job.
         """
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         self._check_usable()
         if type(step) is not int or step < 0:
             raise UsageError(f"step is {step!r}: use an integer from 0 on")
@@ -184,23 +204,23 @@ class Checkpoints:
             self.skipped += 1
             return False
         self.wait(until="held")
-        self._pace.began(step, began)
+        self._pace.record_start(step, began_s)
         self._tries += 1
         attempt = f"{self._session}{self._tries:x}"
         failure: Exception | None = None
-        parts, cuts, copy = Taken(None, ()), list[Cut](), _nothing
+        parts, cuts, copy = SplitState(None, ()), list[Cut](), _stage_nothing
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
-            parts, cuts, copy = self._copied(*self._parts(state, loader))
+            parts, cuts, copy = self._stage_now(*self._divide_state(state, loader))
         except Exception as error:
-            failure = error  # the other ranks are told by the thread
+            failure = error  # the thread sends it to the other ranks
         self._flush = Flush(self._budget)
         self._step = step
-        blocked_s = time.perf_counter() - began
-        args = (step, attempt, parts, cuts, copy, failure, began, blocked_s)
+        blocked_s = time.perf_counter() - began_s
+        args = (step, attempt, parts, cuts, copy, failure, began_s, blocked_s)
         try:
-            self._thread = started("penstock-checkpoint", self._behind, *args)
+            self._thread = start_thread("penstock-checkpoint", self._finish_save, *args)
         except BaseException:
             self._fence.take_down()  # nobody else would
             raise
@@ -211,17 +231,18 @@ class Checkpoints:
         return True
 
     def attach(self, optimizer: Any) -> None:
-        """Have later saves copy what only an optimizer of torch changes, parameters and what it
-        keeps of them, behind training; its next step waits until that is done.
+        """Let later saves copy the tensors that only this optimizer of torch changes behind
+        training: its parameters, and its state for them. The optimizer's next step waits until the
+        copy is done.
 
-        Whatever else changes those in place (an average copied back, `load_state_dict`) has to come
-        before a save, or after `fence`.
+        Any other change of those tensors in place (an average copied back, `load_state_dict`) has
+        to come before a save, or after `fence`.
         """
         self._check_usable()
         self._fence.attach(optimizer)
 
     def fence(self) -> None:
-        """Returns once the state of the last save has been copied: all of it may change."""
+        """Return once the state of the last save has been copied: all of it may change then."""
         self._fence.wait()
 
     def prepare(self, state: Any) -> None:
@@ -229,82 +250,88 @@ class Checkpoints:
         Fresh memory costs many times what a copy does."""
         self._check_usable()
         self.wait()
-        _, cuts = self._parts(state, None)
-        self._staging.reserve(staged_bytes(cuts))
+        _, cuts = self._divide_state(state, None)
+        self._staging.reserve(count_staged_bytes(cuts))
 
-    def _parts(self, state: Any, loader: Any) -> tuple[Taken, list[Cut]]:
-        """A state apart, and what of it this rank writes."""
-        parts = taken({"state": state, "loader": loader})
-        sizes, ranks = [block.bytes for block in parts.blocks], self.place.world_size
-        return parts, divided(sizes, ranks, piece_bytes(sizes, ranks))[self.place.rank]
+    def _divide_state(self, state: Any, loader: Any) -> tuple[SplitState, list[Cut]]:
+        """Split a state, and divide it among the ranks: the split state and this rank's cuts."""
+        split = split_state({"state": state, "loader": loader})
+        sizes, ranks = [block.bytes for block in split.blocks], self.place.world_size
+        return split, divide_blocks(sizes, ranks, choose_piece_bytes(sizes, ranks))[self.place.rank]
 
-    def _copied(
-        self, parts: Taken, cuts: list[Cut]
-    ) -> tuple[Taken, list[Cut], Callable[[], Staged]]:
-        """Copy what has to be now. The parts without their arrays, the cuts as they will lie, and
-        what copies the rest and returns all of it, to be called once."""
-        now, later = self._fence.divided(parts.blocks, cuts)
-        memory, end = self._staging.reserve(staged_bytes(cuts)), staged_bytes(now)
+    def _stage_now(
+        self, parts: SplitState, cuts: list[Cut]
+    ) -> tuple[SplitState, list[Cut], Callable[[], Staged]]:
+        """Copy the parts that have to be copied now. Returns the split state without its arrays,
+        the cuts as they will lie, and a function, to be called once, that copies the rest and
+        returns all of it."""
+        now, later = self._fence.divide_cuts(parts.blocks, cuts)
+        memory, end = self._staging.reserve(count_staged_bytes(cuts)), count_staged_bytes(now)
         first = self._staging.fill(memory[:end], parts.blocks, now)
         bare = tuple(replace(block, leaves=()) for block in parts.blocks)
         if not later:
-            return Taken(parts.skeleton, bare), now, lambda: first
+            return SplitState(parts.skeleton, bare), now, lambda: first
         blocks = list(bare)
         for cut in later:
             blocks[cut.block] = parts.blocks[cut.block]
-        mark = tensors().mark()
+        mark = import_tensors().record_mark()
         self._fence.put_up()
 
-        def rest() -> Staged:
+        def copy_rest() -> Staged:
             try:
-                with tensors().aside(mark):
+                with import_tensors().use_side_stream(mark):
                     second = self._staging.fill(memory[end:], blocks, later, behind=True)
             finally:
                 self._fence.take_down()
             return Staged(memory, first.checksums + second.checksums)
 
-        return Taken(parts.skeleton, bare), now + later, rest
+        return SplitState(parts.skeleton, bare), now + later, copy_rest
 
     def _is_busy(self) -> bool:
         if self.busy == "wait":
             return False
-        mine = self._thread is not None and self._thread.is_alive()
-        return any(together(self._front, self.place, lambda: mine))
+        is_alive = self._thread is not None and self._thread.is_alive()
+        return any(run_together(self._train_gather, self.place, lambda: is_alive))
 
-    def _behind(
+    def _finish_save(
         self,
         step: int,
         attempt: str,
-        parts: Taken,
+        parts: SplitState,
         cuts: list[Cut],
         copy: Callable[[], Staged],
         failure: Exception | None,
-        began: float,
+        began_s: float,
         blocked_s: float,
     ) -> None:
-        """The thread: write, hear of the others, commit; or hold, and have it committed."""
+        """Finish a save in the thread behind training: write, exchange results with the other
+        ranks, and commit; with tiers, hold the save and let it be drained."""
         flush = self._flush
         assert flush is not None
         save = Save(step, attempt, self.place, parts, cuts, copy, failure)
 
-        def done() -> Done:  # the copy is, and what it had the optimizer wait
+        def describe_commit() -> OnCommit:  # the copy is, and what it had the optimizer wait
             blocked = blocked_s + self._fence.waited_s
-            return functools.partial(self._committed, step, blocked, began)
+            return functools.partial(self._record_commit, step, blocked, began_s)
 
         try:
             with flush:
-                if self._relay is not None:
-                    self._failure = self._relay.hold(save, flush, done)
+                if self._drain is not None:
+                    self._failure = self._drain.hold(save, flush, describe_commit)
                 else:
-                    found = committed(save, self.folder, self._lock, self._back, flush)
-                    done()(*found)
+                    path_and_bytes = commit_save(
+                        save, self.folder, self._lock, self._save_gather, flush
+                    )
+                    describe_commit()(*path_and_bytes)
         except Exception as error:
             if not flush.stopped:
                 self._failure = error
 
-    def _committed(self, step: int, blocked_s: float, began: float, path: str, size: int) -> None:
-        self.last = CommittedSave(step, path, size, blocked_s, time.perf_counter() - began)
-        self._pace.committed(began, blocked_s, self.last.seconds)
+    def _record_commit(
+        self, step: int, blocked_s: float, began_s: float, path: str, size: int
+    ) -> None:
+        self.last = CommittedSave(step, path, size, blocked_s, time.perf_counter() - began_s)
+        self._pace.record_commit(began_s, blocked_s, self.last.seconds)
         if self.place.rank == 0:
             self.folder.thin(self.keep)
 
@@ -314,48 +341,50 @@ class Checkpoints:
         *,
         until: Literal["committed", "held"] = "committed",
     ) -> CommittedSave | None:
-        """Returns once what was saved is committed: the last such save. Raises what went wrong.
+        """Return once the saves are committed: the last such save. Raises the error of a save that
+        failed.
 
-        timeout_s:  StalledError where that takes longer; it names what is waited for. The save is
-                    still under way then.
-        until:      "held" is soon enough where there are tiers: no kill takes it any more, and its
-                    memory is free. The last save that was committed until then is returned.
+        timeout_s:  StalledError if it takes longer; the error names the action that is waited for.
+                    The save is still under way then.
+        until:      "held" is enough if there are tiers: the save survives a kill of the job, and
+                    its memory is free. The last save that was committed until then is returned.
         """
         if until not in ("committed", "held"):
             raise UsageError(f"until={until!r}: use 'committed' or 'held'")
-        failure = self._settled(timeout_s, until == "held")
+        failure = self._wait_until(timeout_s, until == "held")
         if failure is not None:
             raise failure
         return self.last
 
-    def _settled(self, timeout_s: float | None, held: bool = False) -> Exception | None:
-        """What went wrong, once nothing is under way; or once what was saved is held."""
+    def _wait_until(self, timeout_s: float | None, held: bool = False) -> Exception | None:
+        """Return the error of a save that failed, once nothing is under way, or once the saves are
+        held."""
         self._check_process()
-        within = Within(timeout_s)
+        within = JoinDeadline(timeout_s)
         if self._thread is not None:
             within.join(self._thread, self._step)
             self._thread = None
-        failure = self._relay.settle(within) if self._relay is not None and not held else None
+        failure = self._drain.settle(within) if self._drain is not None and not held else None
         failed, self._failure = self._failure, None
         return failure or failed
 
     def abandon(self, timeout_s: float | None = None) -> None:
-        """Give up the save under way, if there is one, and return once it has ended: soon. It is
-        not committed, unless it was about to be; what is held stays held. For who has to end before
-        a deadline; on all ranks.
+        """Give up the save under way, if there is one, and return soon, once it has ended. It is
+        not committed, unless the commit had begun; saves that are held stay held. For a job that
+        has to end before a deadline; called on all ranks.
 
-        timeout_s:  StalledError where it takes longer, as nobody can end a call of storage that
-                    hangs. The save is given up all the same: neither `close` nor the end of the
-                    process waits for it, and where storage answers later, it is not committed.
+        timeout_s:  StalledError if it takes longer, because a call to storage that hangs cannot be
+                    ended. The save is given up all the same: neither `close` nor the end of the
+                    process waits for it, and if storage answers later, it is not committed.
         """
-        if self._relay is not None:
-            self._relay.stop()
+        if self._drain is not None:
+            self._drain.stop()
         if self._thread is not None and self._flush is not None:
             self._flush.stop()
-            given_up(self._thread)
-        self._settled(timeout_s)
-        if self._relay is not None:
-            self._relay.go_on()
+            give_up_thread(self._thread)
+        self._wait_until(timeout_s)
+        if self._drain is not None:
+            self._drain.resume()
 
     def advice(
         self,
@@ -367,26 +396,28 @@ class Checkpoints:
         slowdown: float = 0.0,
         overhead: float = OVERHEAD,
     ) -> Advice:
-        """How often to save, from what the last saves took: see `penstock.checkpoint.interval`.
+        """Advise how often to save, from the times of the last saves: see
+        `penstock.checkpoint.interval`.
 
-        mtbf_s:     mean time between failures of the job, or of a node where `nodes` are given.
+        mtbf_s:     mean time between failures of the job, or of a node if `nodes` is given.
         restart_s:  from a failure until training goes on.
         step_s:     of a training step; None measures it, from one call of `save` to the next.
-        slowdown:   what a step takes longer while a save is written, 0.03 is 3 %; not measured.
+        slowdown:   the part by which a step takes longer while a save is written, 0.03 is 3 %; not
+                    measured.
         overhead:   the largest part of training's time that saves may take.
 
-        Waits for the save under way, as `wait`. Several ranks ask at the same time, and get the
-        same: of the slowest. UsageError before a save has been committed.
+        Waits for the save under way, as `wait` does. Several ranks call it at the same time, and
+        get the same advice: for the slowest rank. UsageError before a save has been committed.
         """
         self._check_usable()
         self.wait()
 
-        def mine() -> list[float]:
-            found = self._pace.costs(step_s, slowdown)
-            return [found.blocked_s, found.commit_s, found.step_s]
+        def measure_costs() -> list[float]:
+            own_costs = self._pace.compute_costs(step_s, slowdown)
+            return [own_costs.blocked_s, own_costs.commit_s, own_costs.step_s]
 
-        said = together(self._front, self.place, mine)
-        blocked_s, commit_s, slowest_s = map(max, zip(*said, strict=True))
+        rank_costs = run_together(self._train_gather, self.place, measure_costs)
+        blocked_s, commit_s, slowest_s = map(max, zip(*rank_costs, strict=True))
         costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=slowest_s, slowdown=slowdown)
         return advise_interval(
             costs, Failures(mtbf_s=mtbf_s, nodes=nodes, restart_s=restart_s), overhead
@@ -395,7 +426,7 @@ class Checkpoints:
     # -- loading -----------------------------------------------------------------------------------
 
     def latest(self, *, fall_back: bool = False) -> Checkpoint | None:
-        """The last committed checkpoint, or None where there is none. See `load`."""
+        """Load the last committed checkpoint; None if there is none. See `load`."""
         try:
             return self.load(fall_back=fall_back)
         except MissingError:
@@ -404,29 +435,29 @@ class Checkpoints:
             return None
 
     def load(self, step: int | None = None, *, fall_back: bool = False) -> Checkpoint:
-        """A committed checkpoint, by default the last, on any number of ranks.
+        """Load a committed checkpoint, by default the last, on any number of ranks.
 
-        fall_back:  where it is damaged, warn and load the one before it.
+        fall_back:  if it is damaged, warn and load the one before it.
 
-        MissingError where there is none; FormatError where any byte of it was altered or cut: the
-        message names file and piece, and the checkpoint before.
+        MissingError if there is none. FormatError if any byte of it was altered or cut: the message
+        names the file and the piece, and the checkpoint before.
         """
         self.wait()
         return load(self.folder.path, step, fall_back=fall_back)
 
     def stats(self) -> dict[str, Any]:
-        """What tiers do for this rank; empty without `local`.
+        """Report the use of tiers by this rank; empty without `local`.
 
         held:         steps that are held and not committed yet.
-        place:        where the last shard was written: a tier, or the home.
-        predicted_s:  by place, when its memory would have been free: why that was chosen; None
-                      where there was no room, or nothing known.
+        place:        where the last shard was written: a tier, or the repository.
+        predicted_s:  by place, the time after which the shard's memory would have been free: the
+                      reason of the choice. None if there was no room, or nothing is known.
         bytes_per_s:  by place, as measured by all ranks of this host together.
         """
-        return {} if self._relay is None else self._relay.stats()
+        return {} if self._drain is None else self._drain.stats()
 
     def steps(self) -> list[int]:
-        """Steps of the committed checkpoints, in the order in which they were committed."""
+        """List the steps of the committed checkpoints, in the order of their commits."""
         return [entry.step for entry in self.folder.entries()]
 
     # -- the rest ----------------------------------------------------------------------------------
@@ -440,25 +471,25 @@ class Checkpoints:
         self._budget = budget
         if self._flush is not None:
             self._flush.adopt(budget)
-        if self._relay is not None:
-            self._relay.adopt(budget)
+        if self._drain is not None:
+            self._drain.adopt(budget)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait for what is under way, then let others write to the folder. Raises as `wait`; after
-        a StalledError it is not closed. What was abandoned and still hangs is not waited for; the
-        folder stays locked until the process ends."""
+        """Wait for the saves under way, then let others write to the folder. Raises as `wait` does;
+        after a StalledError it is not closed. A save that was abandoned and still hangs is not
+        waited for; the folder stays locked until the process ends."""
         if self._closed:
             return
         failure = None
         if self._flush is None or not self._flush.stopped:
-            failure = self._settled(timeout_s)
+            failure = self._wait_until(timeout_s)
         self._closed = True
         self._fence.detach()
         self._staging.close()
         hangs = self._thread is not None and self._thread.is_alive()
-        if self._relay is not None and not self._relay.under_way:
-            self._relay.close()
-        elif self._relay is not None:
+        if self._drain is not None and not self._drain.under_way:
+            self._drain.close()
+        elif self._drain is not None:
             hangs = True
         if self._lock is not None and not hangs:
             self._lock.close()
@@ -474,38 +505,39 @@ class Checkpoints:
     def _check_usable(self) -> None:
         self._check_process()
         if self._closed:
-            raise UsageError("these checkpoints are closed: make others")
+            raise UsageError("these Checkpoints are closed: make new ones")
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ForkError(
-                "these checkpoints belong to the process that was forked: save there, or make"
-                " others after the fork"
+                "these Checkpoints belong to the parent process: save there, or make new ones after"
+                " the fork"
             )
 
 
-def _who(session: str) -> str:
-    """What locks say."""
+def _describe_session(session: str) -> str:
+    """Describe this process and session, for locks."""
     return f"process {os.getpid()} on {os.uname().nodename}, session {session}\n"
 
 
 def load(
     folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
 ) -> Checkpoint:
-    """As `Checkpoints.load`, by who does not write: takes no lock, and changes nothing."""
+    """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
+    lock, and changes nothing."""
     place = open_repository(folder)
     entry: CheckpointEntry | None = place.entry(step)
     while True:
         assert entry is not None
         try:
-            return loading.loaded(place, entry)
+            return loading.load_entry(place, entry)
         except (FormatError, MissingError) as error:
-            before = place.before(entry)
-            if before is None or not fall_back:
-                raise place.offering(error, entry) from None
-            warnings.warn(f"{error}; loading step {before.step}", RuntimeWarning, stacklevel=2)
-            entry = before
+            earlier = place.find_previous(entry)
+            if earlier is None or not fall_back:
+                raise place.name_previous(error, entry) from None
+            warnings.warn(f"{error}; loading step {earlier.step}", RuntimeWarning, stacklevel=2)
+            entry = earlier
 
 
-def _nothing() -> Staged:
+def _stage_nothing() -> Staged:
     return Staged(np.empty(0, np.uint8), [])

@@ -1,12 +1,19 @@
-"""Saves on their way to the home by the tiers of their hosts: held first, brought there behind.
+"""Saves that are held on the tiers of their hosts, and the threads that drain them to the
+repository.
 
-A save is held once all ranks have synced their shards, on a tier or, where that frees the memory
-sooner, in the home already; then the next may begin. It is committed when a thread of its own has
-brought what lies on tiers to the home, after all that were held before. What cannot be brought
-stays held: the thread of the next save tries again, or a restart does (`recovery`).
+    staged --> written --> held --> committed
+                  |          |
+                  |          +--> held: the drain failed; the thread of the next save tries again,
+                  |               or a restart does (`recovery`)
+                  +--> removed: a rank could not write, or the save was abandoned
 
-All ranks do the same in the same order, whatever their clocks say: each save's thread begins when
-the one before has ended, and tries what was held up to its save.
+A save is *written* by a rank when its shard is synced, on a tier, or in the repository already if
+that frees the memory sooner. It is *held* once all ranks have written; then the next save may
+begin. It is *committed* when a thread of its own has copied the shards on tiers to the repository,
+after all saves that were held before.
+
+All ranks do the same in the same order, whatever their clocks show. The thread of a save begins
+when the thread before has ended, and tries all saves that were held up to its own.
 """
 
 from __future__ import annotations
@@ -24,38 +31,43 @@ from ..cache import Gather
 from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError
 from ..topology import Place
 from . import shards
-from .all_gather import together
-from .background import Within, given_up, started
+from .all_gather import run_together
+from .background import JoinDeadline, give_up_thread, start_thread
 from .flushing import Flush
-from .folder import synced
-from .manifest import CheckpointIndex, Shard
+from .folder import create_synced
+from .manifest import CheckpointIndex, ShardEntry
 from .repository import Repository, RepositoryLock
 from .saving import Save
-from .tier_choice import HOME, Room, TierChoice, WaitingSave, dealt
-from .tiers import HeldSave, Tiers, bring
+from .tier_choice import REPOSITORY, TierChoice, TierRoom, WaitingSave, choose_tiers
+from .tiers import HeldSave, Tiers, copy_to_repository
 
-Done = Callable[[str, int], None]
-"""Called when a checkpoint is committed, with its path, and the bytes of this rank's shard."""
+OnCommit = Callable[[str, int], None]
+"""Function that is called when a checkpoint is committed, with its path and the bytes of this
+rank's shard."""
 
 
 @dataclass(eq=False)
-class _Leaving:
-    """A save that is held. place: where this rank's shard lies; index: of the first rank;
-    waiting: what this host has of it."""
+class _DrainingSave:
+    """A save that is held.
+
+    place:    where this rank's shard lies.
+    index:    the index; in the first rank only.
+    waiting:  the bytes of the save that this host has.
+    """
 
     number: int
     step: int
     attempt: str
-    shard: Shard
+    shard: ShardEntry
     place: int
     index: CheckpointIndex | None
     waiting: WaitingSave
-    done: Done
+    on_commit: OnCommit
     tried: bool = False
 
 
-class _Put(NamedTuple):
-    """What a rank tells of its shard: where it is now, how long writing took, and which tier
+class _WrittenShard(NamedTuple):
+    """The report of a rank on its shard: where it is now, how long writing took, and which tier
     failed."""
 
     shard: Sequence[Any]
@@ -65,50 +77,54 @@ class _Put(NamedTuple):
     failed: int | None
 
 
-class Relay:
-    """The saves of one rank that are on their way. Used by one thread at a time, but for `stop`
+class Drain:
+    """The saves of one rank that are on their way. Used by one thread at a time, except for `stop`
     and `adopt`.
 
-    lock:     of the home, in the first rank.
-    back:     tells the ranks of what is held; far: of what is brought home. Where these are one
-              and the same, a save is not over until it is committed.
-    last:     the attempt of the last checkpoint in the home.
+    lock:          of the repository; in the first rank only.
+    save_gather:   exchanges texts about saves to be held.
+    drain_gather:  exchanges texts about saves to be drained. If the two are the same function, a
+                   save ends only when it is committed.
+    last:          the attempt of the last checkpoint in the repository.
     """
 
     def __init__(
         self,
         tiers: Tiers,
-        home: Repository,
+        repository: Repository,
         lock: RepositoryLock | None,
-        back: Gather,
-        far: Gather,
+        save_gather: Gather,
+        drain_gather: Gather,
         budget: Budget,
         last: str | None,
     ) -> None:
-        self._tiers, self._home, self._lock = tiers, home, lock
-        self._back, self._far = back, far
+        self._tiers, self._repository, self._lock = tiers, repository, lock
+        self._save_gather, self._drain_gather = save_gather, drain_gather
         self._budget, self._last = budget, last
-        self._line: list[_Leaving] = []
+        self._queue: list[_DrainingSave] = []
         self._threads: dict[int, threading.Thread] = {}
         self._failures: dict[int, Exception] = {}
-        self._held = self._over = 0  # saves that were held; whose threads have ended
+        self._held_count = self._ended_count = 0  # saves that were held; whose threads have ended
         self._flushes: set[Flush] = set()
         self._stopped = False
         self._choice: TierChoice | None = None
 
     # -- holding -----------------------------------------------------------------------------------
 
-    def hold(self, save: Save, flush: Flush, done: Callable[[], Done]) -> Exception | None:
-        """Returns when the memory of a save is free, on all ranks: it is held. Where this raises,
-        nothing of it is left. Returns what went wrong with one before, which is held still.
+    def hold(
+        self, save: Save, flush: Flush, describe_commit: Callable[[], OnCommit]
+    ) -> Exception | None:
+        """Return when the memory of a save is free on all ranks: the save is held. If this raises,
+        nothing of the save is left. Returns the error of an earlier save, which is held still.
 
-        flush:  for what is written straight to the home; done: asked when it is held.
+        flush:            for shards that are written straight to the repository.
+        describe_commit:  called when the save is held, for the function to call at its commit.
         """
-        choices, line, over = self._chosen(save)
+        choices, line, ended_count = self._choose_places(save)
         self._choice = choices[save.place.rank]
 
-        def write() -> _Put:
-            return self._put_down(save, choices[save.place.rank], line, flush)
+        def write() -> _WrittenShard:
+            return self._write_shard(save, choices[save.place.rank], line, flush)
 
         index: CheckpointIndex | None = None
 
@@ -116,202 +132,225 @@ class Relay:
             nonlocal index
             if save.place.rank == 0:
                 flush.check()
-                index = save.index([Shard(*e.shard) for e in said], [e.shape for e in said])
+                index = save.build_index(
+                    [ShardEntry(*shard.shard) for shard in written],
+                    [shard.shape for shard in written],
+                )
                 self._tiers.put_index(HeldSave(self._last, index))
 
         try:
-            said = [_Put(*each) for each in together(self._back, save.place, write)]
-            together(self._back, save.place, put_index)
+            written = [
+                _WrittenShard(*row) for row in run_together(self._save_gather, save.place, write)
+            ]
+            run_together(self._save_gather, save.place, put_index)
         except BaseException as error:
-            self._home_failed(error)
+            self._record_repository_failure(error)
             self._tiers.remove(save.step, save.attempt)
             if save.place.rank == 0:
                 with contextlib.suppress(PenstockError):
-                    self._home.abandon(self._home.begin(save.step, save.attempt))
+                    self._repository.abandon(self._repository.begin(save.step, save.attempt))
             raise
-        mine = said[save.place.rank]
-        waiting = self._measured(said, choices)
-        self._held += 1
-        self._line.append(
-            _Leaving(
-                self._held,
+        own = written[save.place.rank]
+        waiting = self._record_measurements(written, choices)
+        self._held_count += 1
+        self._queue.append(
+            _DrainingSave(
+                self._held_count,
                 save.step,
                 save.attempt,
-                Shard(*mine.shard),
-                mine.place,
+                ShardEntry(*own.shard),
+                own.place,
                 index,
                 waiting,
-                done(),
+                describe_commit(),
             )
         )
-        before = self._threads.get(self._held - 1)
-        thread = started(
-            "penstock-checkpoint-home", self._bring_all, self._held, before, save.place
+        before = self._threads.get(self._held_count - 1)
+        thread = start_thread(
+            "penstock-checkpoint-drain", self._drain_up_to, self._held_count, before, save.place
         )
-        self._threads[self._held] = thread
-        if self._back is self._far and save.place.world_size > 1:
+        self._threads[self._held_count] = thread
+        if self._save_gather is self._drain_gather and save.place.world_size > 1:
             thread.join()
-            over = self._held
-        return self._failed(over)
+            ended_count = self._held_count
+        return self._take_failure(ended_count)
 
-    def _chosen(self, save: Save) -> tuple[dict[int, TierChoice], list[int], int]:
-        """Where each rank of this host writes; the saves before this one that are on their way; and
-        up to which it is known, on all ranks, how they went."""
+    def _choose_places(self, save: Save) -> tuple[dict[int, TierChoice], list[int], int]:
+        """Choose where each rank of this host writes. Returns the choices, the saves before this
+        one that are on their way, and the number of the save up to which all ranks know the
+        outcomes."""
 
-        def say() -> Any:
+        def describe() -> Any:
             size = len(save.staged.memory)  # the copy does not wait for other ranks
-            rooms = self._rooms() if self._tiers.leading else None
-            return [self._over, size, rooms]
+            room_rows = self._describe_choices() if self._tiers.leading else None
+            return [self._ended_count, size, room_rows]
 
-        said = together(self._back, save.place, say)
-        rooms, line, home = said[self._tiers.group[0]][2]
-        sizes = [said[rank][1] for rank in self._tiers.group]
+        rank_rows = run_together(self._save_gather, save.place, describe)
+        room_rows, line, repository_bytes_per_s = rank_rows[self._tiers.group[0]][2]
+        sizes = [rank_rows[rank][1] for rank in self._tiers.group]
         line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
-        found = dealt(sizes, [Room(*each) for each in rooms], line_now, home)
+        choices = choose_tiers(
+            sizes, [TierRoom(*row) for row in room_rows], line_now, repository_bytes_per_s
+        )
         return (
-            dict(zip(self._tiers.group, found, strict=True)),
+            dict(zip(self._tiers.group, choices, strict=True)),
             [number for number, _ in line],
-            max(each[0] for each in said),
+            max(row[0] for row in rank_rows),
         )
 
-    def _rooms(self) -> Any:
-        """What there is to choose by: the tiers, what is on its way, how fast it goes home."""
+    def _describe_choices(self) -> Any:
+        """Describe the input of the choice: the tiers, the saves on their way, and the rate to the
+        repository."""
         tiers = range(len(self._tiers.paths))
-        held = [sum(each.waiting.freed_bytes[tier] for each in list(self._line)) for tier in tiers]
-        rooms = self._tiers.rooms(held)
-        # What could not be brought home goes there again after this save, and not before.
-        over = self._over
-        line = [(each.number, each.waiting) for each in list(self._line) if each.number > over]
-        return rooms, line, self._tiers.rates[HOME]
+        held = [sum(save.waiting.freed_bytes[tier] for save in list(self._queue)) for tier in tiers]
+        rooms = self._tiers.measure_rooms(held)
+        # A save that could not be drained is tried again after this save, and not before.
+        ended_count = self._ended_count
+        line = [
+            (save.number, save.waiting) for save in list(self._queue) if save.number > ended_count
+        ]
+        return rooms, line, self._tiers.rates[REPOSITORY]
 
-    def _put_down(self, save: Save, choice: TierChoice, line: list[int], flush: Flush) -> _Put:
-        """This rank's shard, where it was chosen; in the home where that fails."""
-        pieces, memory, failed = save.pieces(), save.staged.memory, None
-        self._until(line[: choice.after])
-        if choice.place != HOME:
+    def _write_shard(
+        self, save: Save, choice: TierChoice, line: list[int], flush: Flush
+    ) -> _WrittenShard:
+        """Write this rank's shard to the chosen place; to the repository if that fails."""
+        pieces, memory, failed = save.list_pieces(), save.staged.memory, None
+        self._join_saves(line[: choice.after])
+        if choice.place != REPOSITORY:
             began_s = time.perf_counter()
             try:
                 folder = self._tiers.begin(choice.place, save.step, save.attempt)
                 budget = Budget(direct="off" if self._budget.direct == "off" else "auto")
                 with (
-                    self._flushing(Flush(budget, shared=False)) as local,
-                    synced(folder, save.name) as path,
+                    self._open_flush(Flush(budget, shared=False)) as local,
+                    create_synced(folder, save.name) as path,
                 ):
                     shard = local.write(path, memory, pieces)
                 flush.check()
                 seconds = time.perf_counter() - began_s
-                return _Put(shard, save.shape(), choice.place, seconds, None)
+                return _WrittenShard(shard, save.hash_shape(), choice.place, seconds, None)
             except StorageError as error:
                 if error.errno == errno.ECANCELED:
                     raise
-                self._tiers.failed(choice.place, error)
+                self._tiers.record_failure(choice.place, error)
                 failed = choice.place
-                self._until(line)
+                self._join_saves(line)
         began_s = time.perf_counter()
-        begun = self._home.begin(save.step, save.attempt)
-        shard = self._home.write(begun, save.name, memory, pieces, flush)
+        attempt_path = self._repository.begin(save.step, save.attempt)
+        shard = self._repository.write(attempt_path, save.name, memory, pieces, flush)
         flush.check()
-        return _Put(shard, save.shape(), HOME, time.perf_counter() - began_s, failed)
+        return _WrittenShard(
+            shard, save.hash_shape(), REPOSITORY, time.perf_counter() - began_s, failed
+        )
 
-    def _measured(self, said: list[_Put], choices: dict[int, TierChoice]) -> WaitingSave:
-        """What the ranks of this host wrote, and how fast; and what of it has to go home still."""
-        rates, mine = self._tiers.rates, [said[rank] for rank in self._tiers.group]
-        rates.saved()
+    def _record_measurements(
+        self, written: list[_WrittenShard], choices: dict[int, TierChoice]
+    ) -> WaitingSave:
+        """Record the bytes that the ranks of this host wrote, and their rates. Returns the bytes
+        that still have to be drained."""
+        rates, on_host = self._tiers.rates, [written[rank] for rank in self._tiers.group]
+        rates.record_save()
         sizes = []
-        for place in (HOME, *range(len(self._tiers.paths))):
-            puts = [each for each in mine if each.place == place]
-            sizes.append(sum(Shard(*each.shard).bytes for each in puts))
-            rates.measured(place, sizes[-1], max((each.seconds for each in puts), default=0.0))
-        for each in mine:
-            if each.failed is not None:
-                rates.failed(each.failed)
+        for place in (REPOSITORY, *range(len(self._tiers.paths))):
+            at_place = [shard for shard in on_host if shard.place == place]
+            sizes.append(sum(ShardEntry(*shard.shard).bytes for shard in at_place))
+            rates.record_measurement(
+                place, sizes[-1], max((shard.seconds for shard in at_place), default=0.0)
+            )
+        for shard in on_host:
+            if shard.failed is not None:
+                rates.record_failure(shard.failed)
         return WaitingSave(sum(sizes[1:]), tuple(sizes[1:]))
 
-    # -- bringing home -----------------------------------------------------------------------------
+    # -- draining ----------------------------------------------------------------------------------
 
-    def _bring_all(self, number: int, before: threading.Thread | None, place: Place) -> None:
-        """The thread of a save: what is held up to it goes home, one after the other."""
+    def _drain_up_to(self, number: int, before: threading.Thread | None, place: Place) -> None:
+        """Drain all saves that are held up to a number, one after the other, in the thread of a
+        save."""
         if before is not None:
             before.join()
-        for each in [each for each in list(self._line) if each.number <= number]:
+        for save in [save for save in list(self._queue) if save.number <= number]:
             try:
-                self._bring(each, place)
-                self._line.remove(each)
+                self._drain_save(save, place)
+                self._queue.remove(save)
             except (MissingError, FormatError) as error:  # it is not held any more
                 self._failures[number] = error
-                self._line.remove(each)
-                self._tiers.remove(each.step, each.attempt)
+                self._queue.remove(save)
+                self._tiers.remove(save.step, save.attempt)
                 if place.rank == 0:
                     with contextlib.suppress(PenstockError):
-                        self._home.abandon(self._home.begin(each.step, each.attempt))
+                        self._repository.abandon(self._repository.begin(save.step, save.attempt))
             except Exception as error:
                 self._failures[number] = error
-                self._home_failed(error)
+                self._record_repository_failure(error)
                 break
-        self._over = number
+        self._ended_count = number
 
-    def _bring(self, leaving: _Leaving, place: Place) -> None:
+    def _drain_save(self, save: _DrainingSave, place: Place) -> None:
         path = None
-        if leaving.tried:
-            path = together(self._far, place, lambda: self._committed(leaving))[0]
-        leaving.tried = True
+        if save.tried:
+            path = run_together(self._drain_gather, place, lambda: self._find_commit(save))[0]
+        save.tried = True
         if path is None:
-            path = self._commit(leaving, place)
-        self._last = leaving.attempt
-        self._tiers.remove(leaving.step, leaving.attempt)
-        leaving.done(path, leaving.shard.bytes)
+            path = self._commit(save, place)
+        self._last = save.attempt
+        self._tiers.remove(save.step, save.attempt)
+        save.on_commit(path, save.shard.bytes)
 
-    def _committed(self, leaving: _Leaving) -> str | None:
-        """Whether a commit was one, though it raised an error: the path then."""
-        if leaving.index is not None:
+    def _find_commit(self, save: _DrainingSave) -> str | None:
+        """Find the path of a save that was committed although its commit raised an error; None if
+        it was not."""
+        if save.index is not None:
             with contextlib.suppress(DataError):  # damaged, or not there: it is none then
-                last = self._home.entry()
-                if self._home.index(last).attempt == leaving.attempt:
+                last = self._repository.entry()
+                if self._repository.index(last).attempt == save.attempt:
                     return last.path
         return None
 
-    def _commit(self, leaving: _Leaving, place: Place) -> str:
-        """Together with the other ranks: the path of the checkpoint."""
-        home, tiers = self._home, self._tiers
-        begun = ""
+    def _commit(self, save: _DrainingSave, place: Place) -> str:
+        """Copy the shards and commit, together with the other ranks. Returns the path of the
+        checkpoint."""
+        repository, tiers = self._repository, self._tiers
+        attempt_path = ""
 
         def put() -> tuple[int, float]:
-            nonlocal begun
-            begun = home.begin(leaving.step, leaving.attempt)
-            if leaving.place == HOME:
-                shards.pieces(home, begun, leaving.shard)  # it is there still
+            nonlocal attempt_path
+            attempt_path = repository.begin(save.step, save.attempt)
+            if save.place == REPOSITORY:
+                shards.read_shard_pieces(repository, attempt_path, save.shard)  # it is there still
                 return 0, 0.0
             began_s = time.perf_counter()
-            folder = tiers.folder(leaving.place, leaving.step, leaving.attempt)
-            with self._flushing(Flush(self._budget)) as flush:
-                bring(home, begun, folder, leaving.shard, flush)
+            folder = tiers.get_folder(save.place, save.step, save.attempt)
+            with self._open_flush(Flush(self._budget)) as flush:
+                copy_to_repository(repository, attempt_path, folder, save.shard, flush)
                 flush.check()
-            return leaving.shard.bytes, time.perf_counter() - began_s
+            return save.shard.bytes, time.perf_counter() - began_s
 
         def commit() -> str | None:
-            if self._lock is None or leaving.index is None:
+            if self._lock is None or save.index is None:
                 return None
             try:
-                return home.commit(begun, leaving.index, self._lock).path
-            except DataError as error:  # of the home: it is held still
+                return repository.commit(attempt_path, save.index, self._lock).path
+            except DataError as error:  # of the repository: the save is held still
                 raise StorageError(str(error)) from None
 
-        said = together(self._far, place, put)
-        path: str = together(self._far, place, commit)[0]
-        put_here = [said[rank] for rank in tiers.group]
-        size, seconds = sum(each[0] for each in put_here), max(each[1] for each in put_here)
-        tiers.rates.measured(HOME, size, seconds)
+        rows = run_together(self._drain_gather, place, put)
+        path: str = run_together(self._drain_gather, place, commit)[0]
+        host_rows = [rows[rank] for rank in tiers.group]
+        size, seconds = sum(row[0] for row in host_rows), max(row[1] for row in host_rows)
+        tiers.rates.record_measurement(REPOSITORY, size, seconds)
         return path
 
-    def _home_failed(self, error: BaseException) -> None:
-        """Nothing goes straight there, until something was brought there again, or no tier has
-        room."""
+    def _record_repository_failure(self, error: BaseException) -> None:
+        """Stop shards from being written straight to the repository, until a save was drained to it
+        again, or no tier has room."""
         if isinstance(error, StorageError):
-            self._tiers.rates.failed(HOME)
+            self._tiers.rates.record_failure(REPOSITORY)
 
     @contextlib.contextmanager
-    def _flushing(self, flush: Flush) -> Iterator[Flush]:
-        """A flush that `stop` ends, and `adopt` changes."""
+    def _open_flush(self, flush: Flush) -> Iterator[Flush]:
+        """Give a flush that `stop` ends, and `adopt` changes."""
         self._flushes.add(flush)
         if self._stopped:
             flush.stop()
@@ -323,66 +362,67 @@ class Relay:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def settle(self, within: Within) -> Exception | None:
-        """Returns when nothing is on its way any more; what went wrong since it was last told."""
-        thread = self._threads.get(self._held)
+    def settle(self, within: JoinDeadline) -> Exception | None:
+        """Return when no save is on its way any more: the error since the last call, or None."""
+        thread = self._threads.get(self._held_count)
         if thread is not None:
-            within.join(thread, next((each.step for each in list(self._line)), 0))
-        return self._failed(self._held)
+            within.join(thread, next((save.step for save in list(self._queue)), 0))
+        return self._take_failure(self._held_count)
 
     @property
     def under_way(self) -> bool:
-        """Whether something is being brought home."""
+        """True if a save is being drained."""
         return any(thread.is_alive() for thread in self._threads.values())
 
-    def _until(self, numbers: Sequence[int]) -> None:
-        """Wait for the threads of these saves, and of those before."""
+    def _join_saves(self, numbers: Sequence[int]) -> None:
+        """Wait for the threads of these saves, and of the saves before."""
         thread = self._threads.get(max(numbers, default=0))
         if thread is not None:
             thread.join()
 
-    def _failed(self, over: int) -> Exception | None:
-        """What went wrong up to the thread of a save, which has ended on all ranks or does soon."""
-        self._until([over])
-        for number in [each for each in self._threads if each < over]:
+    def _take_failure(self, over: int) -> Exception | None:
+        """Return the last error up to the thread of a save, which has ended on all ranks or does
+        soon."""
+        self._join_saves([over])
+        for number in [number for number in self._threads if number < over]:
             del self._threads[number]
-        failures = [self._failures.pop(each) for each in list(self._failures) if each <= over]
+        failures = [self._failures.pop(number) for number in list(self._failures) if number <= over]
         return failures[-1] if failures else None
 
     def adopt(self, budget: Budget) -> None:
-        """Another rate towards the home."""
+        """Change the rate towards the repository."""
         self._budget = budget
         for flush in list(self._flushes):
             flush.adopt(budget)
 
     def stop(self) -> None:
-        """What is on its way ends soon, or is not waited for; it stays held."""
+        """End the saves on their way soon, or do not wait for them; they stay held."""
         self._stopped = True
         for flush in list(self._flushes):
             flush.stop()
         for thread in self._threads.values():
-            given_up(thread)
+            give_up_thread(thread)
 
-    def go_on(self) -> None:
-        """What was stopped has ended, and may be brought home again."""
+    def resume(self) -> None:
+        """Let saves be drained again, after the saves that were stopped have ended."""
         self._stopped = False
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """See `Checkpoints.stats`."""
-        paths = [*self._tiers.paths, self._home.path]
+        """Report the use of tiers: see `Checkpoints.stats`."""
+        paths = [*self._tiers.paths, self._repository.path]
         rates = self._tiers.rates
-        found = {path: rates[place] for place, path in enumerate(paths[:-1])}
+        bytes_per_s = {path: rates[place] for place, path in enumerate(paths[:-1])}
         return {
-            "held": [each.step for each in list(self._line)],
+            "held": [save.step for save in list(self._queue)],
             "place": None if self._choice is None else paths[self._choice.place],
             "predicted_s": dict(zip(paths, self._choice.predicted_s, strict=True))
             if self._choice is not None
             else {},
-            "bytes_per_s": found | {paths[-1]: rates[HOME]},
+            "bytes_per_s": bytes_per_s | {paths[-1]: rates[REPOSITORY]},
         }
 
     def close(self) -> None:
-        """Others may use the tiers."""
+        """Let others use the tiers."""
         self._tiers.close()

@@ -1,7 +1,7 @@
-"""The steps by which a checkpoint comes to be, one by one: where a test lets a process die, and
-where one is looked for that hangs.
+"""Named points that the making of a checkpoint passes: tests let a process die at them, and error
+messages name the point at which a thread hangs.
 
-Every operation that changes storage calls `reached` before and after.
+Every operation that changes storage calls `mark_point` before and after.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections.abc import Callable
 from ..errors import StalledError
 
 watcher: Callable[[str], None] | None = None
-"""What a test has done at each of them."""
+"""Function of a test that is called at each point."""
 
-_stands: weakref.WeakKeyDictionary[threading.Thread, tuple[str, float]]
-_stands = weakref.WeakKeyDictionary()
+_last_points: weakref.WeakKeyDictionary[threading.Thread, tuple[str, float]]
+_last_points = weakref.WeakKeyDictionary()
 
 
-def stalled(thread: threading.Thread, step: int, timeout_s: float) -> StalledError:
-    """What is said of a thread that saves a step, and was waited for so long."""
+def build_stall_error(thread: threading.Thread, step: int, timeout_s: float) -> StalledError:
+    """Build the error for a thread that saves a step and did not end within `timeout_s`."""
     now_s = time.monotonic()
-    what, since_s = _stands.get(thread, ("begin", now_s))
+    point, since_s = _last_points.get(thread, ("begin", now_s))
     failed = StalledError(
         f"the save of step {step} is still under way after {timeout_s:g} s of waiting: for"
-        f" {now_s - since_s:.1f} s it has been about to {what}: wait on, or abandon it; and check"
-        " the storage, also of the other ranks. What was committed before stands"
+        f" {now_s - since_s:.1f} s it has been about to {point}: wait longer, or abandon it;"
+        " and check the storage, also of the other ranks. Earlier checkpoints are not affected"
     )
     failed.errno = errno.ETIMEDOUT
     return failed
 
 
-def reached(what: str) -> None:
-    """This is about to be done, or has just been."""
-    _stands[threading.current_thread()] = what, time.monotonic()
+def mark_point(point: str) -> None:
+    """Note that the current thread is about to do this, or has just done it."""
+    _last_points[threading.current_thread()] = point, time.monotonic()
     if watcher is not None:
-        watcher(what)
+        watcher(point)

@@ -1,7 +1,8 @@
-"""What only optimizers change need not be copied while training waits: their steps wait instead.
+"""A fence that lets the tensors that only optimizers change be copied behind training: the next
+step of the optimizer waits instead of the save.
 
-Parameters and moments stay as they are through forward and backward passes. They are copied behind
-those, and a fence before the next step of the optimizer stands until that is done.
+Parameters and moments stay as they are through forward and backward passes. They are copied
+meanwhile, and a fence before the next step of the optimizer stands until the copy is done.
 """
 
 from __future__ import annotations
@@ -25,66 +26,67 @@ class Fence:
         self._down = threading.Event()
         self._down.set()
         self.waited_s = 0.0
-        """How long steps have waited here since the fence was put up."""
+        """Time for which steps have waited here since the fence was put up."""
 
     def attach(self, optimizer: Any) -> None:
-        """Have the steps of an optimizer of torch wait here."""
+        """Make the steps of an optimizer of torch wait at this fence."""
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise UsageError(
                 f"{type(optimizer).__name__} has no register_step_pre_hook: attach an optimizer of"
                 " torch"
             )
-        if any(each is optimizer for each in self._optimizers):
+        if any(known is optimizer for known in self._optimizers):
             return
         self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait()))
         self._optimizers.append(optimizer)
 
-    def divided(
+    def divide_cuts(
         self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]
     ) -> tuple[list[Cut], list[Cut]]:
-        """What has to be copied at once, and what may be while the fence stands: what is exactly a
-        parameter of the optimizers, or a tensor of their state."""
-        theirs = {
+        """Divide the cuts into those to copy at once and those that may be copied while the fence
+        stands. The latter are of blocks that are exactly a parameter of the attached optimizers, or
+        a tensor of their state."""
+        changed = {
             (tensor.data_ptr(), tensor.nbytes, str(tensor.device))
             for optimizer in self._optimizers
-            for tensor in _changed_by(optimizer)
+            for tensor in _list_changed_tensors(optimizer)
         }
-        waits = [
+        can_wait = [
             block.dense
             and bool(block.leaves)
-            and all((leaf.lowest, leaf.extent, leaf.device) in theirs for leaf in block.leaves)
+            and all((leaf.lowest, leaf.extent, leaf.device) in changed for leaf in block.leaves)
             for block in blocks
         ]
-        now = [cut for cut in cuts if not waits[cut.block]]
-        return now, [cut for cut in cuts if waits[cut.block]]
+        now = [cut for cut in cuts if not can_wait[cut.block]]
+        return now, [cut for cut in cuts if can_wait[cut.block]]
 
     def put_up(self) -> None:
-        """Steps wait from now on."""
+        """Make the steps wait from now on."""
         self.waited_s = 0.0
         self._down.clear()
 
     def take_down(self) -> None:
-        """They go on."""
+        """Let the steps go on."""
         self._down.set()
 
     def wait(self) -> None:
-        """Returns once the fence is down."""
+        """Return once the fence is down."""
         if not self._down.is_set():
             began_s = time.perf_counter()
             self._down.wait()
             self.waited_s += time.perf_counter() - began_s
 
     def detach(self) -> None:
-        """The optimizers have nothing to do with it any more."""
+        """Remove the fence from all its optimizers."""
         while self._hooks:
             self._hooks.pop().remove()
         self._optimizers.clear()
 
 
-def _changed_by(optimizer: Any) -> list[Any]:
-    """The tensors that an optimizer's steps change in place."""
-    found = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+def _list_changed_tensors(optimizer: Any) -> list[Any]:
+    """List the tensors that an optimizer's steps change in place."""
+    changed = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     for state in optimizer.state.values():
         if isinstance(state, dict):
-            found += [value for value in state.values() if hasattr(value, "data_ptr")]
-    return [tensor for tensor in found if tensor.is_contiguous()]
+            changed += [value for value in state.values() if hasattr(value, "data_ptr")]
+    return [tensor for tensor in changed if tensor.is_contiguous()]

@@ -1,7 +1,7 @@
-"""A shard goes to storage behind training: large writes past the page cache, the GIL released.
+"""Writes of a shard to storage behind training: large, past the page cache, with the GIL released.
 
-How fast is a matter of the budget, and of the broker where there is one: checkpoints of the jobs
-that share storage take their turns there, see `TransferPermit`. Both may change meanwhile.
+The budget sets the rate, and so does the broker if there is one: checkpoints of the jobs that share
+storage take turns there, see `TransferPermit`. Both may change during a write.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ from ..engine import storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..sharing import TransferPermit
 from .array_leaves import Memory
-from .fault_points import reached
-from .manifest import Piece, Shard, damaged, ending
+from .fault_points import mark_point
+from .manifest import Piece, ShardEntry, build_damage_error, encode_manifest
 
 _PAGE = 4096
 _AGAIN = "save again: nothing was committed"
 _TURN_MAX = 32 << 20
-"""Bytes of a write: the kernel cuts it into what the device takes, all of it under way at once."""
+"""Bytes of a write, at most: the kernel cuts it into requests that the device takes, all under way
+at once."""
 _TURN_MIN = 1 << 20
 _TURN_S = 0.1
-"""How much of a rate one write takes."""
+"""Time of the rate that one write uses."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ShardSource(Protocol):
-    """The bytes of a shard, opened to be read; by one thread."""
+    """A shard that is open to be read, by one thread."""
 
     @property
     def bytes(self) -> int:
-        """How many there are."""
+        """Bytes of the shard."""
 
     def read(self, into: Memory, at: int) -> int:
-        """Fill memory with the bytes from `at` on; how many there were: fewer only at the end."""
+        """Fill memory with the bytes from `at` on. Returns how many were read: fewer than asked
+        only at the end."""
 
 
 class Flush:
-    """Writes of one shard, once, in turns. `adopt` and `stop` may come from another thread
-    meanwhile. Whoever made it closes it.
+    """The writes of one shard, once, in turns. `adopt` and `stop` may be called by another thread
+    during the writes. The code that makes a flush closes it.
 
-    shared:  the storage is used by others, so that a broker is asked, where there is one.
+    shared:  True if others use the storage, so that the broker is asked, if there is one.
     """
 
     def __init__(self, budget: Budget, *, shared: bool = True) -> None:
@@ -63,17 +65,17 @@ class Flush:
         self._due_s = 0.0  # when what was written so far should have taken until
         self._stopped = False
         self._changed = threading.Condition()
-        self._window: TransferPermit | None = None
+        self._permit: TransferPermit | None = None
 
     def adopt(self, budget: Budget) -> None:
-        """Another rate, from the next turn on."""
+        """Change the rate, from the next turn on."""
         with self._changed:
             self._rate = budget.bytes_per_s
             self._due_s = 0.0  # what was owed at the old rate is not waited for
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Writing ends soon, with ECANCELED; unless the system is in a call that does not end."""
+        """End the writes soon, with ECANCELED; a system call that hangs is not interrupted."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -81,20 +83,20 @@ class Flush:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True once `stop` was called."""
         return self._stopped
 
     def check(self) -> None:
-        """StorageError, ECANCELED, after `stop`."""
+        """Raise StorageError, ECANCELED, if `stop` was called."""
         if self._stopped:
             failed = StorageError("the save was abandoned: nothing was committed")
             failed.errno = errno.ECANCELED
             raise failed
 
     def close(self) -> None:
-        """The broker is told that it is over. May be called again."""
-        if self._window is not None:
-            self._window.close()
+        """Tell the broker that the writes are over. May be called again."""
+        if self._permit is not None:
+            self._permit.close()
 
     def __enter__(self) -> Self:
         return self
@@ -107,21 +109,21 @@ class Flush:
     ) -> None:
         self.close()
 
-    def turn(self, left_bytes: int) -> int:
-        """How many bytes of those that are left may be written next, once they may: whole MiB, or
-        all that is left. Raises as `check` does."""
-        reached("wait for a turn to write")
-        length = self._paced(left_bytes)
+    def take_turn(self, left_bytes: int) -> int:
+        """Wait until bytes may be written, and return how many of those left: whole MiB, or all
+        that is left. Raises as `check` does."""
+        mark_point("wait for a turn to write")
+        length = self._wait_for_rate(left_bytes)
         with self._changed:
             self.check()
-            if self._window is None and self._shared:
-                self._window = TransferPermit(left_bytes)
-        if self._window is not None:
-            self._window.wait(length)
+            if self._permit is None and self._shared:
+                self._permit = TransferPermit(left_bytes)
+        if self._permit is not None:
+            self._permit.wait(length)
         self.check()
         return length
 
-    def _paced(self, left_bytes: int) -> int:
+    def _wait_for_rate(self, left_bytes: int) -> int:
         with self._changed:
             while True:
                 self.check()
@@ -138,65 +140,66 @@ class Flush:
 
     def write(
         self, path: str, data: Memory, pieces: Sequence[Piece], *, sync: bool = True
-    ) -> Shard:
-        """Make a file of `data`, on the device when this returns; its name in the folder is not.
+    ) -> ShardEntry:
+        """Make a file of `data`. The data is on the device when this returns; the file's name in
+        its folder may not be.
 
         data:    page-aligned; the pieces, each with its zeros behind it, and nothing else.
-        pieces:  as `lay_out_pieces` gives them.
+        pieces:  as `lay_out_pieces` returns them.
 
-        StorageError where the system refuses; then, and after `stop`, the file may be there in
-        part.
+        StorageError if the system refuses. After an error or `stop`, a part of the file may be
+        there.
         """
-        if len(data) != sum(piece.padded for piece in pieces):
-            raise UsageError(f"{path}: {len(data):,} bytes are not what the pieces take")
+        if len(data) != sum(piece.padded_bytes for piece in pieces):
+            raise UsageError(f"{path}: {len(data):,} bytes of data are not the sum of its pieces")
         with storage_errors(path, _AGAIN), ExitStack() as files:
-            reached(f"create {path}")
+            mark_point(f"create {path}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             file = os.open(path, flags, 0o666)
             files.callback(os.close, file)
-            reached(f"reserve {path}")
+            mark_point(f"reserve {path}")
             _reserve(file, len(data))
-            there = self._write(path, file, data)
-            end, crc = ending(pieces, len(data))
-            reached(f"end {path}")
-            write_all(file, data[there:].tobytes() + end, there)
-            reached(f"sync {path}")
+            written_bytes = self._write(path, file, data)
+            end, crc = encode_manifest(pieces, len(data))
+            mark_point(f"end {path}")
+            write_all(file, data[written_bytes:].tobytes() + end, written_bytes)
+            mark_point(f"sync {path}")
             if sync:
                 os.fdatasync(file)
-            reached(f"synced {path}")
-        return Shard(os.path.basename(path), len(data) + len(end), crc)
+            mark_point(f"synced {path}")
+        return ShardEntry(os.path.basename(path), len(data) + len(end), crc)
 
     def copy(self, path: str, source: ShardSource) -> None:
-        """Make a file of what a source has, on the device when this returns; its name in the folder
-        is not. What was there under the name is gone.
+        """Make a file of the bytes of a source. The data is on the device when this returns; the
+        file's name in its folder may not be. A file that had the name before is replaced.
 
-        StorageError as `write`; what the source raises, too.
+        StorageError as in `write`, and the errors of the source.
         """
         with ExitStack() as files:
             with storage_errors(path, _AGAIN):
-                reached(f"create {path}")
+                mark_point(f"create {path}")
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
                 file = os.open(path, flags, 0o666)
                 files.callback(os.close, file)
-                reached(f"write {path}")
+                mark_point(f"write {path}")
                 _reserve(file, source.bytes)
-                direct = -1 if self._budget.direct == "off" else _direct(path)
+                direct = -1 if self._budget.direct == "off" else _open_direct(path)
                 if direct >= 0:
                     files.callback(os.close, direct)
             self._copy(path, source, file, direct)
             with storage_errors(path, _AGAIN):
-                reached(f"sync {path}")
+                mark_point(f"sync {path}")
                 os.fdatasync(file)
-                reached(f"synced {path}")
+                mark_point(f"synced {path}")
 
     def _copy(self, path: str, source: ShardSource, file: int, direct: int) -> None:
         size, at = source.bytes, 0
         memory = np.frombuffer(mmap.mmap(-1, min(size, _TURN_MAX) or 1), np.uint8)
         while at < size:
             with storage_errors(path, _AGAIN):
-                part = memory[: self.turn(size - at)]
+                part = memory[: self.take_turn(size - at)]
             if source.read(part, at) < len(part):
-                raise damaged(path, "what it is copied from became shorter")
+                raise build_damage_error(path, "its source became shorter during the copy")
             with storage_errors(path, _AGAIN):
                 whole = len(part) // _PAGE * _PAGE if direct >= 0 else 0
                 try:
@@ -209,9 +212,9 @@ class Flush:
             at += len(part)
 
     def _write(self, path: str, file: int, data: Memory) -> int:
-        """Write the data, or all of it but the last part of a page; how much is there then."""
+        """Write the data, or all of it but the last part of a page. Returns the bytes written."""
         whole = len(data) // _PAGE * _PAGE
-        direct = -1 if self._budget.direct == "off" or not whole else _direct(path)
+        direct = -1 if self._budget.direct == "off" or not whole else _open_direct(path)
         if direct >= 0:
             try:
                 self._write_turns(path, direct, data[:whole])
@@ -231,14 +234,15 @@ class Flush:
     def _write_turns(self, path: str, file: int, data: Memory) -> None:
         at = 0
         while at < len(data):
-            end = at + self.turn(len(data) - at)
-            reached(f"write {path} from byte {at:,} on")
+            end = at + self.take_turn(len(data) - at)
+            mark_point(f"write {path} from byte {at:,} on")
             write_all(file, data[at:end].data, at)
             at = end
 
 
-def _direct(path: str) -> int:
-    """A descriptor past the page cache, or -1 where the file system has no such thing."""
+def _open_direct(path: str) -> int:
+    """Open a descriptor that writes past the page cache; -1 if the file system has no such
+    thing."""
     try:
         return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
@@ -248,8 +252,9 @@ def _direct(path: str) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Room for so much, so that a full disk is known before anything is written. Not by
-    os.posix_fallocate, which writes everything where a file system knows no such call."""
+    """Reserve the bytes of a file, so that a full disk is noticed before anything is written.
+    os.posix_fallocate is not used: it writes all bytes if the file system does not know the
+    call."""
     end = ctypes.c_int64(size)
     if size and _libc.fallocate(file, 0, ctypes.c_int64(0), end) != 0:
         code = ctypes.get_errno()
@@ -258,9 +263,10 @@ def _reserve(file: int, size: int) -> None:
 
 
 def lay_out_pieces(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:
-    """The pieces one after the other, as they will lie in their file, with their checksums."""
+    """Lay the pieces one after the other, as they lie in their file, and give them their
+    checksums."""
     placed, at = [], 0
     for piece, crc in zip(pieces, checksums, strict=True):
         placed.append(piece._replace(offset=at, crc32c=crc))
-        at += piece.padded
+        at += piece.padded_bytes
     return placed

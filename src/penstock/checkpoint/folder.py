@@ -1,16 +1,17 @@
-"""A folder of checkpoints: what is committed, how one gets there, and what is removed when.
+"""A repository in a folder of a file system: its files, the commit, and the removal of old
+checkpoints.
 
     .lock                            the job that writes here: it holds a flock, and is named in it
     step-<N>.<sequence>/             a checkpoint; sequence counts commits, whatever their steps
         rank-<r>.shard, index
-    step-<N>.<attempt>.incomplete/   on its way, or left by a job that was killed
+    step-<N>.<attempt>.incomplete/   a save under way, or left by a job that was killed
 
-A checkpoint is made under the last name and synced, shards first, then the index, then the folder
-itself; a rename commits it, and is synced. Whatever a crash leaves is either whole under a name
-of a checkpoint, or not looked at, and removed by the next job that writes here. Where a run went
-back to an earlier step, what it commits then is the latest, as it has the higher sequence.
+A checkpoint is made under the last of these names and synced: shards first, then the index, then
+the folder itself. A rename commits it, and is synced too. After a crash, a folder is either a whole
+checkpoint under the name of one, or it is ignored and removed by the next job that writes here. If
+a run went back to an earlier step, its next commit is the latest, as it has the higher sequence.
 
-What is removed loses its index first: without it, a folder is no checkpoint.
+The removal of a checkpoint begins with its index: a folder without an index is no checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
-from .fault_points import reached
+from .fault_points import mark_point
 from .flushing import Flush, ShardSource
-from .manifest import CheckpointIndex, Piece, Shard, index_bytes, index_of
+from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
 from .repository import AGAIN, CheckpointEntry, Repository
 
 INDEX = "index"
@@ -40,141 +41,142 @@ _OURS = re.compile(r"index(\.part)?|rank-\d+\.shard")
 
 
 class Folder(Repository):
-    """Committed checkpoints of a folder. MissingError where there is none, unless it is to be
-    made."""
+    """Committed checkpoints in a folder. MissingError if there is no such folder, unless `make`."""
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
         if make:
             with storage_errors(self.path, "try again"):
                 os.makedirs(self.path, exist_ok=True)
-        self._left: list[str] = []  # no checkpoints, and not removed yet
+        self._unremoved: list[str] = []  # no checkpoints, and not removed yet
         if not _is_there(os.path.join(self.path, "")):
             raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
 
     def entries(self) -> list[CheckpointEntry]:
-        found = []
-        for name in self._names():
+        entries = []
+        for name in self._list_names():
             if match := _COMMITTED.fullmatch(name):
                 path = os.path.join(self.path, name)
                 if _is_there(os.path.join(path, INDEX)):
-                    found.append(CheckpointEntry(int(match[2]), int(match[1]), path))
-        return sorted(found)
+                    entries.append(CheckpointEntry(int(match[2]), int(match[1]), path))
+        return sorted(entries)
 
     # -- committing --------------------------------------------------------------------------------
 
     def begin(self, step: int, attempt: str) -> str:
         path = os.path.join(self.path, f"step-{step}.{attempt}.incomplete")
         with storage_errors(path, AGAIN), contextlib.suppress(FileExistsError):
-            reached(f"make {path}")
+            mark_point(f"make {path}")
             os.mkdir(path)
         return path
 
     def write(
-        self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
-    ) -> Shard:
-        with synced(begun, name) as path:
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        with create_synced(attempt_path, name) as path:
             return flush.write(path, memory, pieces)
 
-    def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        with self.opened(file) as source, synced(begun, name) as path:
+    def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
+        with self.open_shard(file) as source, create_synced(attempt_path, name) as path:
             flush.copy(path, source)
 
     def commit(
-        self, begun: str, index: CheckpointIndex, lock: repository.RepositoryLock
+        self, attempt_path: str, index: CheckpointIndex, lock: repository.RepositoryLock
     ) -> CheckpointEntry:
-        """Where only the very last step failed, syncing a name that is there already, the next
-        commit syncs it, too."""
+        """Commit as `Repository.commit` says. If only the very last action failed, the sync of a
+        name that is there already, the next commit syncs that name too."""
         self._clear()
         for shard in index.shards:
-            with storage_errors(begun, AGAIN):
-                size = _size(os.path.join(begun, shard.file))
+            with storage_errors(attempt_path, AGAIN):
+                size = _get_file_bytes(os.path.join(attempt_path, shard.file))
             if size != shard.bytes:
                 raise StorageError(
-                    f"{begun}: {shard.file} has {size:,} bytes, and {shard.bytes:,} were written:"
-                    " is the folder shared by all ranks? Save again: nothing was committed"
+                    f"{attempt_path}: {shard.file} has {size:,} bytes, but {shard.bytes:,} were"
+                    " written: is the folder shared by all ranks? Save again: nothing was committed"
                 )
-        last = max((entry.sequence for entry in self._taken()), default=0)
+        last = max((entry.sequence for entry in self._list_used_sequences()), default=0)
         entry = CheckpointEntry(last + 1, index.step, "")
         entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
-        with storage_errors(begun, AGAIN):
-            put_index(begun, index_bytes(index))
+        with storage_errors(attempt_path, AGAIN):
+            put_index(attempt_path, encode_index(index))
             lock.check()
-            reached(f"rename {begun}")
+            mark_point(f"rename {attempt_path}")
             try:
-                os.rename(begun, entry.path)
+                os.rename(attempt_path, entry.path)
             except OSError:
                 if not _is_there(entry.path):  # or it is done, and the answer was lost
                     raise
-        reached(f"sync folder {self.path}")
+        mark_point(f"sync folder {self.path}")
         sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
-        reached(f"committed {entry.path}")
+        mark_point(f"committed {entry.path}")
         return entry
 
-    def abandon(self, begun: str) -> None:
-        """What cannot be removed now is tried again with the next commit, or the next of these."""
-        reached(f"abandon {begun}")
-        self._clear(begun)
+    def abandon(self, attempt_path: str) -> None:
+        """Remove the shards of an attempt. If that fails, the next commit or the next call tries
+        again."""
+        mark_point(f"abandon {attempt_path}")
+        self._clear(attempt_path)
 
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, entry: CheckpointEntry) -> None:
-        self._left.append(entry.path)
+        self._unremoved.append(entry.path)
         with storage_errors(entry.path, "try again"):
-            reached(f"unindex {entry.path}")
+            mark_point(f"unindex {entry.path}")
             os.unlink(os.path.join(entry.path, INDEX))
             sync_folder(entry.path, "try again")
-        reached(f"remove {entry.path}")
+        mark_point(f"remove {entry.path}")
         self._clear()
-        reached(f"removed {entry.path}")
+        mark_point(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
         committed = {os.path.basename(entry.path) for entry in self.entries()}
         return [
             os.path.join(self.path, name)
-            for name in self._names()
+            for name in self._list_names()
             if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
         ]
 
     def collect(self) -> list[str]:
-        found = self.leftovers()
-        for path in found:
-            reached(f"collect {path}")
+        leftovers = self.leftovers()
+        for path in leftovers:
+            mark_point(f"collect {path}")
             self._clear(path)
-        return [path for path in found if path not in self._left]
+        return [path for path in leftovers if path not in self._unremoved]
 
     def _clear(self, *paths: str) -> None:
-        """Remove what is no checkpoint; what cannot be removed is tried again the next time."""
-        left, self._left = dict.fromkeys((*self._left, *paths)), []
+        """Remove folders that are no checkpoints; those that cannot be removed are tried again the
+        next time."""
+        left, self._unremoved = dict.fromkeys((*self._unremoved, *paths)), []
         for path in left:
             try:
-                emptied(path)
+                empty_folder(path)
             except FileNotFoundError:
                 pass
             except OSError:
-                self._left.append(path)
+                self._unremoved.append(path)
 
     # -- reading -----------------------------------------------------------------------------------
 
     def index(self, entry: CheckpointEntry) -> CheckpointIndex:
         path = self.index_path(entry)
-        with reading(path), open(path, "rb") as file:
+        with translate_read_errors(path), open(path, "rb") as file:
             data = file.read()
-        index = index_of(data, path)
+        index = decode_index(data, path)
         if index.step != entry.step:
-            raise FormatError(f"{path} is of step {index.step}: the folder was renamed; undo that")
+            raise FormatError(f"{path} is of step {index.step}: its folder was renamed; undo that")
         return index
 
     def index_path(self, entry: CheckpointEntry) -> str:
         return os.path.join(entry.path, INDEX)
 
     def committed_s(self, entry: CheckpointEntry) -> float:
-        with reading(entry.path):
+        with translate_read_errors(entry.path):
             return os.stat(self.index_path(entry)).st_mtime
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[ShardSource]:
-        with reading(path):
+    def open_shard(self, path: str) -> Iterator[ShardSource]:
+        with translate_read_errors(path):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 yield _File(file)
@@ -184,20 +186,20 @@ class Folder(Repository):
     def lock(self, session: str) -> FolderLock:
         return FolderLock(self.path, session)
 
-    def _names(self) -> list[str]:
-        with reading(self.path):
+    def _list_names(self) -> list[str]:
+        with translate_read_errors(self.path):
             return sorted(os.listdir(self.path))
 
-    def _taken(self) -> Iterator[CheckpointEntry]:
-        """All sequence numbers that are used, also by removals that were cut off."""
-        for name in self._names():
+    def _list_used_sequences(self) -> Iterator[CheckpointEntry]:
+        """List all sequence numbers in use, also those of removals that were cut off."""
+        for name in self._list_names():
             if match := _COMMITTED.fullmatch(name):
                 yield CheckpointEntry(int(match[2]), int(match[1]), name)
 
 
 class FolderLock:
-    """One writer per folder: a flock where the file system has it, and the session in the file,
-    which is looked at before each commit, where it does not."""
+    """The lock of the one job that writes to a folder: a flock if the file system has it, and the
+    session in the file, which is checked before each commit, if it has none."""
 
     def __init__(self, folder: str, session: str) -> None:
         self.path = os.path.join(folder, ".lock")
@@ -227,19 +229,19 @@ class FolderLock:
         write_all(self._file, self._session, 0)
 
     def check(self) -> None:
-        """UsageError where another job has taken over."""
-        found = b""
+        """Raise UsageError if another job has taken over."""
+        session = b""
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            found = file.read(200)
-        if found != self._session:
-            holder = found.decode(errors="replace").strip() or "it is gone"
+            session = file.read(200)
+        if session != self._session:
+            holder = session.decode(errors="replace").strip() or "the file is empty or gone"
             raise UsageError(
-                f"{self.path} is of another job now ({holder}): nothing was committed; let one job"
-                " write to the folder"
+                f"{self.path} belongs to another job now ({holder}): nothing was committed; let one"
+                " job write to the folder"
             )
 
     def close(self) -> None:
-        """Others may write. May be called again."""
+        """Let others write. May be called again."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -248,17 +250,17 @@ class FolderLock:
 _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
-def _forget() -> None:
-    """A forked worker, which may outlive the job, does not hold its lock."""
+def _release_locks() -> None:
+    """Release the locks in a forked worker, which may outlive the job."""
     for lock in _locks:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_release_locks)
 
 
 class _File(NamedTuple):
-    """A shard in a file."""
+    """A shard in a file, open to be read."""
 
     file: int
 
@@ -267,20 +269,22 @@ class _File(NamedTuple):
         return os.fstat(self.file).st_size
 
     def read(self, into: Memory, at: int) -> int:
-        got = 0
-        while got < len(into) and (more := os.preadv(self.file, [into[got:].data], at + got)):
-            got += more
-        return got
+        filled = 0
+        while filled < len(into) and (
+            count := os.preadv(self.file, [into[filled:].data], at + filled)
+        ):
+            filled += count
+        return filled
 
 
 @contextlib.contextmanager
-def synced(folder: str, name: str) -> Iterator[str]:
-    """Where a shard is made; its name is there to stay after this. Where that fails, nothing of it
-    is left, as far as that can be done."""
+def create_synced(folder: str, name: str) -> Iterator[str]:
+    """Give the path at which to make a shard, and sync its name afterwards. If that fails, the file
+    is removed, as far as that can be done."""
     path = os.path.join(folder, name)
     try:
         yield path
-        reached(f"sync folder {folder}")
+        mark_point(f"sync folder {folder}")
         sync_folder(folder, AGAIN)
     except BaseException:
         with contextlib.suppress(OSError):  # room for others, who may be about to write here
@@ -289,28 +293,29 @@ def synced(folder: str, name: str) -> Iterator[str]:
 
 
 def put_index(folder: str, data: bytes) -> None:
-    """Make the index of a folder, whole or not at all; it is there to stay when this returns."""
+    """Make the index of a folder, whole or not at all. It survives a power cut when this
+    returns."""
     part, final = os.path.join(folder, INDEX + ".part"), os.path.join(folder, INDEX)
-    reached(f"write {final}")
+    mark_point(f"write {final}")
     with open(part, "wb", buffering=0) as file:  # of a try that failed, there may be one
         write_all(file.fileno(), data, 0)
-        reached(f"sync {final}")
+        mark_point(f"sync {final}")
         os.fsync(file.fileno())
-    reached(f"rename {final}")
+    mark_point(f"rename {final}")
     os.rename(part, final)
-    reached(f"sync folder {folder}")
+    mark_point(f"sync folder {folder}")
     sync_folder(folder, AGAIN)
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns what the system says against reading into our errors."""
+def translate_read_errors(path: str) -> Iterator[None]:
+    """Turn errors of the system while reading into errors of penstock."""
     try:
         yield
     except FileNotFoundError:
         raise MissingError(
-            f"{path} is not there: it was removed, by the job that writes there perhaps; list what"
-            " is left, and load that"
+            f"{path} is not there: the job that writes there may have removed it; list the"
+            " checkpoints that are left, and load one of them"
         ) from None
     except (MissingError, StorageError):
         raise
@@ -324,8 +329,9 @@ def reading(path: str) -> Iterator[None]:
 
 
 def _is_there(path: str) -> bool:
-    """StorageError where that cannot be told: it is not taken for gone, and removed."""
-    with reading(path):
+    """True if a path exists. StorageError if that cannot be told: the path is not taken for gone,
+    and removed."""
+    with translate_read_errors(path):
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -333,15 +339,15 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _size(path: str) -> int:
+def _get_file_bytes(path: str) -> int:
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
         return -1
 
 
-def emptied(path: str) -> None:
-    """Remove a folder and what of it is ours; OSError where there is more in it."""
+def empty_folder(path: str) -> None:
+    """Remove a folder and those of its files that are ours; OSError if it contains others."""
     names = os.listdir(path)
     if INDEX in names:  # the first to be gone, also after a power cut
         os.unlink(os.path.join(path, INDEX))

@@ -1,17 +1,18 @@
-"""How often a job should save: seldom enough to keep up and to cost little, often enough that
-failures cost little. Pure.
+"""The best interval between the saves of a job: long enough that the job keeps up and saves cost
+little, short enough that failures cost little. Pure.
 
-A save takes from training the time it is blocked, and what steps take longer while the write goes
-on behind them. With that cost C and a mean time M between failures, which come whenever they like
-(a Poisson process), of the work t between two saves
+A save takes from training the time for which it blocks, and the time by which steps take longer
+while the write goes on behind them. Let C be that cost, and M the mean time between failures, which
+come at random (a Poisson process). With work t between two saves, the part of all time that is
+lasting work is
 
     t / M * exp(-(t + L + R) / M) / (1 - exp(-(t + C) / M))
 
-is the part of all time that is work which lasts. L is the time from the call of `save` to the
-commit: who fails in between goes back to the save before. R is the time to start again. L and R are
-factors of their own, so they do not move the best t, which is a root of x + log(1 - x) = -C / M
-with x = t / M. Young's sqrt(2 C M) is the first term of its series and Daly's formula the first
-three; the root itself costs no more, and holds for any C / M.
+L is the time from the call of `save` to the commit: a job that fails in between goes back to the
+save before. R is the time to start again. L and R are separate factors, so they do not move the
+best t, which is a root of x + log(1 - x) = -C / M with x = t / M. Young's sqrt(2 C M) is the first
+term of its series and Daly's formula the first three terms. The root itself costs no more, and
+holds for any C / M.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from ..errors import UsageError
 from ..sharing import check_number
 
 OVERHEAD = 0.035
-"""Of training's own time, what saving may cost; CheckFreq's bound."""
+"""Part of training's own time that saving may cost; CheckFreq's bound."""
 
 Binds = Literal["failures", "commit", "overhead", "step"]
-"""What asks for the most steps between saves: the fewest losses to failures; the commit of the save
-before; the bound of what saving may cost. Or nothing does: each step is not too often."""
+"""The condition that demands the most steps between saves: the fewest losses to failures
+("failures"), the commit of the save before ("commit"), or the bound on the cost of saving
+("overhead"). "step" if none does: saving at each step is not too often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a save takes, in seconds.
+    """The times that a save takes, in seconds.
 
-    blocked_s:  training does not go on.
+    blocked_s:  for which training does not go on.
     commit_s:   from the call to the commit; blocked_s or more.
-    step_s:     a training step, while nothing is written.
-    slowdown:   what a step takes longer while a save is written: 0.03 is 3 %.
+    step_s:     of a training step while nothing is written.
+    slowdown:   the part by which a step takes longer while a save is written: 0.03 is 3 %.
     """
 
     blocked_s: float
@@ -60,32 +62,35 @@ class Costs:
 
     @property
     def lost_s(self) -> float:
-        """Of training, by a save."""
+        """Training time that a save costs."""
         behind_s = self.commit_s - self.blocked_s
         return self.blocked_s + behind_s * self.slowdown / (1 + self.slowdown)
 
     @property
     def commit_steps(self) -> int:
-        """The fewest steps after which the save before is committed, so that none waits for it."""
+        """Count the fewest steps after which the save before is committed, so that no save waits
+        for it."""
         behind_s = self.commit_s - self.blocked_s
         return max(1, math.ceil(behind_s / (self.step_s * (1 + self.slowdown))))
 
     def overhead_steps(self, overhead: float) -> int:
-        """The fewest steps of whose time saves take no larger a part."""
+        """Count the fewest steps between saves for which saves take no larger part of training's
+        time."""
         return max(1, math.ceil(self.lost_s / (self.step_s * overhead)))
 
     def failure_steps(self, mtbf_s: float) -> int:
-        """The steps between saves with which most work lasts."""
-        before = max(1, math.floor(best_s(self.lost_s, mtbf_s) / self.step_s))
-        return max(before, before + 1, key=lambda steps: self._lasting(steps, mtbf_s))
+        """Count the steps between saves with which most work lasts."""
+        before = max(1, math.floor(find_best_work_s(self.lost_s, mtbf_s) / self.step_s))
+        return max(before, before + 1, key=lambda steps: self._compute_lasting_part(steps, mtbf_s))
 
-    def _lasting(self, steps: int, mtbf_s: float) -> float:
-        """The part of a job's time in steps that last, where it starts again at once."""
+    def _compute_lasting_part(self, steps: int, mtbf_s: float) -> float:
+        """Compute the part of a job's time that goes into steps that last, if the job starts again
+        at once."""
         work_s = steps * self.step_s
         return self.commits(steps, mtbf_s) * work_s / mtbf_s
 
     def commits(self, steps: int, mtbf_s: float) -> float:
-        """Saves that are committed between two failures, on average.
+        """Compute the saves that are committed between two failures, on average.
 
         steps:  between saves; commit_steps or more.
         """
@@ -96,11 +101,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """When a job fails, in seconds.
+    """The failures of a job, in seconds.
 
-    mtbf_s:     the mean time between failures of the job; or of a node, with
-    nodes:      how many there are, each of whose failures is the job's.
-    restart_s:  from a failure until training goes on; failures may come then, too.
+    mtbf_s:     the mean time between failures of the job; of a node if `nodes` is given.
+    nodes:      their number; a failure of any node is a failure of the job.
+    restart_s:  from a failure until training goes on; failures may come during that time, too.
     """
 
     mtbf_s: float
@@ -115,14 +120,14 @@ class Failures:
 
     @property
     def job_mtbf_s(self) -> float:
-        """Of all nodes together."""
+        """Mean time between failures of all nodes together."""
         return self.mtbf_s / self.nodes
 
 
-def best_s(cost_s: float, mtbf_s: float) -> float:
-    """The work between saves, in seconds, with which most of it lasts; below mtbf_s.
+def find_best_work_s(cost_s: float, mtbf_s: float) -> float:
+    """Find the work between saves, in seconds, with which most of it lasts; below mtbf_s.
 
-    Young's sqrt(2 * cost_s * mtbf_s) is above it, by two thirds of cost_s where that is small.
+    Young's sqrt(2 * cost_s * mtbf_s) is above it, by two thirds of cost_s if that is small.
     """
     if cost_s == 0:
         return 0.0
@@ -138,16 +143,18 @@ def best_s(cost_s: float, mtbf_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """How often to save, and what that costs.
+    """The advised interval between saves, and its cost.
 
-    steps, seconds:  from one save to the next, the save included.
-    binds:           what asks for so many: the largest of
-    failure_steps, commit_steps, overhead_steps:  what each would be content with.
-    costs, failures: what it was worked out from.
-    saving, redoing, restarting:  parts of all time, expected: in saves; on work that is done once
-                     more after a failure; in starting again.
-    lost_per_failure_s:  of training, that is done once more, expected: about half of `seconds` and
-                     the time until a commit. Without the restart.
+    steps, seconds:                               from one save to the next, the save included.
+    binds:                                        the condition that demands so many steps: the
+                                                  largest of
+    failure_steps, commit_steps, overhead_steps:  the steps that each condition demands.
+    costs, failures:                              the input that the advice was computed from.
+    saving, redoing, restarting:                  expected parts of all time: in saves; in work that
+                                                  is done again after a failure; in starting again.
+    lost_per_failure_s:                           expected training time that is done again after a
+                                                  failure: about half of `seconds` and the time
+                                                  until a commit. Without the restart.
     """
 
     steps: int
@@ -165,16 +172,16 @@ class Advice:
 
     @property
     def lost(self) -> float:
-        """The part of all time that brings training no further, expected: 0..1."""
+        """Expected part of all time that brings training no further: 0..1."""
         return self.saving + self.redoing + self.restarting
 
 
 def advise_interval(costs: Costs, failures: Failures, overhead: float = OVERHEAD) -> Advice:
-    """The interval that loses least to failures, or the shortest one that saving allows where that
+    """Advise the interval that loses least to failures, or the shortest that saving allows if that
     is longer.
 
-    overhead:  saves take no larger part of training's own time than this, such as 0.035; however
-               often it fails. UsageError unless it is above 0.
+    overhead:  the largest part of training's own time that saves may take, such as 0.035, however
+               often the job fails. UsageError unless it is above 0.
     """
     if not limits.allocation_number_min <= overhead <= limits.allocation_number_max:
         raise UsageError(f"overhead is {overhead!r}: use a part of training's time, such as 0.035")

@@ -1,4 +1,4 @@
-"""A committed checkpoint, loaded or verified."""
+"""Loading and verification of a committed checkpoint."""
 
 from __future__ import annotations
 
@@ -7,60 +7,71 @@ from typing import Any, NamedTuple
 from ..errors import FormatError
 from . import pytree, shards
 from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, check_covered
+from .manifest import CheckpointIndex, Piece, check_coverage
 from .repository import CheckpointEntry, Repository
 
 STATE = "state"
-"""The kind of index whose content is a tree."""
+"""The kind of an index whose content is a tree."""
 
 
 class Checkpoint(NamedTuple):
-    """What was saved. state: its tensors are on the CPU, in memory of their own; loader: the
-    loader's `state_dict`, or None where none was saved."""
+    """A loaded checkpoint.
+
+    state:   its tensors are on the CPU, in memory of their own.
+    loader:  the loader's `state_dict`, or None if none was saved.
+    """
 
     step: int
     state: Any
     loader: Any
 
 
-def content_of(parts: pytree.Taken) -> Any:
-    """What an index says of a state."""
+def encode_content(parts: pytree.SplitState) -> Any:
+    """Describe a state for the index."""
     return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
 
 
-def loaded(home: Repository, entry: CheckpointEntry) -> Checkpoint:
-    """A checkpoint that was saved as one state. FormatError where any byte of it was altered or
+def load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
+    """Load a checkpoint that was saved as one state. FormatError if any byte of it was altered or
     cut."""
-    index = home.index(entry)
-    where = home.index_path(entry)
+    index = repository.index(entry)
+    where = repository.index_path(entry)
     if index.kind != STATE:
         raise FormatError(
-            f"{where} is of kind {index.kind!r}, not {STATE!r}: load it as it was saved, by"
-            " torch.distributed.checkpoint perhaps"
+            f"{where} is of kind {index.kind!r}, not {STATE!r}: load it with the library that"
+            " saved it, perhaps torch.distributed.checkpoint"
         )
-    pieces = _pieces(home, entry, index)
+    pieces = _read_pieces(repository, entry, index)
     sizes: dict[str, int] = index.content["blocks"]
     memory = {name: shards.block_memory(size) for name, size in sizes.items()}
 
     def target(piece: Piece) -> Memory:
         start = piece.offsets[0]
-        return memory[piece.name][start : start + piece.padded]
+        return memory[piece.name][start : start + piece.padded_bytes]
 
-    shards.read(home, entry.path, pieces, target)
-    state = pytree.rebuilt(index.content["tree"], lambda name: memory[name][: sizes[name]], where)
+    shards.read(repository, entry.path, pieces, target)
+    state = pytree.rebuild_state(
+        index.content["tree"], lambda name: memory[name][: sizes[name]], where
+    )
     return Checkpoint(index.step, state["state"], state["loader"])
 
 
-def verify_checkpoint(home: Repository, entry: CheckpointEntry) -> int:
-    """Read all of a checkpoint, compare it with its checksums; returns the bytes of its files.
-    Raises as `loaded` does."""
-    index = home.index(entry)
-    shards.read(home, entry.path, _pieces(home, entry, index), lambda _: None)
+def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:
+    """Read all of a checkpoint and compare it with its checksums. Returns the bytes of its files.
+    Raises as `load_entry` does."""
+    index = repository.index(entry)
+    shards.read(repository, entry.path, _read_pieces(repository, entry, index), lambda _: None)
     return sum(shard.bytes for shard in index.shards)
 
 
-def _pieces(home: Repository, entry: CheckpointEntry, index: CheckpointIndex) -> list[Piece]:
-    found = [piece for shard in index.shards for piece in shards.pieces(home, entry.path, shard)]
+def _read_pieces(
+    repository: Repository, entry: CheckpointEntry, index: CheckpointIndex
+) -> list[Piece]:
+    pieces = [
+        piece
+        for shard in index.shards
+        for piece in shards.read_shard_pieces(repository, entry.path, shard)
+    ]
     if index.kind == STATE:
-        check_covered(index.content["blocks"], found, entry.path)
-    return found
+        check_coverage(index.content["blocks"], pieces, entry.path)
+    return pieces

@@ -1,10 +1,12 @@
-"""What a checkpoint consists of, as its files say it: pieces of each shard, shards of the whole.
+"""Values that describe a checkpoint, and their file format: pieces of a shard, shards of a
+checkpoint.
 
-Pure: bytes in, values out. What was altered or cut at any byte is a FormatError.
+Pure: bytes in, values out. FormatError if any byte was altered or cut.
 
-Both documents are JSON, sealed: a line with what it is, its length and its CRC-32C stands before
-it. A shard is a file of pieces, one after the other, each with zeros up to a multiple of 64 that
-its CRC-32C covers, then the sealed manifest, then where that begins. So no byte is without a check.
+Both documents, manifest and index, are JSON with a seal: the line before the JSON has its kind,
+length and CRC-32C. A shard is a file of pieces one after the other, each with zeros up to a
+multiple of 64 that its CRC-32C covers, then the sealed manifest, then the offset at which the
+manifest begins. So a check covers every byte.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ..engine import crc32c
 from ..errors import FormatError
 
 ALIGNMENT = 64
-"""Where pieces begin: a cache line, and any element of any dtype."""
+"""Alignment of pieces in bytes: a cache line, and enough for any element of any dtype."""
 
 _VERSION = 1
 _TRAILER = struct.Struct("<8sQ")  # magic, where the manifest begins
@@ -27,15 +29,15 @@ TRAILER_BYTES = _TRAILER.size
 
 
 class Piece(NamedTuple):
-    """A part of a tensor, or of a block of bytes, that lies in one file as one.
+    """A part of a tensor, or of a block of bytes, that lies in one file without gaps.
 
-    name:     of the tensor or block.
-    dtype:    of its elements, as who wrote it calls it.
-    shape:    of this part.
-    offsets:  where it begins in the whole, along each dimension.
-    file:     the shard, relative to the checkpoint.
+    name:            of the tensor or block.
+    dtype:           of its elements, in the writer's terms.
+    shape:           of this part.
+    offsets:         where it begins in the whole, along each dimension.
+    file:            the shard, relative to the checkpoint.
     offset, length:  where its bytes lie in the shard.
-    crc32c:   of these bytes and the zeros after them, up to a multiple of ALIGNMENT.
+    crc32c:          of these bytes and the zeros after them, up to a multiple of ALIGNMENT.
     """
 
     name: str
@@ -48,13 +50,13 @@ class Piece(NamedTuple):
     crc32c: int
 
     @property
-    def padded(self) -> int:
-        """Bytes that it takes in the file."""
-        return padded(self.length)
+    def padded_bytes(self) -> int:
+        """Bytes that the piece takes in the file, with its zeros."""
+        return pad_length(self.length)
 
 
-class Shard(NamedTuple):
-    """A file of the checkpoint, as the index knows it. crc32c: of its manifest, sealed."""
+class ShardEntry(NamedTuple):
+    """A file of the checkpoint, as the index names it. crc32c: of its sealed manifest."""
 
     file: str
     bytes: int
@@ -62,48 +64,50 @@ class Shard(NamedTuple):
 
 
 class CheckpointIndex(NamedTuple):
-    """What a checkpoint is. With this file, and not before, there is one.
+    """The index of a checkpoint. A checkpoint exists if and only if this file does.
 
-    attempt:  the try that made it; ranks: that wrote it.
-    kind:     what `content` describes: "state" is of `penstock.checkpoint.pytree`.
+    attempt:  the save attempt that made it.
+    ranks:    the number of ranks that wrote it.
+    kind:     the format of `content`: "state" is that of `penstock.checkpoint.pytree`.
     """
 
     step: int
     attempt: str
     ranks: int
     kind: str
-    shards: tuple[Shard, ...]
+    shards: tuple[ShardEntry, ...]
     content: Any
 
 
-def padded(length: int) -> int:
-    """The next multiple of ALIGNMENT."""
+def pad_length(length: int) -> int:
+    """Round a length up to a multiple of ALIGNMENT."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 # -- sealed documents ------------------------------------------------------------------------------
 
 
-def seal(what: str, document: Any) -> bytes:
-    """A document that says itself whether it is whole; equal for equal documents."""
+def seal(kind: str, document: Any) -> bytes:
+    """Encode a document with a seal that shows whether it is whole; equal documents give equal
+    bytes."""
     body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    return _line(what, body) + body
+    return _format_head(kind, body) + body
 
 
-def unsealed(what: str, data: bytes, where: str) -> Any:
-    """The document; FormatError where any byte is another or missing."""
+def unseal(kind: str, data: bytes, where: str) -> Any:
+    """Decode a sealed document; FormatError if any byte was altered or is missing."""
     head, _, body = data.partition(b"\n")
-    if head + b"\n" != _line(what, body):
-        raise damaged(where, f"its {what} does not have the checksum that stands before it")
+    if head + b"\n" != _format_head(kind, body):
+        raise build_damage_error(where, f"its {kind} does not match the checksum before it")
     return json.loads(body)
 
 
-def _line(what: str, body: bytes) -> bytes:
-    return f"penstock {what} {_VERSION} {len(body)} {crc32c(body):08x}\n".encode()
+def _format_head(kind: str, body: bytes) -> bytes:
+    return f"penstock {kind} {_VERSION} {len(body)} {crc32c(body):08x}\n".encode()
 
 
-def damaged(where: str, how: str) -> FormatError:
-    """What is said of each kind of damage."""
+def build_damage_error(where: str, how: str) -> FormatError:
+    """Build the error for a damaged file."""
     return FormatError(
         f"{where} is damaged: {how}: it was cut or altered after it was written; load another"
         " checkpoint, and check the storage"
@@ -113,8 +117,9 @@ def damaged(where: str, how: str) -> FormatError:
 # -- shards ----------------------------------------------------------------------------------------
 
 
-def ending(pieces: Iterable[Piece], begin: int) -> tuple[bytes, int]:
-    """What follows the pieces in their file, from byte `begin` on; and the manifest's checksum."""
+def encode_manifest(pieces: Iterable[Piece], begin: int) -> tuple[bytes, int]:
+    """Encode the bytes that follow the pieces in their file from byte `begin` on. Returns them and
+    the manifest's checksum."""
     rows = [
         [p.name, p.dtype, list(p.shape), list(p.offsets), p.offset, p.length, p.crc32c]
         for p in pieces
@@ -123,53 +128,64 @@ def ending(pieces: Iterable[Piece], begin: int) -> tuple[bytes, int]:
     return manifest + _TRAILER.pack(_MAGIC, begin), crc32c(manifest)
 
 
-def manifest_place(trailer: bytes, file_bytes: int, where: str) -> tuple[int, int]:
-    """Where the manifest of a shard lies: offset and length. trailer: its last TRAILER_BYTES."""
+def locate_manifest(trailer: bytes, file_bytes: int, where: str) -> tuple[int, int]:
+    """Return offset and length of the manifest of a shard. trailer: the last TRAILER_BYTES of the
+    shard."""
     if len(trailer) == TRAILER_BYTES:
         magic, begin = _TRAILER.unpack(trailer)
         if magic == _MAGIC and begin <= file_bytes - TRAILER_BYTES:
             return begin, file_bytes - TRAILER_BYTES - begin
-    raise damaged(where, f"the last of its {file_bytes:,} bytes are not those of a shard")
+    raise build_damage_error(where, f"its {file_bytes:,} bytes do not end as those of a shard do")
 
 
-def pieces_of(manifest: bytes, file: str, begin: int, where: str) -> tuple[Piece, ...]:
-    """The pieces of a shard whose manifest begins at `begin`; they fill the file before it."""
+def decode_pieces(manifest: bytes, file: str, begin: int, where: str) -> tuple[Piece, ...]:
+    """Decode the pieces of a shard whose manifest begins at `begin`; they fill the file before
+    it."""
     pieces, at = [], 0
-    for name, dtype, shape, offsets, offset, length, crc in unsealed("shard", manifest, where):
+    for name, dtype, shape, offsets, offset, length, crc in unseal("shard", manifest, where):
         piece = Piece(name, dtype, tuple(shape), tuple(offsets), file, offset, length, crc)
         if offset != at:
-            raise damaged(where, f"piece {name!r} is said to be at {offset:,}, not at {at:,}")
-        at += piece.padded
+            raise build_damage_error(
+                where, f"its manifest places piece {name!r} at {offset:,}, not at {at:,}"
+            )
+        at += piece.padded_bytes
         pieces.append(piece)
     if at != begin:
-        raise damaged(where, f"its pieces take {at:,} bytes and its manifest is at {begin:,}")
+        raise build_damage_error(
+            where, f"its pieces take {at:,} bytes, but its manifest is at {begin:,}"
+        )
     return tuple(pieces)
 
 
 # -- the index -------------------------------------------------------------------------------------
 
 
-def index_bytes(index: CheckpointIndex) -> bytes:
-    """The file of an index."""
+def encode_index(index: CheckpointIndex) -> bytes:
+    """Encode an index as the bytes of its file."""
     document = index._asdict() | {"shards": [list(shard) for shard in index.shards]}
     return seal("checkpoint", document)
 
 
-def index_of(data: bytes, where: str) -> CheckpointIndex:
-    """An index from its file; FormatError where it is damaged."""
-    document = unsealed("checkpoint", data, where)
+def decode_index(data: bytes, where: str) -> CheckpointIndex:
+    """Decode an index from the bytes of its file; FormatError if it is damaged."""
+    document = unseal("checkpoint", data, where)
     if not isinstance(document, Mapping) or set(document) != set(CheckpointIndex._fields):
-        raise FormatError(f"{where} is an index of another penstock: load it with that one")
-    shards = tuple(Shard(*each) for each in document["shards"])
+        raise FormatError(
+            f"{where} is an index of another version of penstock: load it with that version"
+        )
+    shards = tuple(ShardEntry(*row) for row in document["shards"])
     return CheckpointIndex(**{**document, "shards": shards})
 
 
-def check_covered(sizes: Mapping[str, int], pieces: Sequence[Piece], where: str) -> None:
-    """FormatError unless each byte of each block is in exactly one piece. sizes: by block."""
+def check_coverage(sizes: Mapping[str, int], pieces: Sequence[Piece], where: str) -> None:
+    """Raise FormatError unless each byte of each block is in exactly one piece. sizes: bytes by
+    block."""
     at = dict.fromkeys(sizes, 0)
     for piece in sorted(pieces, key=lambda piece: (piece.name, piece.offsets)):
         if piece.offsets != (at.get(piece.name),):
-            raise FormatError(f"{where}: {piece.name!r} is there twice, or a piece of it is not")
+            raise FormatError(
+                f"{where}: {piece.name!r} is there twice, or a piece of it is missing"
+            )
         at[piece.name] += piece.length
     for name, size in sizes.items():
         if at[name] != size:

@@ -1,11 +1,11 @@
-"""A prefix of an object store, with checkpoints: what is committed, and how one gets there.
+"""A repository below a prefix of an object store: its objects, and how shards are written there.
 
     <prefix>/00000007.index               a checkpoint: the seventh number; see `commits`
-    <prefix>/step-<N>.<attempt>/          its shards, or those of one on its way
+    <prefix>/step-<N>.<attempt>/          its shards, or those of a save under way
         rank-<r>.shard
 
-Shards have names that are used once. An object is there whole or not at all, and then to stay; so
-the index, which names the shards' folder, is the commit, in one request.
+Shards have names that are used once. An object exists whole or not at all, and it survives once it
+exists. So the index, which names the shards' folder, is the commit, in one request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from ..engine import ObjectRefused, open_bucket, parse_object_url, require_whole
 from ..errors import FormatError, PenstockError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
-from .commits import Claim, Commits, asked, failed
-from .fault_points import reached
+from .commits import Claim, Commits, ask_service, build_service_error
+from .fault_points import mark_point
 from .flushing import Flush, ShardSource
-from .folder import reading
-from .manifest import CheckpointIndex, Piece, Shard, ending, index_bytes, index_of
+from .folder import translate_read_errors
+from .manifest import (
+    CheckpointIndex,
+    Piece,
+    ShardEntry,
+    decode_index,
+    encode_index,
+    encode_manifest,
+)
 from .repository import AGAIN, CheckpointEntry, Repository
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
@@ -48,28 +55,31 @@ class Prefix(Repository):
             )
         self._key = f"{where.key}/" if where.key else ""
         self._commits = Commits(self._bucket, self._key, self.path)
-        self._kept: set[str] = set()  # what may be committed, whatever this process has heard
+        self._maybe_committed: set[str] = (
+            set()
+        )  # attempts that may be committed, whatever answer came
 
     def entries(self) -> list[CheckpointEntry]:
-        """Of each index only the beginning is read, and that once. Where that is damaged, the step
-        is -1; `index` says the rest."""
-        return self._listed()[1]
+        """List the checkpoints as `Repository.entries` says. Only the beginning of each index is
+        read, and only once. If that is damaged, the step is -1; `index` raises the error that says
+        more."""
+        return self._list_all()[1]
 
-    def _listed(self) -> tuple[list[str], list[CheckpointEntry]]:
-        """Folders of shards, and what is committed."""
-        folders, commits = self._commits.level()
+    def _list_all(self) -> tuple[list[str], list[CheckpointEntry]]:
+        """List the folders of shards, and the committed checkpoints."""
+        folders, commits = self._commits.list_commits()
         entries = [
             CheckpointEntry(
-                each.number,
-                each.step,
-                self._commits.name(each.number)
-                if each.attempt is None
-                else f"{self.path}/step-{each.step}.{each.attempt}",
+                commit.number,
+                commit.step,
+                self._commits.get_url(commit.number)
+                if commit.attempt is None
+                else f"{self.path}/step-{commit.step}.{commit.attempt}",
             )
-            for each in commits
-            if each.attempt != ""
+            for commit in commits
+            if commit.attempt != ""
         ]
-        return [each for each in folders if _ATTEMPT.fullmatch(each)], entries
+        return [commit for commit in folders if _ATTEMPT.fullmatch(commit)], entries
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -77,30 +87,30 @@ class Prefix(Repository):
         return f"{self.path}/step-{step}.{attempt}"
 
     def write(
-        self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
-    ) -> Shard:
-        end, crc = ending(pieces, len(memory))
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        end, crc = encode_manifest(pieces, len(memory))
         size = len(memory) + len(end)
 
         def turns() -> Iterator[memoryview]:
             at = 0
             while at < len(memory):
-                stop = at + flush.turn(len(memory) - at)
+                stop = at + flush.take_turn(len(memory) - at)
                 yield memory[at:stop].data
                 at = stop
             yield memoryview(end)
 
-        self._upload(f"{begun}/{name}", turns(), size)
-        return Shard(name, size, crc)
+        self._upload(f"{attempt_path}/{name}", turns(), size)
+        return ShardEntry(name, size, crc)
 
-    def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        with reading(file), open(file, "rb", buffering=0) as source:
+    def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
+        with translate_read_errors(file), open(file, "rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
 
             def turns() -> Iterator[bytes]:
                 at = 0
                 while at < size:
-                    stop = at + flush.turn(size - at)
+                    stop = at + flush.take_turn(size - at)
                     while at < stop:
                         part = os.pread(source.fileno(), stop - at, at)
                         if not part:
@@ -108,27 +118,27 @@ class Prefix(Repository):
                         yield part
                         at += len(part)
 
-            self._upload(f"{begun}/{name}", turns(), size)
+            self._upload(f"{attempt_path}/{name}", turns(), size)
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
         with storage_errors(url, AGAIN):
-            self._sent(url, self._key_of(url), data, size)
+            self._send(url, self._get_key(url), data, size)
 
-    def _sent(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
-        reached(f"put {url}")
+    def _send(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
+        mark_point(f"put {url}")
         if size <= limits.object_part_bytes:
             whole_data = b"".join(data)
-            asked(url, lambda: self._bucket.put(key, whole_data), AGAIN)
+            ask_service(url, lambda: self._bucket.put(key, whole_data), AGAIN)
         else:
             try:
                 self._bucket.upload(key, data, size)
             except ObjectRefused as error:
                 if not self._is_there(key, size):
-                    raise failed(error, url, AGAIN) from None
-        reached(f"was put {url}")
+                    raise build_service_error(error, url, AGAIN) from None
+        mark_point(f"was put {url}")
 
     def _is_there(self, key: str, size: int) -> bool:
-        """Whether an upload was finished by a request whose answer was lost. Nobody else uses its
+        """True if an upload was finished by a request whose answer was lost. Nobody else uses its
         name."""
         try:
             return self._bucket.head(key).size == size
@@ -136,74 +146,77 @@ class Prefix(Repository):
             return False
 
     def commit(
-        self, begun: str, index: CheckpointIndex, lock: repository.RepositoryLock
+        self, attempt_path: str, index: CheckpointIndex, lock: repository.RepositoryLock
     ) -> CheckpointEntry:
-        """StorageError where the service did not answer: the index may be there then, and counts,
-        unless another is committed first."""
+        """Commit as `Repository.commit` says. StorageError if the service did not answer: the index
+        may exist then, and counts, unless another is committed first."""
         assert isinstance(lock, Claim)
-        sizes = self._shards(begun)
+        sizes = self._list_shards(attempt_path)
         for shard in index.shards:
             if sizes.get(shard.file) != shard.bytes:
                 raise StorageError(
-                    f"{begun}: {shard.file} has {sizes.get(shard.file, 0):,} bytes, and"
+                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} bytes, but"
                     f" {shard.bytes:,} were written: do all ranks write to one service? Save"
                     " again: nothing was committed"
                 )
-        self._kept.add(begun)
+        self._maybe_committed.add(attempt_path)
         try:
-            number = lock.append(index_bytes(index))
+            number = lock.append(encode_index(index))
         except UsageError:
-            self._kept.discard(begun)
+            self._maybe_committed.discard(attempt_path)
             raise
-        reached(f"committed {begun}")
-        return CheckpointEntry(number, index.step, begun)
+        mark_point(f"committed {attempt_path}")
+        return CheckpointEntry(number, index.step, attempt_path)
 
-    def abandon(self, begun: str) -> None:
-        if begun in self._kept:
+    def abandon(self, attempt_path: str) -> None:
+        if attempt_path in self._maybe_committed:
             return
-        reached(f"abandon {begun}")
+        mark_point(f"abandon {attempt_path}")
         with contextlib.suppress(PenstockError):
-            self._clear(begun)
+            self._clear(attempt_path)
 
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, entry: CheckpointEntry) -> None:
         self._commits.remove(entry.sequence)
-        self._kept.discard(entry.path)
+        self._maybe_committed.discard(entry.path)
         if entry.step >= 0:
-            with contextlib.suppress(PenstockError):  # no checkpoint any more, and told by list
+            with contextlib.suppress(
+                PenstockError
+            ):  # no checkpoint any more; `leftovers` lists its shards
                 self._clear(entry.path)
-        reached(f"removed {entry.path}")
+        mark_point(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
-        """None where an index is damaged: it might have named them."""
-        folders, entries = self._listed()
+        """List leftovers as `Repository.leftovers` says; none if an index is damaged, because it
+        might have named them."""
+        folders, entries = self._list_all()
         named = {entry.path for entry in entries}
         if any(entry.step < 0 for entry in entries):
             return []
-        return [url for each in folders if (url := f"{self.path}/{each}") not in named]
+        return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
 
     def collect(self) -> list[str]:
-        gone = []
+        removed = []
         with contextlib.suppress(PenstockError):
             for url in self.leftovers():
-                reached(f"collect {url}")
+                mark_point(f"collect {url}")
                 self._clear(url)
-                gone.append(url)
+                removed.append(url)
             self._commits.thin()
-        return gone
+        return removed
 
     def _clear(self, url: str) -> None:
-        keys = [f"{self._key_of(url)}/{name}" for name in self._shards(url)]
+        keys = [f"{self._get_key(url)}/{name}" for name in self._list_shards(url)]
         for at in range(0, len(keys), 1000):
             part = keys[at : at + 1000]
-            asked(url, lambda part=part: self._bucket.delete(part), "try again")  # type: ignore[misc]
+            ask_service(url, lambda part=part: self._bucket.delete(part), "try again")  # type: ignore[misc]
 
-    def _shards(self, url: str) -> dict[str, int]:
-        """The shards of a folder, with their sizes."""
-        key = f"{self._key_of(url)}/"
-        found = asked(url, lambda: self._bucket.level(key)[1])
-        sizes = {each.name[len(key) :]: each.size for each in found}
+    def _list_shards(self, url: str) -> dict[str, int]:
+        """List the shards of a folder, with their sizes."""
+        key = f"{self._get_key(url)}/"
+        objects = ask_service(url, lambda: self._bucket.level(key)[1])
+        sizes = {info.name[len(key) :]: info.size for info in objects}
         return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
 
     def lock(self, session: str) -> Claim:
@@ -215,36 +228,36 @@ class Prefix(Repository):
         url = self.index_path(entry)
         data = self._commits.read(entry.sequence)
         if data is None:
-            raise failed(ObjectRefused(errno.ENOENT, "404"), url)
-        index = index_of(data, url)
+            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), url)
+        index = decode_index(data, url)
         if index.step != entry.step:
             raise FormatError(f"{url} was of step {entry.step}, and is of step {index.step} now")
         return index
 
     def index_path(self, entry: CheckpointEntry) -> str:
-        return self._commits.name(entry.sequence)
+        return self._commits.get_url(entry.sequence)
 
     def committed_s(self, entry: CheckpointEntry) -> float:
-        found = {each.number: each.written_s for each in self._commits.level()[1]}
-        return found.get(entry.sequence, 0.0)
+        written_s = {commit.number: commit.written_s for commit in self._commits.list_commits()[1]}
+        return written_s.get(entry.sequence, 0.0)
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[ShardSource]:
+    def open_shard(self, path: str) -> Iterator[ShardSource]:
         yield _Object(self, path)
 
-    def _key_of(self, url: str) -> str:
+    def _get_key(self, url: str) -> str:
         return self._key + url.removeprefix(f"{self.path}/")
 
 
 class _Object:
-    """A shard in an object."""
+    """A shard in an object, open to be read."""
 
     def __init__(self, prefix: Prefix, url: str) -> None:
-        self._bucket, self._url, self._key = prefix._bucket, url, prefix._key_of(url)
+        self._bucket, self._url, self._key = prefix._bucket, url, prefix._get_key(url)
 
     @property
     def bytes(self) -> int:
-        return asked(self._url, lambda: self._bucket.head(self._key).size)
+        return ask_service(self._url, lambda: self._bucket.head(self._key).size)
 
     def read(self, into: Memory, at: int) -> int:
         stop = at + len(into)
@@ -259,4 +272,4 @@ class _Object:
             into[: len(data)].data[:] = data
             return len(data)
 
-        return asked(self._url, ask) if len(into) else 0
+        return ask_service(self._url, ask) if len(into) else 0

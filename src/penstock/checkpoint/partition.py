@@ -1,6 +1,7 @@
-"""Which rank writes what of a state that all of them have: every byte once, all about equally much.
+"""Division of a state among the ranks that all have it: every byte is written once, and ranks write
+about equally much.
 
-Pure. Large blocks are cut; the pieces go largest first to the rank that has least so far (LPT, at
+Pure. Large blocks are cut. The pieces go, largest first, to the rank that has least so far (LPT, at
 most 4/3 of the best division), so that ranks agree without a message.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import limits
-from .manifest import padded
+from .manifest import pad_length
 
 
 class Cut(NamedTuple):
@@ -26,43 +27,46 @@ class Cut(NamedTuple):
         return self.stop - self.start
 
 
-def piece_bytes(sizes: Sequence[int], ranks: int) -> int:
-    """Most bytes of a piece: so many that ranks get about equally much, but not small ones."""
+def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:
+    """Choose the largest size of a piece: small enough that ranks get about equally much, and no
+    smaller than needed."""
     fair = sum(sizes) // (limits.checkpoint_pieces * ranks)
     most, least = limits.checkpoint_piece_bytes, limits.checkpoint_piece_bytes_min
-    return most if ranks == 1 else padded(min(most, max(least, fair)))
+    return most if ranks == 1 else pad_length(min(most, max(least, fair)))
 
 
-def divided(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut]]:
-    """The cuts of each rank, in the order of the blocks. sizes: bytes of each block."""
+def divide_blocks(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut]]:
+    """Divide blocks that all ranks have: the cuts of each rank, in the order of the blocks. sizes:
+    bytes of each block."""
     cuts = [
         Cut(block, start, min(start + piece_bytes, size))
         for block, size in enumerate(sizes)
         for start in range(0, size, piece_bytes)
     ]
-    dealt: list[list[Cut]] = [[] for _ in range(ranks)]
+    shares: list[list[Cut]] = [[] for _ in range(ranks)]
     loads = [(0, rank) for rank in range(ranks)]
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
         load, rank = loads[0]
         heapq.heapreplace(loads, (load + cut.bytes, rank))
-        dealt[rank].append(cut)
-    return [sorted(each) for each in dealt]
+        shares[rank].append(cut)
+    return [sorted(share) for share in shares]
 
 
-def dealt(
+def divide_held_blocks(
     sizes: Sequence[int], holders: Sequence[Sequence[int]], ranks: int, piece_bytes: int
 ) -> list[list[Cut]]:
-    """As `divided`, where not all ranks have all blocks. holders: the ranks that have each.
+    """Divide blocks as `divide_blocks` does, if not all ranks have all blocks. holders: the ranks
+    that have each block.
 
-    What one rank alone has is not cut, and counts before the rest is dealt.
+    A block that only one rank has is not cut, and counts before the rest is divided.
     """
     shares: list[list[Cut]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     cuts = []
-    for block, (size, having) in enumerate(zip(sizes, holders, strict=True)):
-        if len(having) == 1:
-            loads[having[0]] += size
-            shares[having[0]] += [Cut(block, 0, size)] if size else []
+    for block, (size, block_holders) in enumerate(zip(sizes, holders, strict=True)):
+        if len(block_holders) == 1:
+            loads[block_holders[0]] += size
+            shares[block_holders[0]] += [Cut(block, 0, size)] if size else []
         else:
             cuts += [
                 Cut(block, start, min(start + piece_bytes, size))
@@ -72,4 +76,4 @@ def dealt(
         rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
         loads[rank] += cut.bytes
         shares[rank].append(cut)
-    return [sorted(each) for each in shares]
+    return [sorted(share) for share in shares]

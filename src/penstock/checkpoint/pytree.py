@@ -1,15 +1,16 @@
-"""A state as a tree: nested containers become JSON, and their arrays blocks of bytes.
+"""States as trees: nested containers become JSON, and their arrays become blocks of bytes.
 
 A state is made of dicts, OrderedDicts, lists, tuples, None, bool, int, float, str, bytes, numpy
-arrays and scalars, and dense torch tensors. `taken` parts it into a skeleton, which is JSON, and
-blocks; `rebuilt` puts them together again. There is no pickle: what is loaded runs no code.
+arrays and scalars, and dense torch tensors. `split_state` splits it into a skeleton, which is JSON,
+and blocks; `rebuild_state` puts them together again. There is no pickle: loading runs no code from
+the checkpoint.
 
 A block is memory that is written as it lies. Arrays that overlap in memory (tied weights, views)
-share a block and share it again when they are loaded; what is written twice by torch.save is
-written once. Arrays that are not dense, such as each tenth column, are made dense where nothing
-else overlaps them, so that not all of what they were cut from is written.
+share a block, and share it again when they are loaded: bytes that torch.save writes twice are
+written once. Arrays that are not dense, such as every tenth column, are made dense if nothing else
+overlaps them, so that the array they were cut from is not written whole.
 
-JSON has no names for most of these, so a skeleton writes them as objects of one key:
+JSON has no names for most of these types, so a skeleton writes them as objects of one key:
 
     {"dict": {...}}  {"items": [[key, value], ...]} where keys are not all strings  {"ordered": ...}
     {"tuple": [...]}  {"float": "nan"}  {"array": {...}}  {"scalar": [dtype, hexadecimal]}
@@ -27,21 +28,21 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, UsageError
-from .array_leaves import Leaf, Memory, span
+from .array_leaves import Leaf, Memory, compute_span
 
 Json = Any
 
 _DEPTH_MAX = 100
 _KINDS = "biufcmMSUV"
-"""Of numpy's dtypes, those that are what their bytes are."""
+"""Kinds of numpy's dtypes whose values are their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayBlock:
-    """Bytes of the state that are written as one.
+    """Bytes of the state that are written together.
 
     name:    the key path of its first array; no other block has it.
-    leaves:  the arrays in it, kept alive; one that is not dense is alone.
+    leaves:  the arrays in it, kept alive; an array that is not dense is alone.
     """
 
     name: str
@@ -53,38 +54,44 @@ class ArrayBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A state apart. The blocks are the state's own memory until they are copied."""
+class SplitState:
+    """A state, split. The blocks are the state's own memory until they are copied."""
 
     skeleton: Json
     blocks: tuple[ArrayBlock, ...]
 
 
-def taken(state: Any) -> Taken:
-    """Part a state. UsageError names the key path of what cannot be saved. Copies nothing."""
+def split_state(state: Any) -> SplitState:
+    """Split a state. UsageError names the key path of a part that cannot be saved. Copies
+    nothing."""
     leaves: list[tuple[Leaf, dict[str, Any]]] = []
-    skeleton = _node(state, "", 0, leaves)
-    return Taken(skeleton, tuple(_blocks(leaves)))
+    skeleton = _encode_node(state, "", 0, leaves)
+    return SplitState(skeleton, tuple(_group_blocks(leaves)))
 
 
-def rebuilt(skeleton: Json, memory: Callable[[str], Memory], where: str) -> Any:
-    """The state again. memory: the bytes of a block by its name; arrays are views of them.
+def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -> Any:
+    """Rebuild the state.
 
-    FormatError, which names `where`, where the skeleton is none or asks for what is not in a block.
+    memory:  returns the bytes of a block by its name; arrays are views of them.
+
+    FormatError, which names `where`, if the skeleton is not valid or asks for bytes that are not in
+    a block.
     """
     try:
-        return _value(skeleton, memory)
+        return _decode_node(skeleton, memory)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise FormatError(
-            f"{where} describes no state that this penstock knows ({error}): it was written by a"
-            " newer one, or is damaged"
+            f"{where} describes no state that this version of penstock knows ({error}): a newer"
+            " version wrote it, or it is damaged"
         ) from None
 
 
 # -- apart -----------------------------------------------------------------------------------------
 
 
-def _node(value: Any, path: str, depth: int, leaves: list[tuple[Leaf, dict[str, Any]]]) -> Json:
+def _encode_node(
+    value: Any, path: str, depth: int, leaves: list[tuple[Leaf, dict[str, Any]]]
+) -> Json:
     if depth > _DEPTH_MAX:
         raise UsageError(
             f"the state is nested deeper than {_DEPTH_MAX} at {path[:80]}...: does it contain"
@@ -96,41 +103,51 @@ def _node(value: Any, path: str, depth: int, leaves: list[tuple[Leaf, dict[str, 
     if kind is float:
         return value if isfinite(value) else {"float": repr(value)}
     if kind is list:
-        return [_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)]
+        return [_encode_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)]
     if kind is tuple:
-        return {"tuple": [_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)]}
+        return {
+            "tuple": [
+                _encode_node(v, f"{path}[{i}]", depth + 1, leaves) for i, v in enumerate(value)
+            ]
+        }
     if kind is dict and all(type(key) is str for key in value):
-        return {"dict": {k: _node(v, _below(path, k), depth + 1, leaves) for k, v in value.items()}}
+        return {
+            "dict": {
+                k: _encode_node(v, _join_key_path(path, k), depth + 1, leaves)
+                for k, v in value.items()
+            }
+        }
     if kind in (dict, OrderedDict):
         pairs = [
-            [_key(k, path), _node(v, _below(path, k), depth + 1, leaves)] for k, v in value.items()
+            [_encode_key(k, path), _encode_node(v, _join_key_path(path, k), depth + 1, leaves)]
+            for k, v in value.items()
         ]
         return {"items" if kind is dict else "ordered": pairs}
     if isinstance(value, np.generic) and value.dtype.kind in _KINDS and not value.dtype.names:
         return {"scalar": [value.dtype.str, value.tobytes().hex()]}
-    leaf = _leaf(value, path)
+    leaf = _make_leaf(value, path)
     node: dict[str, Any] = {"kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape)}
     leaves.append((leaf, node))
     return {"array": node}
 
 
-def _below(path: str, key: Any) -> str:
+def _join_key_path(path: str, key: Any) -> str:
     name = key if type(key) is str else repr(key)
     return f"{path}.{name}" if path else name
 
 
-def _key(key: Any, path: str) -> Json:
+def _encode_key(key: Any, path: str) -> Json:
     if key is None or type(key) in (bool, int, float, str):
-        return _node(key, path, 0, [])
+        return _encode_node(key, path, 0, [])
     if type(key) is tuple:
-        return {"tuple": [_key(each, path) for each in key]}
+        return {"tuple": [_encode_key(part, path) for part in key]}
     raise UsageError(
         f"the state has a key of type {type(key).__name__} in {path or 'its root'}: {key!r:.80}:"
         " use strings, numbers or tuples of them as keys"
     )
 
 
-def _leaf(value: Any, path: str) -> Leaf:
+def _make_leaf(value: Any, path: str) -> Leaf:
     if type(value) is bytes:
         value, kind = np.frombuffer(value, np.uint8), "bytes"
     elif isinstance(value, np.ndarray):
@@ -140,16 +157,16 @@ def _leaf(value: Any, path: str) -> Leaf:
                 f"{path or 'the state'} is a {type(value).__name__} of {value.dtype}: only plain"
                 " arrays of numbers, times and strings of a fixed length can be saved: convert it"
             )
-    elif "torch" in sys.modules and tensors().is_tensor(value):  # or there can be none
-        found: Leaf = tensors().leaf(value, path)
-        return found
+    elif "torch" in sys.modules and import_tensors().is_tensor(value):  # or there can be none
+        torch_leaf: Leaf = import_tensors().make_leaf(value, path)
+        return torch_leaf
     else:
         raise UsageError(
             f"{path or 'the state'} is of type {type(value).__module__}.{type(value).__qualname__},"
             " which cannot be saved: make it of dicts, lists, tuples, numbers, strings, bytes,"
-            " numpy arrays and torch tensors (of an object, save its state_dict())"
+            " numpy arrays and torch tensors (save the state_dict() of an object)"
         )
-    lowest, start, extent = span(
+    lowest, start, extent = compute_span(
         value.ctypes.data, value.shape, value.strides, value.dtype.itemsize
     )
     return Leaf(
@@ -167,23 +184,23 @@ def _leaf(value: Any, path: str) -> Leaf:
     )
 
 
-def packed(leaf: Leaf) -> Memory:
-    """A copy of an array's elements in C order, as bytes."""
+def pack_array(leaf: Leaf) -> Memory:
+    """Copy an array's elements in C order, as bytes."""
     if leaf.kind == "torch":
-        found: Memory = tensors().packed(leaf.value)
-        return found
+        data: Memory = import_tensors().pack_tensor(leaf.value)
+        return data
     return np.ascontiguousarray(leaf.value).reshape(-1).view(np.uint8)
 
 
-def tensors() -> Any:
-    """What knows torch, which is imported for it."""
+def import_tensors() -> Any:
+    """Import the module that knows torch, and torch with it."""
     from . import tensors
 
     return tensors
 
 
-def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]:
-    """Those that overlap together; blocks in the order of the state. Completes the nodes."""
+def _group_blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]:
+    """Group arrays that overlap into blocks, in the order of the state. Completes the nodes."""
     groups: list[list[int]] = []
     device, end = "", -1
     for i in sorted(range(len(leaves)), key=lambda i: (leaves[i][0].device, leaves[i][0].lowest)):
@@ -206,7 +223,7 @@ def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]:
         name = first.path
         for leaf, node in members:
             node["block"] = name
-            if dense and leaf.strides != _packed(leaf.shape, leaf.itemsize):
+            if dense and leaf.strides != _compute_c_strides(leaf.shape, leaf.itemsize):
                 node["strides"] = list(leaf.strides)
             if dense and (at := leaf.lowest + leaf.start - lowest):
                 node["at"] = at
@@ -223,8 +240,8 @@ def _blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]:
     return blocks
 
 
-def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Strides of an array in C order."""
+def _compute_c_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Compute the strides of an array in C order."""
     strides = []
     for count in reversed(shape):
         strides.append(itemsize)
@@ -235,47 +252,47 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 # -- together --------------------------------------------------------------------------------------
 
 
-def _value(node: Json, memory: Callable[[str], Memory]) -> Any:
+def _decode_node(node: Json, memory: Callable[[str], Memory]) -> Any:
     if isinstance(node, list):
-        return [_value(each, memory) for each in node]
+        return [_decode_node(child, memory) for child in node]
     if not isinstance(node, Mapping):
         return node
-    ((word, what),) = node.items()
+    ((word, content),) = node.items()
     if word == "array":
-        return _array(what, memory)
+        return _decode_array(content, memory)
     if word == "tuple":
-        return tuple(_value(each, memory) for each in what)
+        return tuple(_decode_node(child, memory) for child in content)
     if word == "dict":
-        return {key: _value(each, memory) for key, each in what.items()}
+        return {key: _decode_node(child, memory) for key, child in content.items()}
     if word in ("items", "ordered"):
-        pairs = ((_value(key, memory), _value(each, memory)) for key, each in what)
+        pairs = ((_decode_node(key, memory), _decode_node(child, memory)) for key, child in content)
         return dict(pairs) if word == "items" else OrderedDict(pairs)
     if word == "float":
-        return float(what)
+        return float(content)
     if word == "scalar":
-        return np.frombuffer(bytes.fromhex(what[1]), _dtype(what[0]))[0]
+        return np.frombuffer(bytes.fromhex(content[1]), _parse_dtype(content[0]))[0]
     raise ValueError(f"unknown word {word!r}")
 
 
-def _dtype(text: str) -> np.dtype[Any]:
+def _parse_dtype(text: str) -> np.dtype[Any]:
     dtype = np.dtype(text)
     if dtype.kind not in _KINDS or dtype.str != text:
         raise ValueError(f"unknown dtype {text!r}")
     return dtype
 
 
-def _array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> Any:
+def _decode_array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> Any:
     kind, shape = node["kind"], tuple(map(int, node["shape"]))
     block = memory(node["block"]) if "block" in node else np.empty(0, np.uint8)
     at = int(node.get("at", 0))
     if kind == "torch":
-        return tensors().tensor(block, node["dtype"], shape, node.get("strides"), at)
+        return import_tensors().view_tensor(block, node["dtype"], shape, node.get("strides"), at)
     if kind == "bytes":
         return block[at : at + shape[0]].tobytes()
     if kind != "numpy":
         raise ValueError(f"unknown kind {kind!r}")
-    dtype = _dtype(node["dtype"])
-    strides = tuple(node.get("strides", _packed(shape, dtype.itemsize)))
+    dtype = _parse_dtype(node["dtype"])
+    strides = tuple(node.get("strides", _compute_c_strides(shape, dtype.itemsize)))
     if not len(block):  # nothing in it, or elements of no bytes
         return np.zeros(shape, dtype)
     return np.ndarray(shape, dtype, block.data, at, strides)

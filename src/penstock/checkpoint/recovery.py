@@ -1,4 +1,5 @@
-"""What was held when a job was killed goes home, before another one loads or saves."""
+"""Recovery of saves that were held when a job was killed: they are committed before another job
+loads or saves."""
 
 from __future__ import annotations
 
@@ -11,145 +12,159 @@ from ..cache import Gather
 from ..errors import DataError, FormatError, MissingError, PenstockError
 from ..topology import Place
 from . import shards
-from .all_gather import together
+from .all_gather import run_together
 from .flushing import Flush
-from .manifest import Shard, index_bytes, index_of
+from .manifest import ShardEntry, decode_index, encode_index
 from .repository import Repository, RepositoryLock
-from .tiers import HeldSave, Tiers, bring, held_in, shards_in
+from .tiers import HeldSave, Tiers, copy_to_repository, find_whole_shards, read_held_save
 
 _SESSION = 8
-"""Characters of an attempt that tell the job; those after them count its saves."""
+"""Characters of an attempt that name the job; those after them count its saves."""
 
 
-class _Found(NamedTuple):
-    """A save that tiers have something of. folders: of each shard of it, who has it, and where."""
+class _HeldParts(NamedTuple):
+    """The parts of a save that lie on tiers. folders: by shard, the rank that has it, and its
+    folder."""
 
     held: HeldSave | None
-    folders: dict[Shard, tuple[int, str]]
+    folders: dict[ShardEntry, tuple[int, str]]
 
 
-def recovered(
+def recover_held_saves(
     tiers: Tiers,
-    home: Repository,
+    repository: Repository,
     lock: RepositoryLock | None,
     place: Place,
     gather: Gather,
     budget: Budget,
 ) -> str | None:
-    """Commit what all hosts together hold, in the order in which it was saved, and remove the rest,
-    also what was cut off in the home. All ranks call it; lock is the first one's. Returns the
-    attempt of the last checkpoint in the home; None where there is none.
+    """Commit the saves that all hosts together hold, in the order in which they were saved, and
+    remove the rest, also the leftovers in the repository. All ranks call it; lock is the first
+    one's. Returns the attempt of the last checkpoint in the repository; None if there is none.
 
-    Held saves are committed only where nothing else was, since. StorageError where the home cannot
-    be written: they stay held then.
+    A held save is committed only if nothing else was committed since. StorageError if the
+    repository cannot be written: the saves stay held then.
     """
-    last, newest, found = _found(tiers, home, place, gather)
-    for attempt in sorted(found, key=_order):
-        held, folders = found[attempt]
-        if held is None or _had(attempt, last):
+    last, newest, by_attempt = _find_held_saves(tiers, repository, place, gather)
+    for attempt in sorted(by_attempt, key=_parse_attempt):
+        held, folders = by_attempt[attempt]
+        if held is None or _is_committed(attempt, last):
             continue
-        if not (newest or _follows(attempt, held.after, last)):
-            _say(place, held, "the home went on from another checkpoint since")
-        elif _brought(held, folders, home, lock, place, gather, budget):
+        if not (newest or _is_next(attempt, held.after, last)):
+            _warn_uncommitted(place, held, "another checkpoint was committed since")
+        elif _commit_held_save(held, folders, repository, lock, place, gather, budget):
             last, newest = attempt, False
         else:
-            _say(place, held, "shards of it are missing: were they on a host that is not here?")
+            _warn_uncommitted(
+                place,
+                held,
+                "shards of it are missing: were they on a host that this job does not have?",
+            )
 
     def clear() -> None:
         tiers.clear()
         if place.rank == 0:
-            home.collect()
+            repository.collect()
 
-    together(gather, place, clear)
+    run_together(gather, place, clear)
     return last
 
 
-def _found(
-    tiers: Tiers, home: Repository, place: Place, gather: Gather
-) -> tuple[str | None, bool, dict[str, _Found]]:
-    """The last attempt in the home, whether nobody can tell, and by attempt what tiers have."""
+def _find_held_saves(
+    tiers: Tiers, repository: Repository, place: Place, gather: Gather
+) -> tuple[str | None, bool, dict[str, _HeldParts]]:
+    """Find the last attempt in the repository, True if that cannot be told, and by attempt the
+    parts that lie on tiers."""
 
     def look() -> Any:
         known, last = True, None
-        if place.rank == 0 and (entries := home.entries()):
+        if place.rank == 0 and (entries := repository.entries()):
             try:
-                last = home.index(entries[-1]).attempt
+                last = repository.index(entries[-1]).attempt
             except DataError:  # damaged: what is held is all the more welcome
                 known = False
-        return [[last, known], [_seen(folder, attempt) for folder, attempt in tiers.found()]]
+        return [
+            [last, known],
+            [_describe_folder(folder, attempt) for folder, attempt in tiers.list_held_folders()],
+        ]
 
-    said = together(gather, place, look)
-    found: dict[str, _Found] = {}
-    for rank, (_, seen) in enumerate(said):
-        for attempt, folder, rows, document in seen:
-            each = found.setdefault(attempt, _Found(None, {}))
+    rank_rows = run_together(gather, place, look)
+    by_attempt: dict[str, _HeldParts] = {}
+    for rank, (_, folders) in enumerate(rank_rows):
+        for attempt, folder, rows, document in folders:
+            parts = by_attempt.setdefault(attempt, _HeldParts(None, {}))
             for row in rows:
-                each.folders.setdefault(Shard(*row), (rank, folder))
+                parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
-                held = HeldSave(document[0], index_of(document[1].encode(), folder))
-                found[attempt] = each._replace(held=held)
-    last, known = said[0][0]
-    return last, not known, found
+                held = HeldSave(document[0], decode_index(document[1].encode(), folder))
+                by_attempt[attempt] = parts._replace(held=held)
+    last, known = rank_rows[0][0]
+    return last, not known, by_attempt
 
 
-def _seen(folder: str, attempt: str) -> list[Any]:
-    held = held_in(folder)
-    document = None if held is None else [held.after, index_bytes(held.index).decode()]
-    return [attempt, folder, list(shards_in(folder).values()), document]
+def _describe_folder(folder: str, attempt: str) -> list[Any]:
+    held = read_held_save(folder)
+    document = None if held is None else [held.after, encode_index(held.index).decode()]
+    return [attempt, folder, list(find_whole_shards(folder).values()), document]
 
 
-def _brought(
+def _commit_held_save(
     held: HeldSave,
-    folders: dict[Shard, tuple[int, str]],
-    home: Repository,
+    folders: dict[ShardEntry, tuple[int, str]],
+    repository: Repository,
     lock: RepositoryLock | None,
     place: Place,
     gather: Gather,
     budget: Budget,
 ) -> bool:
-    """Whether all of a save was there, and is committed now."""
-    index, begun = held.index, ""
+    """Commit a save if all its shards are there; False if some are missing."""
+    index, attempt_path = held.index, ""
 
     def put() -> None:
-        nonlocal begun
-        begun = home.begin(index.step, index.attempt)
+        nonlocal attempt_path
+        attempt_path = repository.begin(index.step, index.attempt)
         for shard in index.shards:
             rank, folder = folders.get(shard, (0, None))
             if rank == place.rank and folder is not None:
                 with Flush(budget) as flush:
-                    bring(home, begun, folder, shard, flush)
+                    copy_to_repository(repository, attempt_path, folder, shard, flush)
             elif rank == place.rank:  # it went straight there, or it is lost
-                shards.pieces(home, begun, shard)
+                shards.read_shard_pieces(repository, attempt_path, shard)
 
     try:
-        together(gather, place, put)
+        run_together(gather, place, put)
     except (MissingError, FormatError):
         if place.rank == 0:
             with contextlib.suppress(PenstockError):
-                home.abandon(begun)
+                repository.abandon(attempt_path)
         return False
-    together(gather, place, lambda: None if lock is None else home.commit(begun, index, lock).path)
+    run_together(
+        gather,
+        place,
+        lambda: None if lock is None else repository.commit(attempt_path, index, lock).path,
+    )
     return True
 
 
-def _follows(attempt: str, after: str | None, last: str | None) -> bool:
-    """Whether a save is the next after the last that was committed, or comes after it in one job,
-    which held it when those between were on their way still."""
-    return last == after or _had(last, attempt)
+def _is_next(attempt: str, after: str | None, last: str | None) -> bool:
+    """True if a save is the next after the last that was committed, or comes after it in one job,
+    which held it while those between were still on their way."""
+    return last == after or _is_committed(last, attempt)
 
 
-def _had(attempt: str | None, last: str | None) -> bool:
-    """Whether a save is the last that was committed, or came before it in the same job."""
+def _is_committed(attempt: str | None, last: str | None) -> bool:
+    """True if a save is the last that was committed, or came before it in the same job."""
     if attempt is None or last is None or attempt[:_SESSION] != last[:_SESSION]:
         return False
-    return _order(attempt) <= _order(last)
+    return _parse_attempt(attempt) <= _parse_attempt(last)
 
 
-def _order(attempt: str) -> tuple[str, int]:
+def _parse_attempt(attempt: str) -> tuple[str, int]:
+    """Split an attempt into its job and the number of the save."""
     return attempt[:_SESSION], int(attempt[_SESSION:] or "0", 16)
 
 
-def _say(place: Place, held: HeldSave, why: str) -> None:
+def _warn_uncommitted(place: Place, held: HeldSave, why: str) -> None:
     if place.rank == 0:
         warnings.warn(
             f"step {held.index.step} was held on tiers and is not committed: {why}",

@@ -1,4 +1,4 @@
-"""Which home a path or URL stands for."""
+"""The choice of a repository by path or URL."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
 
 
 def open_repository(path: str | os.PathLike[str], *, make: bool = False) -> Repository:
-    """The home at a path or URL; a folder is made if `make`, else MissingError where there is
-    none. UsageError where a slash of a URL is missing."""
-    given = os.fspath(path)
-    if _NEARLY_A_URL.match(given):
-        raise UsageError(f"{given}: write two slashes for a URL, or ./ before a folder's name")
-    return Prefix(given) if "://" in given else Folder(given, make=make)
+    """Open the repository at a path or URL. A folder is made if `make`; otherwise MissingError if
+    it does not exist. UsageError if a slash of a URL is missing."""
+    text = os.fspath(path)
+    if _NEARLY_A_URL.match(text):
+        raise UsageError(f"{text}: write two slashes for a URL, or ./ before a folder's name")
+    return Prefix(text) if "://" in text else Folder(text, make=make)
 
 
-def full_path(path: str | os.PathLike[str]) -> str:
-    """A path or URL, wherever the process goes."""
-    given = os.fspath(path)
-    return given if "://" in given else os.path.abspath(given)
+def resolve_path(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL that holds in whatever folder the process runs."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)

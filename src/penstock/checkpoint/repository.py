@@ -1,7 +1,8 @@
-"""A home: where checkpoints are committed, and loaded from.
+"""Repositories: places where checkpoints are committed, and loaded from.
 
-`Folder` is one of a file system, `Prefix` one of an object store. They differ in how shards are
-written and read, and in what the commit is; what is committed means the same in both.
+`Folder` is a repository in a file system, `Prefix` one in an object store. They differ in how
+shards are written and read, and in the action that commits; a committed checkpoint means the same
+in both.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import NamedTuple, Protocol
 from ..errors import DataError, MissingError, PenstockError
 from .array_leaves import Memory
 from .flushing import Flush, ShardSource
-from .manifest import CheckpointIndex, Piece, Shard
+from .manifest import CheckpointIndex, Piece, ShardEntry
 
 AGAIN = "save again: nothing was committed"
-"""What helps where a save failed, once the cause is gone."""
+"""Remedy for a save that failed, once the cause is gone."""
 KEEP_MIN = 2
-"""Checkpoints that are never removed: should the last one prove damaged, there is another."""
+"""Checkpoints that are never removed: if the last one proves damaged, there is another."""
 
 
 class CheckpointEntry(NamedTuple):
-    """A committed checkpoint; they sort as they were committed. path: where its shards lie."""
+    """A committed checkpoint; entries sort in the order of their commits. path: where its shards
+    lie."""
 
     sequence: int
     step: int
@@ -32,92 +34,99 @@ class CheckpointEntry(NamedTuple):
 
 
 class RepositoryLock(Protocol):
-    """Held by the job that writes to a home."""
+    """The right of one job to write to a repository."""
 
     def check(self) -> None:
-        """UsageError where another job has taken over."""
+        """Raise UsageError if another job has taken over."""
 
     def close(self) -> None:
-        """Others may write. May be called again."""
+        """Let others write. May be called again."""
 
 
 class Repository(ABC):
-    """Committed checkpoints of one place. Reading needs no lock; `begin` and what follows do."""
+    """Committed checkpoints of one place. Reading needs no lock; `begin` and the calls after it
+    do."""
 
     path: str
     readers = 4
-    """Pieces that are best read at once."""
+    """Pieces to read at once, for the best rate."""
     takes_over = False
-    """Whether `lock` takes it from who holds it, and who can commit nothing then; it is refused
-    otherwise."""
+    """True if `lock` takes over from the job that holds the lock, which can commit nothing then;
+    otherwise `lock` is refused."""
 
     @abstractmethod
     def entries(self) -> list[CheckpointEntry]:
-        """What is committed, oldest first."""
+        """List the committed checkpoints, oldest first."""
 
     def entry(self, step: int | None = None) -> CheckpointEntry:
-        """The latest, or the latest of a step; MissingError where there is none."""
+        """Return the latest checkpoint, or the latest of a step; MissingError if there is none."""
         entries = self.entries()
-        wanted = [each for each in entries if step is None or each.step == step]
+        wanted = [entry for entry in entries if step is None or entry.step == step]
         if wanted:
             return wanted[-1]
         if step is None:
             raise MissingError(f"there is no checkpoint in {self.path}: save one first")
-        there = ", ".join(str(each.step) for each in entries) or "none"
-        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {there}")
+        steps = ", ".join(str(entry.step) for entry in entries) or "none"
+        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {steps}")
 
-    def before(self, entry: CheckpointEntry) -> CheckpointEntry | None:
-        """What was committed before, and is still there."""
-        earlier = [each for each in self.entries() if each.sequence < entry.sequence]
+    def find_previous(self, entry: CheckpointEntry) -> CheckpointEntry | None:
+        """Find the checkpoint that was committed before this one and still exists; None if there is
+        none."""
+        earlier = [other for other in self.entries() if other.sequence < entry.sequence]
         return earlier[-1] if earlier else None
 
-    def offering(self, error: DataError, entry: CheckpointEntry) -> DataError:
-        """What is wrong with a checkpoint, with the one before named, if there is one."""
-        before = self.before(entry)
-        if before is None:
+    def name_previous(self, error: DataError, entry: CheckpointEntry) -> DataError:
+        """Add the name of the previous checkpoint, if there is one, to the error of a damaged
+        checkpoint."""
+        previous = self.find_previous(entry)
+        if previous is None:
             return error
-        return type(error)(f"{error}. The one before it is of step {before.step}")
+        return type(error)(f"{error}. The checkpoint before it is of step {previous.step}")
 
     # -- committing --------------------------------------------------------------------------------
 
     @abstractmethod
     def begin(self, step: int, attempt: str) -> str:
-        """A place for the shards of an attempt; each rank may call it."""
+        """Make a place for the shards of an attempt, and return its path; each rank may call it."""
 
     @abstractmethod
     def write(
-        self, begun: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
-    ) -> Shard:
-        """A shard, from memory; it is there to stay when this returns. Where it raises, nothing of
-        it is left, as far as that can be done.
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        """Write a shard from memory; it survives a power cut when this returns. If this raises,
+        nothing of the shard is left, as far as that can be done.
 
         memory, pieces:  see `Flush.write`.
         """
 
     @abstractmethod
-    def put(self, begun: str, name: str, file: str, flush: Flush) -> None:
-        """A shard that lies in a file of this host, copied; otherwise as `write`."""
+    def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
+        """Copy a shard from a file of this host; otherwise as `write`."""
 
     @abstractmethod
-    def commit(self, begun: str, index: CheckpointIndex, lock: RepositoryLock) -> CheckpointEntry:
-        """Make an attempt, whose shards are there to stay, a checkpoint. Where this raises, it is
-        none; save that the last thing that it does may be heard of only by who looks."""
+    def commit(
+        self, attempt_path: str, index: CheckpointIndex, lock: RepositoryLock
+    ) -> CheckpointEntry:
+        """Commit an attempt whose shards have been written: make it a checkpoint. If this raises,
+        it is none; only if the very last action failed may it exist, so that the next reader finds
+        it."""
 
     @abstractmethod
-    def abandon(self, begun: str) -> None:
+    def abandon(self, attempt_path: str) -> None:
         """Remove an attempt, as far as that can be done."""
 
     # -- removing ----------------------------------------------------------------------------------
 
     def retain(self, keep: int) -> list[CheckpointEntry]:
-        """Remove all but the last `keep` checkpoints; returns those. Never the last two."""
-        gone = self.entries()[: -max(keep, KEEP_MIN)]
-        for entry in gone:
+        """Remove all but the last `keep` checkpoints, never the last two. Returns the removed."""
+        removed = self.entries()[: -max(keep, KEEP_MIN)]
+        for entry in removed:
             self.remove(entry)
-        return gone
+        return removed
 
     def thin(self, keep: int) -> None:
-        """`retain`, after a commit that stands whatever comes of it: what fails is a warning."""
+        """Call `retain` after a commit, which stands whatever happens: an error becomes a
+        warning."""
         try:
             self.retain(keep)
         except PenstockError as error:
@@ -129,35 +138,36 @@ class Repository(ABC):
 
     @abstractmethod
     def remove(self, entry: CheckpointEntry) -> None:
-        """The checkpoint is none any more, then its shards are removed."""
+        """Make a checkpoint none any more, then remove its shards."""
 
     @abstractmethod
     def leftovers(self) -> list[str]:
-        """Attempts and removals that were cut off. Whoever holds the lock may remove them."""
+        """List attempts and removals that were cut off. The job that holds the lock may remove
+        them."""
 
     @abstractmethod
     def collect(self) -> list[str]:
-        """Remove what was cut off; returns what is gone."""
+        """Remove leftovers. Returns the removed."""
 
     @abstractmethod
     def lock(self, session: str) -> RepositoryLock:
-        """Become the one that writes here; UsageError where another job holds it, and it is not
+        """Become the job that writes here. UsageError if another job holds the lock and it is not
         taken over."""
 
     # -- reading -----------------------------------------------------------------------------------
 
     @abstractmethod
     def index(self, entry: CheckpointEntry) -> CheckpointIndex:
-        """The index of a checkpoint; FormatError where it is damaged or another's."""
+        """Read the index of a checkpoint; FormatError if it is damaged or another's."""
 
     @abstractmethod
     def index_path(self, entry: CheckpointEntry) -> str:
-        """Where its index is, for messages."""
+        """Return where the index of a checkpoint is, for messages."""
 
     @abstractmethod
     def committed_s(self, entry: CheckpointEntry) -> float:
-        """When it was committed, in seconds since 1970."""
+        """Return the time of a commit, in seconds since 1970."""
 
     @abstractmethod
-    def opened(self, path: str) -> AbstractContextManager[ShardSource]:
-        """A shard, by the path of its checkpoint and its name, joined by a slash."""
+    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
+        """Open a shard by the path of its checkpoint and its name, joined by a slash."""

@@ -1,4 +1,4 @@
-"""Shards read again: their pieces found, and nothing believed without its checksum."""
+"""Reading of shards: their pieces are located, and every byte is checked against its checksum."""
 
 from __future__ import annotations
 
@@ -11,48 +11,60 @@ import numpy as np
 from ..engine import crc32c
 from .array_leaves import Memory
 from .flushing import ShardSource
-from .manifest import TRAILER_BYTES, Piece, Shard, damaged, manifest_place, padded, pieces_of
+from .manifest import (
+    TRAILER_BYTES,
+    Piece,
+    ShardEntry,
+    build_damage_error,
+    decode_pieces,
+    locate_manifest,
+    pad_length,
+)
 from .repository import Repository
 
 _READ_BYTES = 4 << 20
-"""Read and summed at a time, while the processor's caches hold it."""
+"""Bytes that are read and summed at a time, while the processor's caches hold them."""
 
 
-def pieces(home: Repository, folder: str, shard: Shard) -> tuple[Piece, ...]:
-    """The pieces of a shard; FormatError where it is not what the index says."""
+def read_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
+    """Read the pieces of a shard; FormatError if it is not the shard that the index names."""
     path = f"{folder}/{shard.file}"
-    found, there = examined(home, path)
-    if there.bytes != shard.bytes:
-        raise damaged(path, f"it has {there.bytes:,} bytes, and had {shard.bytes:,}")
-    if there.crc32c != shard.crc32c:
-        raise damaged(path, "its manifest is not the one that the index names")
-    return found
+    pieces, actual = examined(repository, path)
+    if actual.bytes != shard.bytes:
+        raise build_damage_error(path, f"it has {actual.bytes:,} bytes, but had {shard.bytes:,}")
+    if actual.crc32c != shard.crc32c:
+        raise build_damage_error(path, "its manifest is not the one that the index names")
+    return pieces
 
 
-def examined(home: Repository, path: str) -> tuple[tuple[Piece, ...], Shard]:
-    """What a shard says of itself: its pieces, and how an index would name it."""
+def examined(repository: Repository, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
+    """Read the manifest of a shard: its pieces, and the entry by which an index would name it."""
     name = os.path.basename(path)
-    with home.opened(path) as source:
+    with repository.open_shard(path) as source:
         size = source.bytes
-        begin, length = manifest_place(
+        begin, length = locate_manifest(
             _read(source, TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size, path
         )
         manifest = _read(source, length, begin)
-    return pieces_of(manifest, name, begin, path), Shard(name, size, crc32c(manifest))
+    return decode_pieces(manifest, name, begin, path), ShardEntry(name, size, crc32c(manifest))
 
 
 def read(
-    home: Repository, folder: str, wanted: Iterable[Piece], target: Callable[[Piece], Memory | None]
+    repository: Repository,
+    folder: str,
+    wanted: Iterable[Piece],
+    target: Callable[[Piece], Memory | None],
 ) -> None:
     """Read pieces, several at a time.
 
-    target:  where the bytes of a piece go: `piece.padded` of them, the last of them zeros; None
-             where they are only to be checked.
+    target:  returns where the bytes of a piece go: `piece.padded_bytes` of them, the last of them
+             zeros; None if they are only to be checked.
 
-    FormatError names the file and the piece that is damaged, StorageError what cannot be read.
+    FormatError names the file and the piece that is damaged; StorageError the file that cannot be
+    read.
     """
-    with ThreadPoolExecutor(home.readers) as threads:
-        tasks = [threads.submit(_read_piece, home, folder, piece, target) for piece in wanted]
+    with ThreadPoolExecutor(repository.readers) as threads:
+        tasks = [threads.submit(_read_piece, repository, folder, piece, target) for piece in wanted]
         try:
             for task in tasks:
                 task.result()
@@ -62,33 +74,37 @@ def read(
 
 
 def _read_piece(
-    home: Repository, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
+    repository: Repository, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
 ) -> None:
     path = f"{folder}/{piece.file}"
-    into = target(piece)
-    scratch = np.empty(min(_READ_BYTES, piece.padded), np.uint8) if into is None else into
+    target_memory = target(piece)
+    scratch = (
+        np.empty(min(_READ_BYTES, piece.padded_bytes), np.uint8)
+        if target_memory is None
+        else target_memory
+    )
     crc = 0
-    with home.opened(path) as source:
-        for at in range(0, piece.padded, _READ_BYTES):
-            size = min(_READ_BYTES, piece.padded - at)
-            part = scratch[:size] if into is None else into[at : at + size]
+    with repository.open_shard(path) as source:
+        for at in range(0, piece.padded_bytes, _READ_BYTES):
+            size = min(_READ_BYTES, piece.padded_bytes - at)
+            part = scratch[:size] if target_memory is None else target_memory[at : at + size]
             if source.read(part, piece.offset + at) < size:
-                raise damaged(path, f"it ends in piece {piece.name!r}")
+                raise build_damage_error(path, f"it ends inside piece {piece.name!r}")
             crc = crc32c(part.data, crc)
     if crc != piece.crc32c:
-        raise damaged(
+        raise build_damage_error(
             path,
-            f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes, does not have its"
+            f"piece {piece.name!r} at {piece.offset:,}, {piece.length:,} bytes, does not match its"
             " checksum",
         )
 
 
 def _read(source: ShardSource, size: int, at: int) -> bytes:
-    """Bytes of a shard, or fewer at its end."""
-    found = np.empty(size, np.uint8)
-    return found[: source.read(found, at)].tobytes()
+    """Read bytes of a shard, or fewer at its end."""
+    data = np.empty(size, np.uint8)
+    return data[: source.read(data, at)].tobytes()
 
 
 def block_memory(size: int) -> Memory:
-    """Memory for a block of so many bytes, and the zeros that are read with it."""
-    return np.empty(padded(size), np.uint8)
+    """Allocate memory for a block of this size, and for the zeros that are read with it."""
+    return np.empty(pad_length(size), np.uint8)

@@ -1,9 +1,9 @@
-"""The memory in which a state waits to be written: taken once, touched once, and used again.
+"""Staging: the memory to which a state is copied, and in which it waits to be written.
 
-Copying is all that training waits for. A few threads do it outside the GIL, at the speed of memory,
-and sum what they copy on the way: memory is read once, and nothing is left to compute behind
-training. A fresh page costs many times what a copy into it does, so the arena is kept between
-saves and grows only when the state does.
+Training waits only for this copy. A few threads make it outside the GIL, at the speed of memory,
+and compute checksums on the way: memory is read once, and nothing is left to compute behind
+training. A fresh page costs many times what a copy into it does, so the memory is allocated and
+touched once, kept between saves, and grows only when the state does.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 from .. import _core
 from ..errors import LimitError
 from .array_leaves import Memory
-from .manifest import ALIGNMENT, padded
+from .manifest import ALIGNMENT, pad_length
 from .partition import Cut
-from .pytree import ArrayBlock, packed, tensors
+from .pytree import ArrayBlock, import_tensors, pack_array
 
 _THREADS = 4
-"""Most that copy: memory is used up by fewer than a large machine has."""
+"""Most threads that copy: fewer than a large machine has use up its memory bandwidth."""
 
 
 class Staged(NamedTuple):
-    """What waits to be written: parts, one after the other, each with zeros up to a multiple of
-    ALIGNMENT; and the CRC-32C of each with its zeros."""
+    """Memory that waits to be written: parts one after the other, each with zeros up to a multiple
+    of ALIGNMENT; and the CRC-32C of each part with its zeros."""
 
     memory: Memory
     checksums: list[int]
 
 
 class Staging:
-    """An arena for one state at a time."""
+    """Staging memory for one state at a time."""
 
     def __init__(self) -> None:
         self._memory: Memory = np.empty(0, np.uint8)
@@ -44,11 +44,12 @@ class Staging:
 
     @property
     def bytes(self) -> int:
-        """That it holds on to."""
+        """Bytes of memory that it keeps."""
         return len(self._memory)
 
     def reserve(self, size: int) -> Memory:
-        """So much of the arena, page-aligned and touched; what was in it may be gone."""
+        """Return this much staging memory, page-aligned and touched; its former content may be
+        lost."""
         if size > len(self._memory):
             self.close()  # both may not fit
             try:
@@ -56,7 +57,7 @@ class Staging:
             except (OSError, OverflowError):
                 raise LimitError(
                     f"no memory to stage {size:,} bytes of a checkpoint: use more ranks, which"
-                    " divide it, or a machine with more"
+                    " divide it, or a machine with more memory"
                 ) from None
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 fresh.madvise(mmap.MADV_HUGEPAGE)
@@ -65,8 +66,8 @@ class Staging:
         return self._memory[:size]
 
     def stage(self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]) -> Staged:
-        """A copy of these parts of the blocks; the state may change once this returns."""
-        return self.fill(self.reserve(staged_bytes(cuts)), blocks, cuts)
+        """Copy these parts of the blocks; the state may change once this returns."""
+        return self.fill(self.reserve(count_staged_bytes(cuts)), blocks, cuts)
 
     def fill(
         self,
@@ -76,10 +77,12 @@ class Staging:
         *,
         behind: bool = False,
     ) -> Staged:
-        """The same, into a part of the arena that is for them. behind: on this thread alone, as
-        training goes on meanwhile."""
+        """Copy these parts of the blocks into a part of the staging memory that is meant for them.
+
+        behind:  True copies on this thread alone, because training goes on meanwhile.
+        """
         apart = {
-            number: packed(blocks[number].leaves[0])
+            number: pack_array(blocks[number].leaves[0])
             for number in {cut.block for cut in cuts}
             if not blocks[number].dense
         }
@@ -94,37 +97,37 @@ class Staging:
                 self._pin()
                 away = True
                 into = memory[at : at + cut.bytes]
-                tensors().copied(block.leaves[0].value, block.lowest + cut.start, into)
+                import_tensors().begin_copy(block.leaves[0].value, block.lowest + cut.start, into)
                 addresses.append(into.ctypes.data)
-            at += padded(cut.bytes)
+            at += pad_length(cut.bytes)
         if away:
-            tensors().settled()
+            import_tensors().wait_for_copies()
         threads = 1 if behind else self._threads
-        return _copied(addresses, [cut.bytes for cut in cuts], memory, threads)
+        return _copy_parts(addresses, [cut.bytes for cut in cuts], memory, threads)
 
     def collect(self, arrays: Sequence[Memory]) -> Staged:
-        """A copy of these arrays, in the same way."""
-        memory = self.reserve(sum(padded(len(array)) for array in arrays))
+        """Copy these arrays in the same way."""
+        memory = self.reserve(sum(pad_length(len(array)) for array in arrays))
         addresses = [array.ctypes.data for array in arrays]
-        return _copied(addresses, [len(array) for array in arrays], memory, self._threads)
+        return _copy_parts(addresses, [len(array) for array in arrays], memory, self._threads)
 
     def close(self) -> None:
-        """Give the memory back; it may be taken anew."""
+        """Give the memory back; a later call may take it again."""
         if self._pinned:
-            tensors().unpinned(self._memory)
+            import_tensors().unpin_memory(self._memory)
         self._memory, self._pinned = np.empty(0, np.uint8), False
 
     def _pin(self) -> None:
         if not self._pinned:
-            self._pinned = tensors().pinned(self._memory)
+            self._pinned = import_tensors().pin_memory(self._memory)
 
 
-def staged_bytes(cuts: Sequence[Cut]) -> int:
-    """What these take of an arena."""
-    return sum(padded(cut.bytes) for cut in cuts)
+def count_staged_bytes(cuts: Sequence[Cut]) -> int:
+    """Count the staging memory that these cuts take."""
+    return sum(pad_length(cut.bytes) for cut in cuts)
 
 
-def _copied(addresses: list[int], lengths: list[int], memory: Memory, threads: int) -> Staged:
+def _copy_parts(addresses: list[int], lengths: list[int], memory: Memory, threads: int) -> Staged:
     sums = np.zeros(len(lengths), np.uint32)
     sources = np.array(addresses, np.uint64), np.array(lengths, np.int64)
     _core.pack_extents(*sources, ALIGNMENT, memory, threads, sums)

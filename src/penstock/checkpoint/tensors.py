@@ -1,4 +1,5 @@
-"""Tensors of torch as leaves of a state: where they lie in memory, and from it again."""
+"""Torch tensors as arrays of a state: where they lie in memory, and how they are made from it
+again."""
 
 from __future__ import annotations
 
@@ -11,26 +12,26 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from .array_leaves import Leaf, Memory, span
+from .array_leaves import Leaf, Memory, compute_span
 
 
 def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def leaf(tensor: torch.Tensor, path: str) -> Leaf:
-    """A dense tensor; UsageError where it is of another kind."""
+def make_leaf(tensor: torch.Tensor, path: str) -> Leaf:
+    """Describe a dense tensor; UsageError if it is of another kind."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise UsageError(
             f"{path or 'the state'} is a {type(tensor).__name__} ({tensor.layout}, on"
-            f" {tensor.device}), not a dense tensor: save what it is made of; of sharded tensors"
+            f" {tensor.device}), not a dense tensor: save its parts; for sharded tensors"
             " use torch.distributed.checkpoint with penstock's writer"
         )
     value = tensor.detach().resolve_conj().resolve_neg()
     size = value.element_size()
     strides = tuple(stride * size for stride in value.stride())
-    lowest, start, extent = span(value.data_ptr(), tuple(value.shape), strides, size)
+    lowest, start, extent = compute_span(value.data_ptr(), tuple(value.shape), strides, size)
     return Leaf(
         path or "state",
         "torch",
@@ -46,18 +47,18 @@ def leaf(tensor: torch.Tensor, path: str) -> Leaf:
     )
 
 
-def packed(tensor: torch.Tensor) -> Memory:
-    """A copy of its elements in C order, as bytes."""
+def pack_tensor(tensor: torch.Tensor) -> Memory:
+    """Copy a tensor's elements in C order, as bytes."""
     dense = tensor.contiguous().view(-1).view(torch.uint8)
     memory: Memory = dense.cpu().numpy()
     return memory
 
 
-def copied(tensor: torch.Tensor, address: int, into: Memory) -> None:
-    """Copy from the memory of a tensor's device into memory of the host. It is there once `settled`
-    has returned.
+def begin_copy(tensor: torch.Tensor, address: int, into: Memory) -> None:
+    """Begin to copy from the memory of a tensor's device into memory of the host. The copy is done
+    once `wait_for_copies` has returned.
 
-    address:  where to begin, in the storage that the tensor is of.
+    address:  where to begin, in the storage of the tensor.
     """
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -65,15 +66,16 @@ def copied(tensor: torch.Tensor, address: int, into: Memory) -> None:
     torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=True)
 
 
-def mark() -> Any:
-    """What the devices have been told to do up to here, by this thread; see `aside`."""
+def record_mark() -> Any:
+    """Record the point that the work queued on the device by this thread has come to; see
+    `use_side_stream`."""
     return torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
 
 
 @contextmanager
-def aside(mark: Any) -> Iterator[None]:
-    """Copies made within begin once a device has come to a mark of another thread, and go on beside
-    what it does after that."""
+def use_side_stream(mark: Any) -> Iterator[None]:
+    """Make copies in this context begin once a device has come to a mark of another thread, and go
+    on beside its later work."""
     if mark is None:
         yield
         return
@@ -83,34 +85,35 @@ def aside(mark: Any) -> Iterator[None]:
         yield
 
 
-def settled() -> None:
-    """Returns once all copies have been made that were begun here."""
+def wait_for_copies() -> None:
+    """Return once all copies have been made that were begun here."""
     if torch.cuda.is_available():
         torch.cuda.current_stream().synchronize()
 
 
-def pinned(memory: Memory) -> bool:
-    """Let the device copy to memory by itself, at full speed; False where it cannot."""
+def pin_memory(memory: Memory) -> bool:
+    """Let the device copy to this memory by itself, at full speed; False if it cannot."""
     if not torch.cuda.is_available():
         return False
-    found = _runtime().cudaHostRegister(memory.ctypes.data, len(memory), 0)
-    return int(found) == 0
+    code = _get_cuda_runtime().cudaHostRegister(memory.ctypes.data, len(memory), 0)
+    return int(code) == 0
 
 
-def unpinned(memory: Memory) -> None:
-    """Undo that, before the memory is given back."""
-    _runtime().cudaHostUnregister(memory.ctypes.data)
+def unpin_memory(memory: Memory) -> None:
+    """Undo `pin_memory`, before the memory is given back."""
+    _get_cuda_runtime().cudaHostUnregister(memory.ctypes.data)
 
 
-def _runtime() -> Any:
+def _get_cuda_runtime() -> Any:
     cudart: Any = torch.cuda.cudart
     return cudart()
 
 
-def tensor(
+def view_tensor(
     block: Memory, dtype: str, shape: Sequence[int], strides: Sequence[int] | None, at: int
 ) -> torch.Tensor:
-    """A view of a block; ValueError or RuntimeError where it does not lie in it."""
+    """Make a tensor that is a view of a block; ValueError or RuntimeError if it does not lie in
+    it."""
     kind = getattr(torch, dtype)
     if not isinstance(kind, torch.dtype):
         raise ValueError(f"unknown dtype {dtype!r}")

@@ -1,13 +1,14 @@
-"""Folders of this host where shards wait until their home has them: fast, and gone with the host.
+"""Tiers: folders of this host where shards wait until the repository has them. They are fast, and
+lost with the host.
 
     .lock                                   the job that writes here
-    step-<N>.<attempt>.<home>.held/         a save; <home> is a checksum of its home's path
-        rank-<r>.shard                      of the ranks of this host, as the home will have them
+    step-<N>.<attempt>.<id>.held/           a save; <id> is a checksum of its repository's path
+        rank-<r>.shard                      of the ranks of this host, as for the repository
         index                               put last, by rank 0 alone: all ranks have written
 
-With the index, all shards of a save are synced, here, on tiers of other hosts, or in the home
-already: the save is held. It names the last checkpoint that was committed then, so that what a run
-went back behind is not committed later.
+Once the index exists, all shards of a save are synced, here, on tiers of other hosts, or in the
+repository already: the save is held. The index names the checkpoint that was the last committed at
+that time, so that saves which a run went back behind are not committed later.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from ..engine import storage_errors, sync_folder
 from ..errors import DataError, StorageError, UsageError
 from ..topology import Place
 from . import shards
-from .all_gather import together
-from .fault_points import reached
+from .all_gather import run_together
+from .fault_points import mark_point
 from .flushing import Flush
-from .folder import INDEX, Folder, FolderLock, emptied, put_index, reading
-from .manifest import CheckpointIndex, Shard, index_bytes, index_of, seal, unsealed
-from .repositories import full_path
+from .folder import INDEX, Folder, FolderLock, empty_folder, put_index, translate_read_errors
+from .manifest import CheckpointIndex, ShardEntry, decode_index, encode_index, seal, unseal
+from .repositories import resolve_path
 from .repository import Repository
-from .tier_choice import HOME, Rates, Room
+from .tier_choice import REPOSITORY, Rates, TierRoom
 
 _RESERVE = 16
-"""One part in so many of a tier's file system is left to others."""
+"""Divisor of a tier's file system: one part of this many is left to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTier:
-    """A folder of this host for `Checkpoints(local=...)`, and how much of it may be used: None is
-    what its file system has free, but for a sixteenth of it. Of /dev/shm, give it: what is there
-    takes memory."""
+    """A folder of this host for `Checkpoints(local=...)`, and the bytes of it that may be used.
+    None is all that its file system has free, except for a sixteenth of the file system. Give it
+    for /dev/shm: files there take memory."""
 
     path: str | os.PathLike[str]
     bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.bytes is not None and not (type(self.bytes) is int and self.bytes > 0):
-            raise UsageError(f"Tier.bytes is {self.bytes!r}: use None or a number above 0")
+            raise UsageError(f"LocalTier.bytes is {self.bytes!r}: use None or a number above 0")
         if "://" in os.fspath(self.path):
             raise UsageError(f"{self.path} is no folder: a tier is a folder of this host")
 
@@ -58,18 +59,18 @@ class LocalTier:
 Local = str | os.PathLike[str] | LocalTier | Sequence[str | os.PathLike[str] | LocalTier]
 
 
-def tiers_of(local: Local) -> list[LocalTier]:
-    """What `local=` names."""
-    given = [local] if isinstance(local, str | os.PathLike | LocalTier) else list(local)
-    if not given:
+def parse_local(local: Local) -> list[LocalTier]:
+    """List the tiers that `local=` names."""
+    tiers = [local] if isinstance(local, str | os.PathLike | LocalTier) else list(local)
+    if not tiers:
         raise UsageError(f"local={local!r}: name one tier or more, or leave it out")
-    return [each if isinstance(each, LocalTier) else LocalTier(each) for each in given]
+    return [tier if isinstance(tier, LocalTier) else LocalTier(tier) for tier in tiers]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSave:
-    """What the index on a tier says. after: the attempt of the last checkpoint that its home had;
-    None where there was none."""
+    """The content of the index on a tier. after: the attempt that was last committed in the
+    repository; None if there was none."""
 
     after: str | None
     index: CheckpointIndex
@@ -78,189 +79,200 @@ class HeldSave:
 class Tiers:
     """The tiers of a host, as one of its ranks sees them. All ranks of a job make it at once.
 
-    The lowest of the ranks that name the same tiers leads them: it has their locks, says what room
-    there is, and what they hold from before. A tier that cannot be written is left out, with a
-    warning; one that another job has is a UsageError.
+    The lowest of the ranks that name the same tiers leads them: it holds their locks, measures
+    their room, and lists the saves held before. A tier that cannot be written is left out, with a
+    warning. UsageError if another job has a tier.
     """
 
     def __init__(
-        self, given: Sequence[LocalTier], home: str, place: Place, session: str, gather: Gather
+        self,
+        tiers: Sequence[LocalTier],
+        repository_path: str,
+        place: Place,
+        session: str,
+        gather: Gather,
     ) -> None:
-        self.paths = [full_path(each.path) for each in given]
-        self._most = [each.bytes for each in given]
+        self.paths = [resolve_path(tier.path) for tier in tiers]
+        self._bytes_max = [tier.bytes for tier in tiers]
         self.rank = place.rank
-        self._home = f"{zlib.crc32(home.encode()):08x}"
+        self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
-        self.rates = Rates([HOME, *range(len(given))])
-        said = together(gather, place, lambda: [machine_identity(), self._made()])
-        self.group = [rank for rank, each in enumerate(said) if each == said[place.rank]]
-        """The ranks that name these tiers."""
+        self.rates = Rates([REPOSITORY, *range(len(tiers))])
+        identities = run_together(gather, place, lambda: [machine_identity(), self._make_folders()])
+        self.group = [
+            rank for rank, identity in enumerate(identities) if identity == identities[place.rank]
+        ]
+        """Ranks that name these tiers."""
         self.leading = self.group[0] == place.rank
         try:
-            out = together(gather, place, lambda: self._locked(session))[self.group[0]]
+            out = run_together(gather, place, lambda: self._take_locks(session))[self.group[0]]
         except BaseException:
             self.close()
             raise
-        self._out: set[int] = set(out or ())
+        self._left_out: set[int] = set(out or ())
 
-    def _made(self) -> list[Any]:
-        """The tiers, made, and what tells whether another rank has the same."""
-        found: list[Any] = []
+    def _make_folders(self) -> list[Any]:
+        """Make the folders of the tiers, and return values that are equal in ranks with the same
+        tiers."""
+        identities: list[Any] = []
         for number, path in enumerate(self.paths):
             try:
                 with storage_errors(path, "try again"):
                     os.makedirs(path, exist_ok=True)
                     folder = os.stat(path)
-                found.append([folder.st_dev, folder.st_ino])
+                identities.append([folder.st_dev, folder.st_ino])
             except StorageError as error:
-                self.failed(number, error)
-                found.append(path)
-        return found
+                self.record_failure(number, error)
+                identities.append(path)
+        return identities
 
-    def _locked(self, session: str) -> list[int]:
-        """Take the locks; tiers that cannot be written."""
-        out = []
+    def _take_locks(self, session: str) -> list[int]:
+        """Take the locks. Returns the tiers that cannot be written."""
+        left_out = []
         for number, path in enumerate(self.paths if self.leading else ()):
             try:
                 self._locks.append(FolderLock(path, session))
             except StorageError as error:
-                self.failed(number, error)
-                out.append(number)
-        return out
+                self.record_failure(number, error)
+                left_out.append(number)
+        return left_out
 
-    def failed(self, number: int, error: Exception) -> None:
-        """A tier is not used for some time; said once."""
-        self.rates.failed(number)
+    def record_failure(self, number: int, error: Exception) -> None:
+        """Record that a tier failed: it is not used for some time. Warns once."""
+        self.rates.record_failure(number)
         if number not in self._warned:
             self._warned.add(number)
             warnings.warn(
-                f"{error}. Until then checkpoints do without {self.paths[number]}",
+                f"{error}. Until then, checkpoints are made without {self.paths[number]}",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def rooms(self, held_bytes: Sequence[int]) -> list[Room]:
-        """What each tier has room for. held_bytes: that lie on each already, of this job."""
+    def measure_rooms(self, held_bytes: Sequence[int]) -> list[TierRoom]:
+        """Measure the room of each tier. held_bytes: bytes that this job already has on each
+        tier."""
         return [
-            Room(self._free(number, held), self.rates[number])
+            TierRoom(self._measure_free(number, held), self.rates[number])
             for number, held in enumerate(held_bytes)
         ]
 
-    def _free(self, number: int, held: int) -> int:
-        if number in self._out:
+    def _measure_free(self, number: int, held: int) -> int:
+        if number in self._left_out:
             return -1
         try:
             system = os.statvfs(self.paths[number])
         except OSError:
             return -1
         free = system.f_bavail * system.f_frsize
-        most = self._most[number]
+        most = self._bytes_max[number]
         if most is not None:
             return min(free, most - held)
         return free - system.f_blocks * system.f_frsize // _RESERVE
 
     # -- holding -----------------------------------------------------------------------------------
 
-    def folder(self, number: int, step: int, attempt: str) -> str:
-        """Where a tier has the shards of an attempt."""
-        return os.path.join(self.paths[number], f"step-{step}.{attempt}.{self._home}.held")
+    def get_folder(self, number: int, step: int, attempt: str) -> str:
+        """Return where a tier has the shards of an attempt."""
+        return os.path.join(self.paths[number], f"step-{step}.{attempt}.{self._repository_id}.held")
 
     def begin(self, number: int, step: int, attempt: str) -> str:
-        """A folder for the shards of an attempt; each rank may call it."""
-        path = self.folder(number, step, attempt)
+        """Make a folder for the shards of an attempt; each rank may call it."""
+        path = self.get_folder(number, step, attempt)
         with storage_errors(path, "try again"), contextlib.suppress(FileExistsError):
-            reached(f"make {path}")
+            mark_point(f"make {path}")
             os.mkdir(path)
         sync_folder(self.paths[number])
         return path
 
     def put_index(self, held: HeldSave) -> bool:
-        """From here on the save is held; False where no tier takes the index."""
-        data = seal("held", [held.after, index_bytes(held.index).decode()])
+        """Put the index of a save, which is held from then on; False if no tier takes the index."""
+        data = seal("held", [held.after, encode_index(held.index).decode()])
         for number in range(len(self.paths)):
-            if number in self._out or self.rates[number] == 0:
+            if number in self._left_out or self.rates[number] == 0:
                 continue
             try:
                 with storage_errors(
-                    self.folder(number, held.index.step, held.index.attempt), "try again"
+                    self.get_folder(number, held.index.step, held.index.attempt), "try again"
                 ):
                     put_index(self.begin(number, held.index.step, held.index.attempt), data)
             except StorageError as error:
-                self.failed(number, error)
+                self.record_failure(number, error)
             else:
                 return True
         return False
 
     def remove(self, step: int, attempt: str) -> None:
-        """The save is not held any more, then what this rank has of it is gone. Others do so, too;
-        what cannot be removed is, when the tiers are used next."""
+        """Make a save not held any more, then remove the parts that this rank has. Other ranks do
+        the same. Files that cannot be removed now are removed when the tiers are used next."""
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
         for name in names:
             for number in range(len(self.paths)):
-                path = os.path.join(self.folder(number, step, attempt), name)
+                path = os.path.join(self.get_folder(number, step, attempt), name)
                 if os.path.exists(path):
-                    reached(f"remove {path}")
+                    mark_point(f"remove {path}")
                     with contextlib.suppress(OSError):
                         os.unlink(path)
         for number in range(len(self.paths)):
-            with contextlib.suppress(OSError):  # others are in there still, or it is gone
-                os.rmdir(self.folder(number, step, attempt))
+            with contextlib.suppress(OSError):  # other ranks have files in it still, or it is gone
+                os.rmdir(self.get_folder(number, step, attempt))
 
     def close(self) -> None:
-        """Others may write to the tiers. May be called again."""
+        """Let others write to the tiers. May be called again."""
         while self._locks:
             self._locks.pop().close()
 
     # -- what was held before ----------------------------------------------------------------------
 
-    def found(self) -> Iterator[tuple[str, str]]:
-        """Folders of this home's saves that lie on the tiers, with their attempts; only the leader
-        looks."""
-        name = re.compile(rf"step-\d+\.([0-9a-z]+)\.{self._home}\.held")
+    def list_held_folders(self) -> Iterator[tuple[str, str]]:
+        """List the folders of this repository's saves on the tiers, with their attempts; empty
+        except in the leader."""
+        name = re.compile(rf"step-\d+\.([0-9a-z]+)\.{self._repository_id}\.held")
         for path in self.paths if self.leading else ():
             with contextlib.suppress(OSError):
-                for each in sorted(os.listdir(path)):
-                    if match := name.fullmatch(each):
-                        yield os.path.join(path, each), match[1]
+                for folder in sorted(os.listdir(path)):
+                    if match := name.fullmatch(folder):
+                        yield os.path.join(path, folder), match[1]
 
     def clear(self) -> None:
-        """Remove what was found."""
-        for path, _ in list(self.found()):
+        """Remove the folders that `list_held_folders` lists."""
+        for path, _ in list(self.list_held_folders()):
             with contextlib.suppress(OSError):
-                reached(f"clear {path}")
-                emptied(path)
+                mark_point(f"clear {path}")
+                empty_folder(path)
 
 
-def bring(home: Repository, begun: str, folder: str, shard: Shard, flush: Flush) -> None:
-    """A shard goes from its folder on a tier to its home. MissingError or FormatError where it is
-    not held any more; StorageError where the home does not take it."""
-    shards.pieces(Folder(os.path.dirname(folder)), folder, shard)
+def copy_to_repository(
+    repository: Repository, attempt_path: str, folder: str, shard: ShardEntry, flush: Flush
+) -> None:
+    """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
+    is not held any more; StorageError if the repository does not take it."""
+    shards.read_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
     try:
-        home.put(begun, shard.file, f"{folder}/{shard.file}", flush)
+        repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
         raise StorageError(str(error)) from None
 
 
-def shards_in(folder: str) -> dict[str, Shard]:
-    """The shards in a held folder that are whole: every byte is read."""
-    found, here = {}, Folder(folder)
+def find_whole_shards(folder: str) -> dict[str, ShardEntry]:
+    """Find the shards in a held folder that are whole: every byte is read."""
+    entries, repository = {}, Folder(folder)
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError, StorageError):
-                pieces, shard = shards.examined(here, f"{folder}/{name}")
-                shards.read(here, folder, pieces, lambda _: None)
-                found[name] = shard
-    return found
+                pieces, shard = shards.examined(repository, f"{folder}/{name}")
+                shards.read(repository, folder, pieces, lambda _: None)
+                entries[name] = shard
+    return entries
 
 
-def held_in(folder: str) -> HeldSave | None:
-    """What the index in a held folder says; None where there is none that is whole."""
+def read_held_save(folder: str) -> HeldSave | None:
+    """Read the index in a held folder; None if there is none that is whole."""
     path = os.path.join(folder, INDEX)
     try:
-        with reading(path), open(path, "rb") as file:
+        with translate_read_errors(path), open(path, "rb") as file:
             data: Any = file.read()
-        after, text = unsealed("held", data, path)
-        return HeldSave(after, index_of(text.encode(), path))
+        after, text = unseal("held", data, path)
+        return HeldSave(after, decode_index(text.encode(), path))
     except (DataError, StorageError):
         return None

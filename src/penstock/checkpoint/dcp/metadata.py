@@ -1,4 +1,4 @@
-"""What DCP says of a state, as JSON, and from it again."""
+"""The metadata that DCP has for a state, as JSON and back."""
 
 from __future__ import annotations
 
@@ -18,65 +18,66 @@ import torch
 from ...errors import FormatError, UsageError
 
 DCP = "dcp"
-"""The kind of index whose content is this."""
+"""The kind of an index with this content."""
 
 BYTES, LOADER = "bytes", "loader"
 """Where pieces have a dtype: what is no tensor, and a block of the loader's state."""
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def format_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def content_of(metadata: Metadata) -> dict[str, Any]:
-    """What an index says of a state of DCP."""
+def encode_metadata(metadata: Metadata) -> dict[str, Any]:
+    """Encode DCP's metadata of a state as the content of an index."""
     return {
         "tensors": {
             name: None
-            if isinstance(each, BytesStorageMetadata)
+            if isinstance(tensor, BytesStorageMetadata)
             else {
-                "dtype": dtype_name(each.properties.dtype),
-                "shape": list(each.size),
-                "requires_grad": each.properties.requires_grad,
-                "chunks": [[list(c.offsets), list(c.sizes)] for c in each.chunks],
+                "dtype": format_dtype(tensor.properties.dtype),
+                "shape": list(tensor.size),
+                "requires_grad": tensor.properties.requires_grad,
+                "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in tensor.chunks],
             }
-            for name, each in metadata.state_dict_metadata.items()
+            for name, tensor in metadata.state_dict_metadata.items()
         },
-        "paths": _paths(metadata.planner_data),
+        "paths": _encode_paths(metadata.planner_data),
         "version": metadata.version,
     }
 
 
-def _paths(planned: Any) -> dict[str, list[str | int]] | None:
-    """Where in a nested state the planner found each name."""
+def _encode_paths(planned: Any) -> dict[str, list[str | int]] | None:
+    """Encode the paths at which the planner found each name in a nested state."""
     if planned is None:
         return None
     paths = isinstance(planned, Mapping) and all(
-        isinstance(path, tuple) and all(type(each) in (str, int) for each in path)
+        isinstance(path, tuple) and all(type(key) in (str, int) for key in path)
         for path in planned.values()
     )
     if not paths:
         raise UsageError(
             f"the planner's data ({type(planned).__name__}) are not those of DefaultSavePlanner:"
-            " use that, or one that is made of it; keys of the state are strings and integers"
+            " use that planner, or one derived from it; keys of the state have to be strings and"
+            " integers"
         )
     return {name: list(path) for name, path in planned.items()}
 
 
-def metadata_of(content: Mapping[str, Any], where: str) -> Metadata:
+def decode_metadata(content: Mapping[str, Any], where: str) -> Metadata:
     try:
-        states = {name: _state(each) for name, each in content["tensors"].items()}
+        states = {name: _decode_tensor(tensor) for name, tensor in content["tensors"].items()}
         planned = content["paths"]
         paths = None if planned is None else {name: tuple(p) for name, p in planned.items()}
         return Metadata(states, planner_data=paths, version=content["version"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
-            f"{where} describes no state of DCP that this penstock knows ({error!r}): load it with"
-            " the one that wrote it"
+            f"{where} describes no state of DCP that this version of penstock knows ({error!r}):"
+            " load it with the version that wrote it"
         ) from None
 
 
-def _state(known: Mapping[str, Any] | None) -> BytesStorageMetadata | TensorStorageMetadata:
+def _decode_tensor(known: Mapping[str, Any] | None) -> BytesStorageMetadata | TensorStorageMetadata:
     if known is None:
         return BytesStorageMetadata()
     dtype = getattr(torch, known["dtype"])

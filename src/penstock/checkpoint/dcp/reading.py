@@ -1,4 +1,4 @@
-"""A committed checkpoint, read for torch.distributed.checkpoint: see `storage`."""
+"""Reading of a committed checkpoint for torch.distributed.checkpoint: see `storage`."""
 
 from __future__ import annotations
 
@@ -22,80 +22,80 @@ from .. import pytree, shards, tensors
 from ..array_leaves import Memory
 from ..manifest import Piece
 from ..repositories import open_repository
-from .metadata import BYTES, DCP, LOADER, dtype_name, metadata_of
+from .metadata import BYTES, DCP, LOADER, decode_metadata, format_dtype
 
 _READ_BYTES = 256 << 20
-"""Chunks that are read before their tensors are filled."""
+"""Bytes of chunks that are read before their tensors are filled."""
 
 _Key = tuple[str, str, tuple[int, ...]]
-"""Of a chunk: dtype, name, offsets."""
+"""Key of a chunk: dtype, name, offsets."""
 
 
 class Reader(StorageReader):
     """The `storage_reader` of `dcp.load`: a committed checkpoint of DCP, by default the last.
 
     trusted:  values that are no tensors are pickled by DCP's planner. They are loaded as
-              `torch.load(weights_only=True)` does; True lets them be anything, which runs what
-              whoever wrote them put there.
+              `torch.load(weights_only=True)` does. True lets them be anything, and loading runs any
+              code that the writer of the checkpoint put there.
 
-    step:    that was saved.
-    loader:  the loader's `state_dict`, or None where none was saved.
+    step:    the step that was saved.
+    loader:  the loader's `state_dict`, or None if none was saved.
 
-    MissingError where there is none; FormatError where any byte of what is read was altered or cut:
-    the message names file and piece.
+    MissingError if there is no checkpoint. FormatError if any byte that is read was altered or cut:
+    the message names the file and the piece.
     """
 
     def __init__(
         self, folder: str | os.PathLike[str], step: int | None = None, *, trusted: bool = False
     ) -> None:
-        self._place = open_repository(folder)
-        self._entry = self._place.entry(step)
+        self._repository = open_repository(folder)
+        self._entry = self._repository.entry(step)
         self._trusted = trusted
         self._dtypes: dict[str, torch.dtype] = {}
         self._shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
-        self._where = self._place.index_path(self._entry)
+        self._where = self._repository.index_path(self._entry)
         self.step = self._entry.step
-        with self._offering():
+        with self._name_previous_on_error():
             self._open()
 
     @contextmanager
-    def _offering(self) -> Iterator[None]:
+    def _name_previous_on_error(self) -> Iterator[None]:
         try:
             yield
         except (FormatError, MissingError) as error:
-            raise self._place.offering(error, self._entry) from None
+            raise self._repository.name_previous(error, self._entry) from None
 
     def _open(self) -> None:
-        self._index = self._place.index(self._entry)
+        self._index = self._repository.index(self._entry)
         if self._index.kind != DCP:
             raise FormatError(
-                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it by"
+                f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it with"
                 " penstock.checkpoint.load"
             )
-        self._chunks = _chunks(
+        self._chunks = _group_chunks(
             piece
             for shard in self._index.shards
-            for piece in shards.pieces(self._place, self._entry.path, shard)
+            for piece in shards.read_shard_pieces(self._repository, self._entry.path, shard)
         )
-        self.loader = self._loader()
+        self.loader = self._read_loader()
 
-    def _loader(self) -> Any:
+    def _read_loader(self) -> Any:
         sizes: dict[str, int] = self._index.content["blocks"]
         keys = [(LOADER, name, ()) for name in sizes]
-        found = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
+        memory = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
         skeleton = self._index.content["loader"]
-        return pytree.rebuilt(
-            skeleton, lambda name: found[LOADER, name, ()][: sizes[name]], self._where
+        return pytree.rebuild_state(
+            skeleton, lambda name: memory[LOADER, name, ()][: sizes[name]], self._where
         )
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
             raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; Reader(folder, step) says which"
+                f"checkpoint_id={checkpoint_id!r}: leave it out; Reader(folder, step) names it"
             )
 
     def read_metadata(self, *args: Any, **others: Any) -> Metadata:
-        return metadata_of(self._index.content, self._where)
+        return decode_metadata(self._index.content, self._where)
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **others: Any
@@ -112,10 +112,10 @@ class Reader(StorageReader):
         return dataclasses.replace(plan, storage_data=os.path.basename(self._entry.path))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        found = sorted({plan.storage_data for plan in plans})
-        if len(found) > 1:
+        names = sorted({plan.storage_data for plan in plans})
+        if len(names) > 1:
             raise UsageError(
-                f"the ranks load different checkpoints: {', '.join(found)}: give Reader the step"
+                f"the ranks load different checkpoints: {', '.join(names)}: pass the step to Reader"
             )
         return plans
 
@@ -123,8 +123,8 @@ class Reader(StorageReader):
         waiting: dict[_Key, list[ReadItem]] = {}
         ranges: dict[_Key, tuple[int, int, int]] = {}
         held = 0
-        for item in sorted(plan.items, key=self._order):
-            key, whole = self._chunk_of(item)
+        for item in sorted(plan.items, key=self._get_storage_order):
+            key, whole = self._locate_chunk(item)
             if key not in ranges:
                 if held > _READ_BYTES:
                     self._fill(waiting, ranges, planner)
@@ -144,14 +144,16 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
-    def _order(self, item: ReadItem) -> tuple[str, int]:
-        """Items as they lie in storage, those of one chunk together."""
-        key, _ = self._chunk_of(item)
+    def _get_storage_order(self, item: ReadItem) -> tuple[str, int]:
+        """Return the sort key of an item: items as they lie in storage, those of one chunk
+        together."""
+        key, _ = self._locate_chunk(item)
         pieces = self._chunks.get(key)
         return (pieces[0].file, pieces[0].offset) if pieces else ("", 0)
 
-    def _chunk_of(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
-        """The chunk that an item is read from, the range of its bytes, and how many it has."""
+    def _locate_chunk(self, item: ReadItem) -> tuple[_Key, tuple[int, int, int]]:
+        """Return the chunk that an item is read from, the range of its bytes, and the chunk's
+        size."""
         name = item.storage_index.fqn
         if item.type is LoadItemType.BYTE_IO:
             key: _Key = BYTES, name, ()
@@ -165,7 +167,7 @@ class Reader(StorageReader):
         reach = sum((n - 1) * s for n, s in zip(item.lengths, steps, strict=True))
         stop = 0 if 0 in item.lengths else first + reach + 1
         size = math.prod(shape) * dtype.itemsize
-        key = (dtype_name(dtype), name, offsets)
+        key = (format_dtype(dtype), name, offsets)
         return key, (first * dtype.itemsize, stop * dtype.itemsize, size)
 
     def _fill(
@@ -174,16 +176,18 @@ class Reader(StorageReader):
         ranges: Mapping[_Key, tuple[int, int, int]],
         planner: LoadPlanner,
     ) -> None:
-        with self._offering():
+        with self._name_previous_on_error():
             memory = self._read(ranges)
         for key, items in waiting.items():
             dtype, name, offsets = key
             for item in items:
                 if item.type is LoadItemType.BYTE_IO:
                     data = memory[key][: ranges[key][2]].tobytes()
-                    planner.load_bytes(item, io.BytesIO(self._harmless(name, data)))
+                    planner.load_bytes(item, io.BytesIO(self._make_harmless(name, data)))
                     continue
-                chunk = tensors.tensor(memory[key], dtype, self._shapes[name, offsets], None, 0)
+                chunk = tensors.view_tensor(
+                    memory[key], dtype, self._shapes[name, offsets], None, 0
+                )
                 for axis, (start, length) in enumerate(
                     zip(item.storage_offsets, item.lengths, strict=True)
                 ):
@@ -192,13 +196,13 @@ class Reader(StorageReader):
                 if target.shape != chunk.shape:
                     raise UsageError(
                         f"{name} is loaded into a tensor of shape {tuple(target.shape)} from"
-                        f" {tuple(chunk.shape)}: make it as it was saved"
+                        f" {tuple(chunk.shape)}: make the tensor with the shape that was saved"
                     )
                 target.copy_(chunk)
                 planner.commit_tensor(item, target)
 
     def _read(self, ranges: Mapping[_Key, tuple[int, int, int]]) -> dict[_Key, Memory]:
-        """Chunks, of which those pieces are read that have a byte in [start, stop)."""
+        """Read chunks: the pieces that have a byte in [start, stop)."""
         memory, wanted = {}, {}
         for key, (start, stop, size) in ranges.items():
             memory[key] = shards.block_memory(size)
@@ -207,36 +211,36 @@ class Reader(StorageReader):
                 if piece.offsets[-1] != at:
                     break
                 if at < stop and start < at + piece.length:
-                    wanted[piece] = memory[key][at : at + piece.padded]
+                    wanted[piece] = memory[key][at : at + piece.padded_bytes]
                 at += piece.length
             if at != size:
                 raise FormatError(
                     f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
                     " there: load another checkpoint"
                 )
-        shards.read(self._place, self._entry.path, wanted, lambda piece: wanted[piece])
+        shards.read(self._repository, self._entry.path, wanted, lambda piece: wanted[piece])
         return memory
 
-    def _harmless(self, name: str, data: bytes) -> bytes:
-        """The pickle of a value that runs no code when it is loaded: one that we made of it."""
+    def _make_harmless(self, name: str, data: bytes) -> bytes:
+        """Pickle a value again, so that loading it runs no code."""
         if self._trusted:
             return data
         try:
             value = torch.load(io.BytesIO(data), weights_only=True)
         except Exception as error:
             raise UsageError(
-                f"{name!r} in {self._entry.path} is no tensor, and not such that loading it runs no"
-                f" code ({str(error).splitlines()[0]:.200}): save numbers, strings, lists and"
-                " dicts, or, where you trust who wrote it, use Reader(trusted=True)"
+                f"{name!r} in {self._entry.path} is no tensor, and loading it could run code"
+                f" ({str(error).splitlines()[0]:.200}): save numbers, strings, lists and dicts; or,"
+                " if you trust the writer of the checkpoint, use Reader(trusted=True)"
             ) from None
-        again = io.BytesIO()
-        torch.save(value, again)
-        return again.getvalue()
+        harmless = io.BytesIO()
+        torch.save(value, harmless)
+        return harmless.getvalue()
 
 
-def _chunks(pieces: Iterable[Piece]) -> dict[_Key, list[Piece]]:
-    """The pieces of each chunk, in order."""
-    found: dict[_Key, list[Piece]] = {}
+def _group_chunks(pieces: Iterable[Piece]) -> dict[_Key, list[Piece]]:
+    """Group pieces by chunk, in order."""
+    chunks: dict[_Key, list[Piece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.offsets):
-        found.setdefault((piece.dtype, piece.name, piece.offsets[:-1]), []).append(piece)
-    return found
+        chunks.setdefault((piece.dtype, piece.name, piece.offsets[:-1]), []).append(piece)
+    return chunks

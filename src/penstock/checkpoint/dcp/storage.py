@@ -1,5 +1,5 @@
-"""Checkpoints of torch.distributed.checkpoint in a folder of penstock: sharded state, resharded by
-DCP's planners, with penstock's commit, checksums, and loader state.
+"""Checkpoints of torch.distributed.checkpoint (DCP) in a repository of penstock: sharded state,
+resharded by DCP's planners, with penstock's commit, checksums, and loader state.
 
     storage = Storage("run/checkpoints")
     future = dcp.async_save(state, storage_writer=storage.writer(step, loader=loader))
@@ -7,12 +7,13 @@ DCP's planners, with penstock's commit, checksums, and loader state.
     reader = Reader("run/checkpoints")
     dcp.load(state, storage_reader=reader); loader.load_state_dict(reader.loader)
 
-What is raised while ranks work together comes as DCP's CheckpointException, which holds it by rank.
+Errors that are raised while ranks work together come as DCP's CheckpointException, which holds them
+by rank.
 
-A chunk, as DCP calls a part of a tensor that one rank has, lies in one piece or several: of `shape`
-bytes, from byte `offsets[-1]` of the chunk on, whose own offsets are the others. Chunks that
-several ranks have are cut and dealt by size, so that each byte is written once, by ranks that write
-about equally much.
+A chunk, in DCP's terms a part of a tensor that one rank has, lies in one piece or several. Such a
+piece has `shape` bytes and begins at byte `offsets[-1]` of the chunk; the offsets before the last
+are the chunk's own. Chunks that several ranks have are cut and divided by size, so that each byte
+is written once, by ranks that write about equally much.
 """
 
 from __future__ import annotations
@@ -49,26 +50,27 @@ from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
 from ..array_leaves import Leaf, Memory
-from ..background import Within
+from ..background import JoinDeadline
 from ..flushing import Flush, lay_out_pieces
-from ..manifest import CheckpointIndex, Piece, padded
-from ..partition import Cut, dealt, piece_bytes
-from ..repositories import full_path, open_repository
+from ..manifest import CheckpointIndex, Piece, pad_length
+from ..partition import Cut, choose_piece_bytes, divide_held_blocks
+from ..repositories import open_repository, resolve_path
 from ..repository import KEEP_MIN, Repository, RepositoryLock
 from ..staging import Staged, Staging
-from .metadata import BYTES, DCP, LOADER, content_of
+from .metadata import BYTES, DCP, LOADER, encode_metadata
 from .reading import Reader
 
 __all__ = ["Reader", "Storage", "Writer"]
 
 
 _REST_BYTES = 1 << 20
-"""Kept behind staged tensors for what is no tensor; where that is more, all is copied again."""
+"""Bytes kept behind staged tensors for values that are no tensors; if those take more, all is
+copied again."""
 
 
-class _Share(NamedTuple):
-    """What a rank writes, as the coordinator tells it: cuts of its plan's items. An item that is no
-    tensor is not cut, and `stop` means nothing."""
+class _PlannedShare(NamedTuple):
+    """The share of a rank, as the coordinator plans it: cuts of its plan's items. An item that is
+    no tensor is not cut, and its `stop` means nothing."""
 
     attempt: str
     number: int
@@ -80,7 +82,7 @@ class Storage:
 
     folder:  a folder or URL, see `penstock.checkpoint.Checkpoints`; shared by all ranks. The
              coordinator makes it and, until `close`, holds its lock.
-    keep:    how many stay; the last two always do.
+    keep:    how many checkpoints stay; the last two always do.
     budget:  bytes_per_s of each rank, and direct. Assign another for later saves.
     """
 
@@ -89,43 +91,43 @@ class Storage:
     ) -> None:
         if type(keep) is not int or keep < KEEP_MIN:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
-        self.path = full_path(folder)
+        self.path = resolve_path(folder)
         self.keep = keep
         self.budget = budget or Budget()
         self._session = secrets.token_hex(4)
         self._tries = 0
-        self._home: Repository | None = None
+        self._repository: Repository | None = None
         self._lock: RepositoryLock | None = None
         self._last: Writer | None = None
         self._arenas: list[Staging] = []
 
     def writer(self, step: int, loader: Any = None, *, timeout_s: float | None = None) -> Writer:
-        """What saves one step: the `storage_writer` of one `dcp.save` or `dcp.async_save`.
+        """Make the writer of one step: the `storage_writer` of one `dcp.save` or `dcp.async_save`.
 
-        loader:  its state is taken now, and committed with the rest: what has a `state_dict`, or
-                 such a state; the coordinator's is kept.
-        timeout_s:  StalledError where the save before takes longer; it is under way then.
+        loader:     its state is copied now, and committed with the rest: an object with
+                    `state_dict`, or such a state; the coordinator's is kept.
+        timeout_s:  StalledError if the save before takes longer; it is still under way then.
 
-        Waits until the save before is over. How that went is said by its future; RuntimeWarning
-        where it was not committed.
+        Waits until the save before is over. Its future has the outcome; RuntimeWarning if it was
+        not committed.
         """
         if type(step) is not int or step < 0:
             raise UsageError(f"step is {step!r}: use an integer from 0 on")
-        self._settle(timeout_s)
+        self._wait_until_over(timeout_s)
         self._last = Writer(self, step, loader)
         return self._last
 
     @property
     def bytes(self) -> int:
-        """Memory that is kept for the next save."""
+        """Bytes of memory that are kept for the next save."""
         return sum(arena.bytes for arena in self._arenas)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait for what is under way, then let others write to the folder. May be called again.
+        """Wait for the save under way, then let others write to the folder. May be called again.
 
-        timeout_s:  StalledError where that takes longer; it is not closed then.
+        timeout_s:  StalledError if that takes longer; the storage is not closed then.
         """
-        self._settle(timeout_s)
+        self._wait_until_over(timeout_s)
         while self._arenas:
             self._arenas.pop().close()
         if self._lock is not None:
@@ -138,56 +140,56 @@ class Storage:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _settle(self, timeout_s: float | None) -> None:
+    def _wait_until_over(self, timeout_s: float | None) -> None:
         if self._last is not None:
-            self._last._settle(timeout_s)
+            self._last._wait_until_over(timeout_s)
             self._last = None
 
-    def _coordinated(self) -> tuple[Repository, RepositoryLock]:
-        """The home, made and locked by this process."""
-        self._home = self._home or open_repository(self.path, make=True)
+    def _lock_repository(self) -> tuple[Repository, RepositoryLock]:
+        """Open the repository, made and locked by this process."""
+        self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
             where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = self._home.lock(f"{where}, session {self._session}\n")
-            self._home.collect()
-        return self._home, self._lock
+            self._lock = self._repository.lock(f"{where}, session {self._session}\n")
+            self._repository.collect()
+        return self._repository, self._lock
 
-    def _shared(self) -> Repository:
-        """The home, which the coordinator has made."""
-        self._home = self._home or open_repository(self.path)
-        return self._home
+    def _open_shared(self) -> Repository:
+        """Open the repository, which the coordinator has made."""
+        self._repository = self._repository or open_repository(self.path)
+        return self._repository
 
-    def _attempt(self) -> str:
+    def _name_attempt(self) -> str:
         self._tries += 1
         return f"{self._session}{self._tries:x}"
 
-    def _arena(self) -> Staging:
+    def _take_arena(self) -> Staging:
         return self._arenas.pop() if self._arenas else Staging()
 
-    def _free(self, arena: Staging) -> None:
+    def _return_arena(self, arena: Staging) -> None:
         self._arenas.append(arena)
 
 
 class Writer(StorageWriter, AsyncStager):
-    """Saves one step: see `Storage.writer`. With `dcp.async_save` it stages, too, and the state may
-    change once that returns."""
+    """The writer of one step: see `Storage.writer`. With `dcp.async_save` it stages too, and the
+    state may change once that returns."""
 
     def __init__(self, storage: Storage, step: int, loader: Any) -> None:
         self._storage = storage
         self._step = step
-        parts = pytree.taken(loader.state_dict() if hasattr(loader, "state_dict") else loader)
+        parts = pytree.split_state(loader.state_dict() if hasattr(loader, "state_dict") else loader)
         whole = [Cut(number, 0, block.bytes) for number, block in enumerate(parts.blocks)]
-        self._loader = _Loader(parts, Staging().stage(parts.blocks, whole))
+        self._loader = _LoaderState(parts, Staging().stage(parts.blocks, whole))
         self._coordinator = False
         self._used = False
         self._planned: list[int] = []
-        self._attempted = ""
-        self._place = ""
+        self._attempt = ""
+        self._attempt_path = ""
         self._staged = False
         self._committed = False
-        self._arena: Staging | None = None
+        self._staging: Staging | None = None
         self._places: dict[int, tuple[int, int]] = {}
-        self._begun = threading.Event()
+        self._thread_known = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- staging -----------------------------------------------------------------------------------
@@ -197,25 +199,25 @@ class Writer(StorageWriter, AsyncStager):
         return False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of the state on the CPU, made at the speed of memory."""
+        """Copy the state to the CPU, at the speed of memory."""
         blocks: list[pytree.ArrayBlock] = []
         numbers: dict[tuple[Any, ...], int] = {}
         of_tensor: list[int] = []
 
-        def seen(tensor: torch.Tensor, path: str) -> None:
-            leaf = tensors.leaf(_local(tensor), path)
+        def add_block(tensor: torch.Tensor, path: str) -> None:
+            leaf = tensors.make_leaf(_get_local_tensor(tensor), path)
             key = leaf.lowest, leaf.dtype, leaf.shape, leaf.strides, leaf.device
             if key not in numbers:
                 numbers[key] = len(blocks)
-                blocks.append(_block(leaf))
+                blocks.append(_make_block(leaf))
             of_tensor.append(numbers[key])
 
-        _mapped(state_dict, "", seen, lambda value: value)
-        arena = self._storage._arena()
+        _map_state(state_dict, "", add_block, lambda value: value)
+        arena = self._storage._take_arena()
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
-        arena.reserve(sum(padded(cut.bytes) for cut in cuts) + self._loader.bytes + _REST_BYTES)
+        arena.reserve(sum(pad_length(cut.bytes) for cut in cuts) + self._loader.bytes + _REST_BYTES)
         staged = arena.stage(blocks, cuts)
-        parts = _parts(staged, cuts)
+        parts = _split_staged(staged, cuts)
         self._places = {
             part.ctypes.data: (len(part), crc)
             for part, crc in zip(parts, staged.checksums, strict=True)
@@ -223,27 +225,27 @@ class Writer(StorageWriter, AsyncStager):
         }
         order = iter(of_tensor)
 
-        def copied(tensor: torch.Tensor, path: str) -> torch.Tensor:
+        def take_copy(tensor: torch.Tensor, path: str) -> torch.Tensor:
             number = next(order)
             leaf = blocks[number].leaves[0]
-            local = tensors.tensor(parts[number], leaf.dtype, leaf.shape, None, 0)
+            local = tensors.view_tensor(parts[number], leaf.dtype, leaf.shape, None, 0)
             if isinstance(tensor, DTensor):
-                made: Any = DTensor
-                return made(local, tensor._spec, requires_grad=False)  # type: ignore[no-any-return]
+                make_dtensor: Any = DTensor
+                return make_dtensor(local, tensor._spec, requires_grad=False)  # type: ignore[no-any-return]
             return local
 
-        self._arena, self._staged = arena, True
-        found: dict[str, Any] = _mapped(state_dict, "", copied, copy.deepcopy)
-        return found
+        self._staging, self._staged = arena, True
+        copied_state: dict[str, Any] = _map_state(state_dict, "", take_copy, copy.deepcopy)
+        return copied_state
 
     def synchronize_staging(self) -> None:
-        """Nothing is left to wait for."""
+        """Do nothing: staging is complete when `stage` returns."""
 
     def close(self) -> None:
-        """Nothing: the memory is the storage's."""
+        """Do nothing: the memory belongs to the storage."""
 
     def __reduce__(self) -> Any:
-        self._begun.set()
+        self._thread_known.set()
         raise UsageError(
             "penstock's writer belongs to its process: use async_checkpointer_type THREAD, which"
             " writes outside the GIL"
@@ -254,27 +256,28 @@ class Writer(StorageWriter, AsyncStager):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
             raise UsageError(
-                f"checkpoint_id={checkpoint_id!r}: leave it out; the step is given to"
+                f"checkpoint_id={checkpoint_id!r}: leave it out; the step is an argument of"
                 " storage.writer(step)"
             )
 
     def storage_meta(self) -> None:
-        """The first that DCP calls."""
+        """Note the thread that saves. DCP calls this first."""
         self._thread = threading.current_thread()
-        self._begun.set()
+        self._thread_known.set()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if self._used:
             raise UsageError("this writer has saved: get one for each save by storage.writer(step)")
         self._used = True
         if not kwargs.get("use_collectives", True):
-            raise UsageError("use_collectives=False: leave it out, as ranks commit together")
+            raise UsageError("use_collectives=False: leave it out, because ranks commit together")
         self._coordinator = is_coordinator
         if is_coordinator:
-            self._storage._coordinated()
+            self._storage._lock_repository()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Says what this rank has, before the planner removes what others have, too."""
+        """List the items of this rank, before the planner removes those that other ranks have,
+        too."""
         return dataclasses.replace(plan, storage_data=[item.index for item in plan.items])
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -291,12 +294,12 @@ class Writer(StorageWriter, AsyncStager):
             for item in plan.items:
                 planned.setdefault(item.index, (item, rank))
         items = [item for item, _ in planned.values()]
-        sizes = [_item_bytes(item) for item in items]
-        having = [holders.get(item.index, [rank]) for item, rank in planned.values()]
-        largest = piece_bytes(sizes, len(plans))
-        shares = dealt(sizes, having, len(plans), largest)
-        self._attempted = self._storage._attempt()
-        self._place = self._storage._shared().begin(self._step, self._attempted)
+        sizes = [_count_item_bytes(item) for item in items]
+        item_holders = [holders.get(item.index, [rank]) for item, rank in planned.values()]
+        largest = choose_piece_bytes(sizes, len(plans))
+        shares = divide_held_blocks(sizes, item_holders, len(plans), largest)
+        self._attempt = self._storage._name_attempt()
+        self._attempt_path = self._storage._open_shared().begin(self._step, self._attempt)
         extra = len(self._loader.parts.blocks)
         self._planned = [
             len(cuts) + (extra if rank == 0 else 0) for rank, cuts in enumerate(shares)
@@ -305,8 +308,8 @@ class Writer(StorageWriter, AsyncStager):
             dataclasses.replace(
                 plan,
                 items=[items[cut.block] for cut in cuts],
-                storage_data=_Share(
-                    self._attempted,
+                storage_data=_PlannedShare(
+                    self._attempt,
                     rank,
                     [cut._replace(block=place) for place, cut in enumerate(cuts)],
                 ),
@@ -315,56 +318,57 @@ class Writer(StorageWriter, AsyncStager):
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        share: _Share = plan.storage_data
+        share: _PlannedShare = plan.storage_data
         name = f"rank-{share.number}.shard"
-        home = self._storage._shared()
-        begun = home.begin(self._step, share.attempt)
-        arena = self._storage._arena()
+        repository = self._storage._open_shared()
+        attempt_path = repository.begin(self._step, share.attempt)
+        arena = self._storage._take_arena()
         try:
-            pieces, staged = self._collected(plan.items, share, planner, name, arena)
+            pieces, staged = self._collect_shard(plan.items, share, planner, name, arena)
             with Flush(self._storage.budget) as flush:
-                shard = home.write(begun, name, staged.memory, pieces, flush)
+                shard = repository.write(attempt_path, name, staged.memory, pieces, flush)
         finally:
-            self._storage._free(arena)
-            self._release()
+            self._storage._return_arena(arena)
+            self._return_staging()
         future: Future[list[WriteResult]] = Future()
-        done = WriteResult(MetadataIndex(name), shard.bytes, (share.number, len(pieces), shard))
-        future.set_result([done])
+        result = WriteResult(MetadataIndex(name), shard.bytes, (share.number, len(pieces), shard))
+        future.set_result([result])
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """The commit."""
-        home, lock = self._storage._coordinated()
-        said = sorted(each.storage_data for result in results for each in result)
-        if [(number, count) for number, count, _ in said] != list(enumerate(self._planned)):
+        """Commit the save."""
+        repository, lock = self._storage._lock_repository()
+        rows = sorted(write_result.storage_data for result in results for write_result in result)
+        if [(number, count) for number, count, _ in rows] != list(enumerate(self._planned)):
             raise StorageError(
-                f"{self._place}: not all that was planned was written: save again: nothing was"
-                " committed"
+                f"{self._attempt_path}: some of the planned pieces were not written: save again:"
+                " nothing was committed"
             )
-        made = tuple(shard for _, _, shard in said)
-        content = content_of(metadata) | {
+        entries = tuple(shard for _, _, shard in rows)
+        content = encode_metadata(metadata) | {
             "loader": self._loader.parts.skeleton,
             "blocks": {block.name: block.bytes for block in self._loader.parts.blocks},
         }
-        index = CheckpointIndex(self._step, self._attempted, len(made), DCP, made, content)
-        home.commit(self._place, index, lock)
-        self._place, self._committed = "", True
-        home.thin(self._storage.keep)
+        index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
+        repository.commit(self._attempt_path, index, lock)
+        self._attempt_path, self._committed = "", True
+        repository.thin(self._storage.keep)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
-    def _collected(
+    def _collect_shard(
         self,
         items: Sequence[WriteItem],
-        share: _Share,
+        share: _PlannedShare,
         planner: SavePlanner,
         file: str,
         arena: Staging,
     ) -> tuple[list[Piece], Staged]:
-        """The shard of this rank, in memory, and its pieces: tensors first, then the rest."""
-        of_tensors, rest = _Parts(file), _Parts(file)
+        """Collect the shard of this rank in memory, and its pieces: tensors first, then the
+        rest."""
+        of_tensors, rest = _ShardLayout(file), _ShardLayout(file)
         known: dict[MetadataIndex, int] = {}
         alive = []
         for item, cut in zip(items, share.cuts, strict=True):
@@ -378,65 +382,68 @@ class Writer(StorageWriter, AsyncStager):
             assert item.tensor_data is not None
             if item.index not in known:
                 known[item.index] = len(of_tensors.blocks)
-                of_tensors.blocks.append(_block(tensors.leaf(_local(value), name)))
+                of_tensors.blocks.append(
+                    _make_block(tensors.make_leaf(_get_local_tensor(value), name))
+                )
             block = of_tensors.blocks[known[item.index]]
-            if block.bytes != _item_bytes(item):
+            if block.bytes != _count_item_bytes(item):
                 raise UsageError(
-                    f"{name} has {block.bytes:,} bytes, and {_item_bytes(item):,} were planned:"
-                    " give the planner the state that is saved"
+                    f"{name} has {block.bytes:,} bytes, but {_count_item_bytes(item):,} were"
+                    " planned: give the planner the state that is saved"
                 )
             offsets = item.tensor_data.chunk.offsets
             of_tensors.add(known[item.index], cut, block.leaves[0].dtype, offsets)
         if self._coordinator:
-            for each, data in self._loader.blocks():
-                rest.add_raw(each.name, data, LOADER)
-        if found := self._in_place(of_tensors, rest, arena):
-            return found
-        both = _Parts(file)
+            for block, data in self._loader.blocks():
+                rest.add_raw(block.name, data, LOADER)
+        if in_place := self._reuse_staged(of_tensors, rest, arena):
+            return in_place
+        both = _ShardLayout(file)
         both.extend(of_tensors)
         both.extend(rest)
         staged = arena.stage(both.blocks, both.cuts)
         return lay_out_pieces(both.pieces, staged.checksums), staged
 
-    def _in_place(
-        self, of_tensors: _Parts, rest: _Parts, arena: Staging
+    def _reuse_staged(
+        self, of_tensors: _ShardLayout, rest: _ShardLayout, arena: Staging
     ) -> tuple[list[Piece], Staged] | None:
-        """What was staged, where that is what is written, with the rest behind it: no other copy
-        is made. None where it is not: others write some of it, or tensors are tied."""
-        found = [
+        """Reuse the staged memory as the shard, with the rest behind it, so that no other copy is
+        made. None if the shard differs from it: other ranks write some of it, or tensors are
+        tied."""
+        placed = [
             (of_tensors.blocks[cut.block].lowest + cut.start, piece)
             for cut, piece in zip(of_tensors.cuts, of_tensors.pieces, strict=True)
             if of_tensors.blocks[cut.block].dense
         ]
-        found.sort(key=lambda each: each[0])
-        lies = [
+        placed.sort(key=lambda pair: pair[0])
+        written = [
             (address, (piece.length, self._places.get(address, (0, 0))[1]))
-            for address, piece in found
+            for address, piece in placed
         ]
-        if self._arena is None or not found or lies != sorted(self._places.items()):
+        if self._staging is None or not placed or written != sorted(self._places.items()):
             return None
-        size = sum(padded(piece.length) for _, piece in found)
+        size = sum(pad_length(piece.length) for _, piece in placed)
         behind = arena.stage(rest.blocks, rest.cuts)
-        if size + len(behind.memory) > self._arena.bytes:
+        if size + len(behind.memory) > self._staging.bytes:
             return None
-        memory = self._arena.reserve(size + len(behind.memory))
+        memory = self._staging.reserve(size + len(behind.memory))
         memory[size:] = behind.memory
-        checksums = [crc for _, (_, crc) in lies] + behind.checksums
-        pieces = lay_out_pieces([piece for _, piece in found] + rest.pieces, checksums)
+        checksums = [crc for _, (_, crc) in written] + behind.checksums
+        pieces = lay_out_pieces([piece for _, piece in placed] + rest.pieces, checksums)
         return pieces, Staged(memory, checksums)
 
-    def _settle(self, timeout_s: float | None) -> None:
-        """Returns once the save is over, and nothing is left of it where it failed."""
-        within = Within(timeout_s)
+    def _wait_until_over(self, timeout_s: float | None) -> None:
+        """Return once the save is over. If it failed, its shards have been removed."""
+        within = JoinDeadline(timeout_s)
         if self._staged:
-            self._begun.wait()
+            self._thread_known.wait()
         thread = self._thread
         if thread not in (None, threading.current_thread(), threading.main_thread()):
             within.join(thread, self._step)
-        if self._place:
-            self._storage._shared().abandon(self._place)
-            self._place = ""
-        self._release()
+        if self._attempt_path:
+            self._storage._open_shared().abandon(self._attempt_path)
+            self._attempt_path = ""
+        self._return_staging()
         if self._staged and self._coordinator and not self._committed:
             warnings.warn(
                 f"step {self._step} was not committed: the future of its async_save says why",
@@ -444,14 +451,14 @@ class Writer(StorageWriter, AsyncStager):
                 stacklevel=4,
             )
 
-    def _release(self) -> None:
-        arena, self._arena = self._arena, None
+    def _return_staging(self) -> None:
+        arena, self._staging = self._staging, None
         if arena is not None:
-            self._storage._free(arena)
+            self._storage._return_arena(arena)
 
 
-class _Parts:
-    """Blocks, what of them is written, and as which pieces of a file."""
+class _ShardLayout:
+    """Blocks, the cuts of them that are written, and the pieces of a file that these become."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -468,16 +475,16 @@ class _Parts:
         self.blocks.append(pytree.ArrayBlock(name, len(data), data.ctypes.data, "cpu", (), True))
         self.add(len(self.blocks) - 1, Cut(0, 0, len(data)), dtype, ())
 
-    def extend(self, other: _Parts) -> None:
+    def extend(self, other: _ShardLayout) -> None:
         self.cuts += [cut._replace(block=cut.block + len(self.blocks)) for cut in other.cuts]
         self.blocks += other.blocks
         self.pieces += other.pieces
 
 
-class _Loader(NamedTuple):
+class _LoaderState(NamedTuple):
     """A loader's state, and the memory that its blocks were copied to."""
 
-    parts: pytree.Taken
+    parts: pytree.SplitState
     staged: Staged
 
     @property
@@ -486,45 +493,51 @@ class _Loader(NamedTuple):
 
     def blocks(self) -> list[tuple[pytree.ArrayBlock, Memory]]:
         cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(self.parts.blocks)]
-        return list(zip(self.parts.blocks, _parts(self.staged, cuts), strict=True))
+        return list(zip(self.parts.blocks, _split_staged(self.staged, cuts), strict=True))
 
 
-def _parts(staged: Staged, cuts: Sequence[Cut]) -> list[Memory]:
-    """What was staged, cut by cut."""
+def _split_staged(staged: Staged, cuts: Sequence[Cut]) -> list[Memory]:
+    """Split the staged memory by cuts."""
     places = lay_out_pieces(
         [Piece("", "", (), (), "", 0, cut.bytes, 0) for cut in cuts], staged.checksums
     )
-    return [staged.memory[each.offset : each.offset + each.length] for each in places]
+    return [staged.memory[place.offset : place.offset + place.length] for place in places]
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def _get_local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _block(leaf: Leaf) -> pytree.ArrayBlock:
+def _make_block(leaf: Leaf) -> pytree.ArrayBlock:
     dense = leaf.value.is_contiguous()
     return pytree.ArrayBlock(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
 
 
-def _mapped(
+def _map_state(
     value: Any,
     path: str,
     tensor: Callable[[torch.Tensor, str], Any],
     other: Callable[[Any], Any],
 ) -> Any:
-    """A state with its tensors replaced, and what is neither them nor a container."""
+    """Rebuild a nested state: `tensor` replaces its tensors, and `other` the values that are
+    neither tensors nor containers."""
     if isinstance(value, torch.Tensor):
         return tensor(value, path)
     if isinstance(value, Mapping):
-        return {key: _mapped(each, f"{path}.{key}", tensor, other) for key, each in value.items()}
+        return {
+            key: _map_state(child, f"{path}.{key}", tensor, other) for key, child in value.items()
+        }
     if type(value) in (list, tuple):
-        found = [_mapped(each, f"{path}.{i}", tensor, other) for i, each in enumerate(value)]
-        return type(value)(found)
+        children = [
+            _map_state(child, f"{path}.{i}", tensor, other) for i, child in enumerate(value)
+        ]
+        return type(value)(children)
     return other(value)
 
 
-def _item_bytes(item: WriteItem) -> int:
-    """Of what is written; 1 where DCP does not know it, of what is no tensor."""
+def _count_item_bytes(item: WriteItem) -> int:
+    """Count the bytes of an item; 1 for an item that is no tensor, because DCP does not know its
+    size."""
     if item.tensor_data is None:
         return 1
     return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
