@@ -362,7 +362,7 @@ def test_a_header_that_lies_is_an_error(number, lie, tmp_path):
         (replace(ALL[2], label_column=np.array([0, 1])), "as many labels"),
         (replace(ALL[0], files=files_of([27])), "beyond the end"),
         (replace(ALL[3], files=files_of([100, 199])), "beyond the end"),
-        (replace(ALL[3], files=files_of([300])), "not there"),
+        (replace(ALL[3], files=files_of([300])), "does not exist"),
     ],
 )
 def test_columns_that_cannot_be_are_an_error(index, flaw, tmp_path):
@@ -380,7 +380,7 @@ def test_another_version_says_which(tmp_path):
     content = bytearray(path.read_bytes())
     content[8] = 9
     path.write_bytes(content)
-    with pytest.raises(SidecarError, match="version 9, and this penstock reads version 1"):
+    with pytest.raises(SidecarError, match="version 9, but this penstock reads version 1"):
         Index.load(path)
 
 

@@ -181,7 +181,7 @@ def changed_index(folder: Path, **changes: Any) -> None:
         ({"raw_data": {"basename": "a\0b", "bytes": 9}}, "not the path of a file"),
         ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, "says 9"),
         ({"raw_data": {"basename": "shard.00001.mds", "bytes": 9}}, "twice"),
-        ({"raw_data": None}, "in which file"),
+        ({"raw_data": None}, "does not name its file"),
     ],
 )
 def test_an_index_that_cannot_be(changes, message, tmp_path):

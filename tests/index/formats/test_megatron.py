@@ -161,7 +161,7 @@ def test_other_files_are_refused(tmp_path):
         opened(tmp_path / "old.idx")
     write_megatron(tmp_path / "a", numbered(3, 4, 5))
     write_megatron(tmp_path / "b", numbered(3, dtype="<i4"), 4)
-    with pytest.raises(FormatError, match="open them apart"):
+    with pytest.raises(FormatError, match="open them separately"):
         opened([tmp_path / "a.idx", tmp_path / "b.idx"])
     with pytest.raises(FormatError, match="too few for one window"):
         opened(tmp_path / "a", window=12)

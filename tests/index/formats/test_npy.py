@@ -67,7 +67,7 @@ GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4, 4)}\n"
         (saved(np.float32(3)), "single value"),
         (saved(np.zeros((0, 3))), "no samples"),
         (saved(np.zeros((3, 0))), "no samples"),
-        (saved(np.zeros((4, 4)))[:-1], r"4 samples of 32 bytes, and 127 bytes follow"),
+        (saved(np.zeros((4, 4)))[:-1], r"4 samples of 32 bytes, but 127 bytes follow"),
         (saved(np.zeros((4, 4)))[:60], "truncated"),
         (b"\x93NUMPY\x01", "is not an .npy file"),
         (b"\x93NUMPY\x04\x00" + bytes(100), r"version 4\.0"),

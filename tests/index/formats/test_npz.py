@@ -99,7 +99,7 @@ def test_archives_of_other_writers(tmp_path):
         tmp_path / "x.npz", ("b.txt", b"text"), ("a.npy", npy(ROWS)), comment=b"a comment" * 9
     )
     assert (opened(path, fields=["a"])[3]["a"] == ROWS[3]).all()
-    with pytest.raises(FormatError, match="'b.txt' is no array"):
+    with pytest.raises(FormatError, match="'b.txt' is not an array"):
         opened(path)
     path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
     assert (opened(path, fields=["a"], format="npz")[3]["a"] == ROWS[3]).all()
@@ -164,10 +164,10 @@ def damaged(content: bytes, at: int, value: bytes) -> bytes:
     [
         (lambda c, central, end: damaged(c, 30, b"A"), "is called b'A.npy' here"),
         (lambda c, central, end: damaged(c, 8, b"\x08"), "another way"),
-        (lambda c, central, end: damaged(c, 18, b"\x01"), "bytes here, and"),
+        (lambda c, central, end: damaged(c, 18, b"\x01"), "bytes here, but"),
         (lambda c, central, end: damaged(c, 0, b"pk"), "does not begin here"),
         (lambda c, central, end: damaged(c, central + 20, b"\xf0\xff"), "uncompressed"),
-        (lambda c, central, end: damaged(c, central, b"pk"), "no member of the directory"),
+        (lambda c, central, end: damaged(c, central, b"pk"), "a member of the directory should"),
         (lambda c, central, end: damaged(c, central + 42, b"\xff\xff\xff"), "beyond the end"),
         (lambda c, central, end: damaged(c, central + 28, b"\xff\xff"), "leaves the directory"),
         (lambda c, central, end: damaged(c, end + 4, b"\x01"), "part of several"),
@@ -204,7 +204,7 @@ def test_overlapping_members_and_double_names_are_errors(tmp_path):
 def test_an_array_longer_than_its_member_is_an_error(tmp_path):
     """The array's own header is compared with the member's size."""
     path = archive(tmp_path / "x.npz", ("a.npy", npy(ROWS)[:-1]), ("b.npy", npy(ROWS)))
-    with pytest.raises(FormatError, match="array 'a'.*4 samples of 12 bytes, and 47 bytes follow"):
+    with pytest.raises(FormatError, match="array 'a'.*4 samples of 12 bytes, but 47 bytes follow"):
         opened(path)
 
 

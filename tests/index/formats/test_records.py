@@ -81,7 +81,7 @@ def test_a_file_that_records_do_not_fill_is_an_error(file):
         ({"record_bytes": "10"}, "record_bytes is '10'"),
         ({"record_bytes": 1 << 70}, "record_bytes is 1180591620717411303424"),
         ({"record_bytes": 10, "header_bytes": -1}, "header_bytes is -1"),
-        ({"record_bytes": 10, "dtype": "u1", "shape": 5}, "record_bytes is 10, and uint8 of"),
+        ({"record_bytes": 10, "dtype": "u1", "shape": 5}, "record_bytes is 10, but uint8 of"),
         ({"dtype": "u1", "shape": (0,)}, "shape is 0"),
         ({"dtype": "u1", "shape": (-1, 2)}, "shape is -1"),
         ({"shape": (3,)}, "shape is .* without a dtype"),
@@ -92,7 +92,7 @@ def test_a_file_that_records_do_not_fill_is_an_error(file):
         ({"format": "records"}, "records need a size"),
         ({"format": "record", "record_bytes": 10}, "did you mean 'records'"),
         ({"format": "npy", "record_bytes": 10}, "does not take record_bytes"),
-        ({"format": "tree"}, "x.bin is a file, and format 'tree'"),
+        ({"format": "tree"}, "x.bin is a file, but format 'tree'"),
     ],
 )
 def test_a_wrong_geometry_is_refused(file, options, message):

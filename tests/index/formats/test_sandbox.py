@@ -113,7 +113,7 @@ def test_errors_keep_their_kind():
     [
         (aborted, FormatError, "it crashed \\(signal 6\\) on this file: it is damaged"),
         (broken, FormatError, "it crashed \\(signal 11\\) on this file"),
-        (silent, FormatError, "it did not get any further for 1 s"),
+        (silent, FormatError, "it made no progress for 1 s"),
         (left, WorkerError, "ended by itself \\(status 3\\)"),
         (killed, WorkerError, "was killed \\(signal 9\\)"),
     ],

@@ -512,11 +512,11 @@ def _read_labels(
     layout = group_chunks(grid)
     options = _make_codec(array).options
     decoded = []
-    for number in range(layout.chunks.count):
-        extents, _ = layout.pieces(np.array([number]))
+    for chunk in range(layout.chunks.count):
+        extents, _ = layout.pieces(np.array([chunk]))
         file, offset, length = (int(each[0]) for each in extents)
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
-        rows = int(layout.first[number + 1] - layout.first[number])
+        rows = int(layout.first[chunk + 1] - layout.first[chunk])
         try:
             decoded.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
         except UsageError:
