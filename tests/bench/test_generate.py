@@ -32,7 +32,7 @@ from penstock.bench.files import data_paths, find_paths
 from penstock.bench.generate import MANIFEST, Generated, generate_data
 from penstock.bench.generators import LAYOUTS
 from penstock.bench.sizes import shapes
-from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumn, ParquetLayout
+from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumnSpec, ParquetLayout
 from penstock.errors import StorageError, UsageError
 from tests import warm
 
@@ -224,10 +224,10 @@ def test_penstock_opens_it(form: str, tmp_path: Path) -> None:
 def test_parquet_columns(tmp_path: Path) -> None:
     """Columns of numbers and of lists, each of values of its own, in row groups as asked for."""
     columns = (
-        ParquetColumn(name="t5", dtype="float32", size=300),
-        ParquetColumn(name="mean", dtype="float32", size=300),
-        ParquetColumn(name="stamp", dtype="int64"),
-        ParquetColumn(name="kept", dtype="bool", size=2),
+        ParquetColumnSpec(name="t5", dtype="float32", size=300),
+        ParquetColumnSpec(name="mean", dtype="float32", size=300),
+        ParquetColumnSpec(name="stamp", dtype="int64"),
+        ParquetColumnSpec(name="kept", dtype="bool", size=2),
     )
     table = ParquetLayout(columns=columns, row_group_size=20)
     data = replace(SMALL, format="parquet", num_samples_per_file=50, parquet=table)
@@ -498,7 +498,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_how_data_is_read_does_not_change_it(tmp_path: Path) -> None:
     """What only readers look at may change without data being other data."""
-    column = ParquetColumn(name="a", size=8)
+    column = ParquetColumnSpec(name="a", size=8)
     data = replace(SMALL, format="parquet", parquet=ParquetLayout(columns=(column,)))
     made(tmp_path, data)
     unread = ParquetLayout(columns=(replace(column, read=False),), read_mode="row_group")

@@ -17,7 +17,7 @@ from penstock.cli import app
 from penstock.errors import UsageError
 from penstock.sim import corrected, scenario, simulate
 from penstock.sim.calibrate import Measured, calibrate, resize
-from penstock.sim.record import RecordedRun, load_run, merge_ranks, parse_rank
+from penstock.sim.record import LiveRun, load_run, merge_ranks, parse_rank
 from penstock.sim.scenario import Scenario
 from tests.command import run
 
@@ -97,7 +97,7 @@ def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def run_of(record: dict[str, Any]) -> RecordedRun:
+def run_of(record: dict[str, Any]) -> LiveRun:
     return merge_ranks([("record", parse_rank(json.loads(json.dumps(record)), "record"))])
 
 

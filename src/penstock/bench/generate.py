@@ -32,7 +32,7 @@ from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, choose_writer
 from .sizes import Model, Shapes, shapes
-from .workload import DatasetSpec, ParquetColumn
+from .workload import DatasetSpec, ParquetColumnSpec
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
@@ -120,7 +120,7 @@ class _Plan:
         return replace(whole, columns=tuple(columns))
 
 
-def _list_columns(data: DatasetSpec) -> tuple[ParquetColumn, ...]:
+def _list_columns(data: DatasetSpec) -> tuple[ParquetColumnSpec, ...]:
     return data.parquet.columns if data.format == "parquet" else ()
 
 

@@ -195,7 +195,7 @@ class Hdf5Layout(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetColumn(Section):
+class ParquetColumnSpec(Section):
     """A column of a Parquet file.
 
     size:  values of a row.
@@ -215,9 +215,9 @@ def _name_column(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _number_columns(columns: tuple[ParquetColumn, ...]) -> tuple[ParquetColumn, ...]:
+def _number_columns(columns: tuple[ParquetColumnSpec, ...]) -> tuple[ParquetColumnSpec, ...]:
     """Write out the columns that are alike; refuse a name that is given twice."""
-    numbered: list[ParquetColumn] = []
+    numbered: list[ParquetColumnSpec] = []
     for column in columns:
         if column.count is None:
             numbered.append(column)
@@ -241,7 +241,7 @@ class ParquetLayout(Section):
     row_group_size: Positive = 1_000_000
     read_mode: Literal["default", "row_group"] = "default"
     columns: Annotated[
-        tuple[Annotated[ParquetColumn, BeforeValidator(_name_column)], ...],
+        tuple[Annotated[ParquetColumnSpec, BeforeValidator(_name_column)], ...],
         AfterValidator(_number_columns),
     ] = ()
 

@@ -59,7 +59,7 @@ class _TopCommands(LazyGroup):
             "Show the jobs that share this host: what each holds, brings, and waits for.",
         ),
         "bench": Entry("bench:app", "DLIO and MLPerf Storage workloads, any loader, one report."),
-        "trace": Entry("trace:app", "What a job reads: record it, take it from logs, look at it."),
+        "trace": Entry("trace:app", "Record what a job reads, take it from logs, or look at it."),
         "checkpoint": Entry(
             "checkpoint:app",
             "Checkpoints: list them, verify them, remove old ones; how often to save one.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..engine import Trace
 
 app = typer.Typer(
-    help="What a job reads: record it, take it from logs, look at it.",
+    help="Record what a job reads, take it from logs, or look at it.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -46,7 +46,7 @@ _TIMES = 12  # rows of the rate over time
 
 @app.callback()
 def _commands() -> None:
-    """What a job reads: record it, take it from logs, look at it."""
+    """Record what a job reads, take it from logs, or look at it."""
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

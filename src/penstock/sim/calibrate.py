@@ -19,7 +19,7 @@ from ..errors import UsageError
 from . import corrected
 from .devices import Floats
 from .policies import NodeTraffic
-from .record import EpochRecord, RecordedRun
+from .record import EpochRecord, LiveRun
 from .scenario import Policy, Scenario
 from .workload import BYTES, SimulatedWorkload
 
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
     memory: float | None = None
 
 
-def calibrate(run: RecordedRun, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
+def calibrate(run: LiveRun, measured: Measured = Measured()) -> Calibration:  # noqa: B008 - immutable
     """Make the scenario of a run. Raises UsageError if the model cannot represent the run."""
     return _Calibrator(run, measured).result()
 
@@ -118,7 +118,7 @@ class _Device:
 class _Calibrator:
     """The calibration of one run: its scenario is completed key by key."""
 
-    def __init__(self, run: RecordedRun, measured: Measured) -> None:
+    def __init__(self, run: LiveRun, measured: Measured) -> None:
         self._run, self._measured = run, measured
         self._sources: dict[str, str] = {}
         self._policy = _name_policy(run)
@@ -399,7 +399,7 @@ def _accept_any(_: EpochRecord) -> bool:
     return True
 
 
-def _name_policy(run: RecordedRun) -> Policy:
+def _name_policy(run: LiveRun) -> Policy:
     # A run without a cache is one whose cache holds nothing.
     return "penstock_local" if run.rank.assignment == "local" else "penstock"
 

@@ -278,7 +278,7 @@ def _evaluate(value: Value, history: History) -> Float:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayOutcome:
+class SampledOutcome:
     """Hits of caches on one stream of batches.
 
     hits:       by cache, the share of samples that were not read from storage.
@@ -296,7 +296,7 @@ class ReplayOutcome:
 
 def replay(
     stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int, warmup: int = 0
-) -> ReplayOutcome:
+) -> SampledOutcome:
     """Serve the same batches to each of the caches: `warmup` uncounted ones, then `batches`.
 
     The caches keep their contents; the batches are consumed from the stream.
@@ -313,7 +313,7 @@ def replay(
             ids.append(draw.ids)
             drawn_weights.append(draw.weights)
     used, w = np.concatenate(ids), np.concatenate(drawn_weights)
-    return ReplayOutcome(
+    return SampledOutcome(
         {name: hits / len(used) for name, hits in hit_counts.items()},
         len(used),
         len(np.unique(used)),
@@ -332,7 +332,7 @@ def compare(
     seed: int = 0,
     batches: int,
     warmup: int = 0,
-) -> dict[str, ReplayOutcome]:
+) -> dict[str, SampledOutcome]:
     """Compare caches of `room` samples by value, by recency and fixed.
 
     They serve samples drawn by importance, and epochs: the result is {"importance": ...,

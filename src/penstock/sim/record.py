@@ -61,7 +61,7 @@ class RankRecord(StrictModel):
 
 
 @dataclass(frozen=True)
-class RecordedRun:
+class LiveRun:
     """The record of a job.
 
     where:   its files, for messages.
@@ -80,7 +80,7 @@ class RecordedRun:
         return self.rank.hosts or self.rank.ranks
 
 
-def load_run(paths: Sequence[str | Path]) -> RecordedRun:
+def load_run(paths: Sequence[str | Path]) -> LiveRun:
     """Load the job whose records are in these files. Raises UsageError."""
     ranks: list[tuple[str, RankRecord]] = []
     for path in paths:
@@ -88,7 +88,7 @@ def load_run(paths: Sequence[str | Path]) -> RecordedRun:
     return merge_ranks(ranks)
 
 
-def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
+def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> LiveRun:
     """Merge the records of a job's ranks, each with its name in errors. Raises UsageError."""
     if not ranks:
         raise UsageError("there is no record of a rank: give what Loader.run_record() returned")
@@ -114,7 +114,7 @@ def merge_ranks(ranks: Sequence[tuple[str, RankRecord]]) -> RecordedRun:
             f"{first_where}: epochs holds none that was walked through from its first step to the "
             "end, on all ranks given: call run_record() after an epoch"
         )
-    return RecordedRun(first_where, first, len(ranks), epochs)
+    return LiveRun(first_where, first, len(ranks), epochs)
 
 
 def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:

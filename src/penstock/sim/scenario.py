@@ -115,7 +115,7 @@ class ImportanceSampling(StrictModel):
 Sampling = Annotated[EpochSampling | ImportanceSampling, Field(discriminator="kind")]
 
 
-class StorageSpec(StrictModel):
+class SharedStorageSpec(StrictModel):
     """The shared storage: total rate by the number of nodes, and the rate of a node's link."""
 
     link_mb_s: Amount
@@ -223,7 +223,7 @@ class SystemSpec(StrictModel):
 
     network_mb_s: Amount
     network: Network = IdealSpec()
-    storage: StorageSpec
+    storage: SharedStorageSpec
     staging: StagingSpec
     tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, min_length=1, max_length=8)]
 
