@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.plan import rotation
+from penstock.plan.rotation import rotation
 from penstock.sharing.schedule import (
     RULES,
     Objective,

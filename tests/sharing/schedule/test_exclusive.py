@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.plan import rotation
+from penstock.plan.rotation import rotation
 from penstock.sharing.schedule import (
     SHARED,
     list_schedule,
