@@ -94,8 +94,8 @@ def penstock_rows(scenario: Scenario) -> list[Row]:
 def large_rows() -> list[Row]:
     """What the two policies of a thousand nodes take together: time, CPU time and memory."""
     program = (
-        "from penstock.sim import load, simulate\n"
-        f"scenario = load('{LARGE}')\n"
+        "from penstock.sim import load_scenario, simulate\n"
+        f"scenario = load_scenario('{LARGE}')\n"
         "for policy in ('penstock', 'nopfs'): simulate(scenario, policy)"
     )
     before = time.perf_counter()

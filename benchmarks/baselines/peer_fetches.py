@@ -53,7 +53,7 @@ def over_zeromq(options: argparse.Namespace) -> tuple[Epochs, dict[str, str]]:
 
     from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 
-    keys = [KeyPair.generate(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.generate()]
     peer = ZeroMQPeer(0, JOB, keys[0])
     words = [
         keys[1].public.decode(),

@@ -169,8 +169,8 @@ def test_altered_logs_are_read_or_refused(tmp_path_factory, seed):
         (b"7 2.000000 read(3</a>, 1) = 1\n", "strace -T"),
         (b"7 2.000000 read(3</a>, 1\n", "has no end"),
         (b"7 2.000000 read(3</a>, x) = 1 <0.000001>\n", "has other arguments than read"),
-        (b"7 2.000000 read(3</a>, -5) = 1 <0.000001>\n", "cannot be"),
-        (b"7 2.000000 read(3</a>, 5) = 6 <0.000001>\n", "cannot be"),
+        (b"7 2.000000 read(3</a>, -5) = 1 <0.000001>\n", "impossible values"),
+        (b"7 2.000000 read(3</a>, 5) = 6 <0.000001>\n", "impossible values"),
         (b"7 2.000000 %$!(3) = 6 <0.000001>\n", "no system call"),
         (
             b"7 2.000000 read(3</a>, 5) = 5 <0.000001>\n7 1.000000 read(3</a>, 5) = 5 <0.000001>\n",

@@ -177,7 +177,7 @@ def test_budgets_change_no_batch(
     def check(found: penstock.Batch) -> None:
         for row, sample in enumerate(found.ids.tolist()):
             path = files / found_name(dataset, sample)
-            assert bytes(found.data[row]) == path.read_bytes()
+            assert bytes(found["data"][row]) == path.read_bytes()
 
     options = {"global_batch_size": batch, "seed": 1, **last}
     with tempfile.TemporaryDirectory() as folder:

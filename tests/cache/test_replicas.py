@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cache import join_cache
+from penstock.cache import join
 from penstock.cache.replicas import ReplicaLayout, Replicas
 from penstock.cache.shared_memory import alignment_default
 from penstock.errors import UsageError
@@ -234,7 +234,7 @@ def most(
     """What a host could find among its copies, knowing the whole run, if fetches took no time."""
     ranks = tuple(hosts.count(each) for each in range(len(set(hosts))))
     count = dataset.index.count
-    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join_cache._seed)
+    placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join._seed)
     stream = []
     for epoch in range(epochs):
         for step in range(len(steps)):

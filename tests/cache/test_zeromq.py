@@ -252,7 +252,7 @@ def test_other_version_is_told(scene: Scene) -> None:
 
 def test_other_job() -> None:
     """Nodes of two jobs that hold each other's keys do not exchange anything."""
-    keys = [KeyPair.generate(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.generate()]
     peers = [ZeroMQPeer(node, f"job {node}", keys[node]) for node in (0, 1)]
     members = {node: ZeromqMember(peers[node].address, keys[node].public) for node in (0, 1)}
     for peer in peers:
@@ -455,7 +455,7 @@ def test_node_that_does_not_read() -> None:
 
 def test_asking_before_the_others_are_known() -> None:
     """A node that has met nobody yet keeps who asks waiting, and then answers."""
-    keys = [KeyPair.generate(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.generate()]
     early, late = (ZeroMQPeer(node, "job", keys[node]) for node in (0, 1))
     members = {
         each.node: ZeromqMember(each.address, keys[each.node].public) for each in (early, late)
@@ -474,7 +474,7 @@ def test_asking_before_the_others_are_known() -> None:
 def test_node_comes_back() -> None:
     """A node that is gone fails at once for a while, then is tried again, and found."""
     clock = JumpingClock(SystemClock().now_ns())
-    keys = [KeyPair.generate(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.generate()]
     asking = ZeroMQPeer(0, "job", keys[0], clock=clock)
     first = ZeroMQPeer(1, "job", keys[1])
     address, port = first.address, int(first.address.rsplit(":", 1)[1])
@@ -505,10 +505,10 @@ def test_node_comes_back() -> None:
 
 NODE = """
 import sys
-from penstock.cache.zeromq import KeyPair, Member, ZeroMQPeer
+from penstock.cache.zeromq import KeyPair, ZeromqMember, ZeroMQPeer
 public, secret, other_address, other_public = (each.encode() for each in sys.argv[1:])
 peer = ZeroMQPeer(1, "job", KeyPair(public, secret))
-peer.meet({0: Member(other_address.decode(), other_public)})
+peer.meet({0: ZeromqMember(other_address.decode(), other_public)})
 print(peer.address, flush=True)
 block = bytes(range(256)) * 4096
 while True:
@@ -521,7 +521,7 @@ while True:
 @contextmanager
 def node_process() -> Iterator[tuple[ZeroMQPeer, subprocess.Popen[str]]]:
     """A node 0 here and a node 1 in a process of its own."""
-    keys = [KeyPair.generate(), KeyPair.made()]
+    keys = [KeyPair.generate(), KeyPair.generate()]
     peer = ZeroMQPeer(0, "job", keys[0], timeout_s=DEADLINE_S)
     process = warm.Popen(
         [sys.executable, "-c", NODE, keys[1].public, keys[1].secret, peer.address, keys[0].public],

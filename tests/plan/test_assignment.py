@@ -258,7 +258,7 @@ def test_resume_on_other_nodes(
             break
         begun = {each.begin() for each in courses}
         assert begun == {(0, len(found))}
-        shares = [each.shares(0, len(found)) for each in courses]
+        shares = [each.iterate_shares(0, len(found)) for each in courses]
         while len(found) < stop:
             parts = [next(share) for share in shares]
             found.append(
@@ -283,13 +283,13 @@ def test_course_and_session_agree() -> None:
         dealt = course(count, nodes, rank)
         order = dealt.order.at_epoch(1)
         session = Session(fixed_index(count, 10), order, dealt.steps, rank)
-        for share in dealt.shares(1):
+        for share in dealt.iterate_shares(1):
             for group in session.admit():
                 for planned in group.steps:
                     session.arrived(planned.step)
             assert session.hand_over().ids.tolist() == share.ids.tolist()
         assert session.finished
-        assert dealt.rank_samples == sum(len(share.ids) for share in dealt.shares(0))
+        assert dealt.rank_samples == sum(len(share.ids) for share in dealt.iterate_shares(0))
 
 
 def test_marks_follow_their_samples() -> None:

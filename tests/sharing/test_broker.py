@@ -217,9 +217,9 @@ def test_absurd_values_are_refused_by_name_and_counted(path: Path) -> None:
         ("JobProfile.colour", {"profile": {**profile, "colour": 1}}),
         ("Report.profile", {"profile": [1]}),
         ("Report.measured", {"measured": None}),
-        ("Measured.samples_per_s", {"measured": {}}),
-        ("Measured.stall", {"measured": {"samples_per_s": 1.0, "stall": 1.1}}),
-        ("Measured.cores", {"measured": {"samples_per_s": 1.0, "cores": float("nan")}}),
+        ("JobMeasurement.samples_per_s", {"measured": {}}),
+        ("JobMeasurement.stall", {"measured": {"samples_per_s": 1.0, "stall": 1.1}}),
+        ("JobMeasurement.cores", {"measured": {"samples_per_s": 1.0, "cores": float("nan")}}),
     ]
     with broker(path, *OPTIONS), Caller(path) as caller:
         for wrong in ({"job": 1}, {"rank": "0"}, {"pid": True}, {"name": None}, {"version": 99}):

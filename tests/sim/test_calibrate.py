@@ -227,7 +227,7 @@ def test_bad_options_are_one_message(
 
 
 def test_the_published_simulator_knows_no_cache_blocks() -> None:
-    with pytest.raises(UsageError, match=r"data\.cache block"):
+    with pytest.raises(UsageError, match=r"data\.cache_block"):
         simulate(described(), "naive", "parity")
 
 

@@ -258,7 +258,9 @@ def test_the_cpu_needs_no_triton_and_gives_the_same() -> None:
 import sys
 sys.modules["triton"] = None
 import torch
-from penstock import Order, UsageError, gpu
+from penstock import Order
+from penstock.errors import UsageError
+from penstock.torch import gpu
 x = torch.arange(9000, dtype=torch.bfloat16).reshape(3000, 3)
 where = torch.from_numpy(Order(3000, 7, 1).run(0, 3000).astype("int64"))
 assert torch.equal(gpu.shuffle(x, 7, 1), x[where])
@@ -286,7 +288,7 @@ import re, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from penstock import _order_triton as kernels
+from penstock.torch import feistel_triton as kernels
 
 cipher = dict.fromkeys(["last", "a", "bits", *(f"k{r}" for r in range(8))], "i32")
 scalars = {**dict.fromkeys(["start", "step", "size", "shift"], "i32"), **cipher}

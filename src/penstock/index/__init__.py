@@ -13,7 +13,7 @@ from __future__ import annotations
 from . import codecs
 from .codecs import missing_library
 from .concat import JointIndex, join_indexes
-from .formats import FORMATS, Location, choose_format
+from .formats import FORMATS, Location, choose_format, parse_example
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
 from .table import Field, Index, Samples
@@ -34,5 +34,6 @@ __all__ = [
     "join_indexes",
     "measure_cost",
     "missing_library",
+    "parse_example",
     "summarize_cost",
 ]

@@ -14,7 +14,7 @@ from . import shuffle_array
 from .feistel_numpy import TABLE_COUNT_MAX, Permutation, Words
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from .order import Marks, Order, Ordering, Shuffle, check_words, parse_shuffle
-from .quality import shuffle_quality
+from .quality import label_mix, shuffle_quality
 from .random_numbers import rng
 from .shuffle_array import shuffle
 from .shuffle_blocks import Blocking, ReadCost, choose_blocks, choose_chunk_blocks, window_samples
@@ -37,6 +37,7 @@ __all__ = [
     "choose_blocks",
     "choose_chunk_blocks",
     "divide_slots",
+    "label_mix",
     "parse_shuffle",
     "rng",
     "shuffle",

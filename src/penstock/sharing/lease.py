@@ -152,7 +152,9 @@ class JobMeasurement:
         for name in self.__slots__:
             _check(self, name, zero=True)
         if self.stall > 1:
-            raise UsageError(f"Measured.stall is {self.stall!r}: use a part of the time, 0..1")
+            raise UsageError(
+                f"JobMeasurement.stall is {self.stall!r}: use a part of the time, 0..1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -385,7 +385,7 @@ class PeerSuite(Suite):
             with pytest.raises(UsageError):
                 peers[1].answer(request.number, parts, refused)
             fetching.answer(peers[1], request)
-            with pytest.raises(UsageError, match="answer each once"):
+            with pytest.raises(UsageError, match="answer each request once"):
                 fetching.answer(peers[1], request)
             fetching.assert_done(drive(peers, [ticket])[ticket])
 

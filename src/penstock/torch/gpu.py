@@ -1,6 +1,6 @@
 """Orders on a GPU: they shuffle rows of device memory there, as `Order` says, bit for bit.
 
-    from penstock import gpu
+    from penstock.torch import gpu
 
 Imported only on request; needs torch, and Triton for tensors on a GPU (`pip install
 'penstock[gpu]'`). Tensors on the CPU are served by the compiled core, and give the same values.

@@ -1,6 +1,6 @@
 """PyTorch's DataLoader, driven by penstock: the same arguments, an exact order, exact resume.
 
-    from penstock.torch.loader import DataLoader
+    from penstock.torch import DataLoader
 
 It takes a penstock dataset, which penstock also reads, or any map-style torch dataset. Then it
 takes over order, ranks, workers and state, and the dataset does its own reading.

@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from .place import Location
 from .registry import FORMATS, Format, choose_format
+from .tf_example import parse_example
 
-__all__ = ["FORMATS", "Format", "Location", "choose_format"]
+__all__ = ["FORMATS", "Format", "Location", "choose_format", "parse_example"]
