@@ -518,7 +518,7 @@ def _read_labels(
         data = memoryview(store.read(files.name(file), offset, length) if length else b"")
         rows = int(layout.first[chunk + 1] - layout.first[chunk])
         try:
-            decoded.append(codec.decode(options, CompressedChunk(number, data, [len(data)], rows)))
+            decoded.append(codec.decode(options, CompressedChunk(chunk, data, [len(data)], rows)))
         except UsageError:
             raise
         except ValueError as error:
