@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.checkpoint import Checkpoints, fault_points
-from penstock.checkpoint.folder import Folder
+from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.partition import divide_held_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError

@@ -27,7 +27,7 @@ from benchmarks.emulation.faulty import OPERATIONS, Faulty
 import penstock
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.folder import Folder
+from penstock.checkpoint.folder_repository import Folder
 from penstock.errors import MissingError, StalledError, StorageError, UsageError
 from tests import ROOT, warm
 

@@ -28,13 +28,7 @@ import torch.utils.data as torch_data  # noqa: E402
 from torch.utils.data import DistributedSampler  # noqa: E402
 
 import penstock  # noqa: E402
-from penstock.errors import (  # noqa: E402
-    CollateError,
-    ForkError,
-    StateError,
-    UsageError,
-    WorkerError,
-)
+from penstock.errors import CollateError, ForkError, StateError, UsageError, WorkerError  # noqa: E402
 from penstock.torch.loader import DataLoader  # noqa: E402
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from . import shards
 from .checkpoints import Checkpoints, CommittedSave, load
 from .flushing import Flush, lay_out_pieces
-from .folder import Folder
+from .folder_repository import Folder
 from .interval import Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint, verify_checkpoint
 from .manifest import Piece

@@ -34,7 +34,7 @@ from . import shards
 from .all_gather import run_together
 from .background import JoinDeadline, give_up_thread, start_thread
 from .flushing import Flush
-from .folder import create_synced
+from .folder_repository import create_synced
 from .manifest import CheckpointIndex, ShardEntry
 from .repository import Repository, RepositoryLock
 from .saving import Save

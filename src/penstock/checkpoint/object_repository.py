@@ -24,7 +24,7 @@ from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error
 from .fault_points import mark_point
 from .flushing import Flush, ShardSource
-from .folder import translate_read_errors
+from .folder_repository import translate_read_errors
 from .manifest import (
     CheckpointIndex,
     Piece,

@@ -6,7 +6,7 @@ import os
 import re
 
 from ..errors import UsageError
-from .folder import Folder
+from .folder_repository import Folder
 from .object_repository import Prefix
 from .repository import Repository
 

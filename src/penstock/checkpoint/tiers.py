@@ -30,7 +30,14 @@ from . import shards
 from .all_gather import run_together
 from .fault_points import mark_point
 from .flushing import Flush
-from .folder import INDEX, Folder, FolderLock, empty_folder, put_index, translate_read_errors
+from .folder_repository import (
+    INDEX,
+    Folder,
+    FolderLock,
+    empty_folder,
+    put_index,
+    translate_read_errors,
+)
 from .manifest import CheckpointIndex, ShardEntry, decode_index, encode_index, seal, unseal
 from .repositories import resolve_path
 from .repository import Repository

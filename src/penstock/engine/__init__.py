@@ -13,13 +13,7 @@ a budget. What to read, and when, is decided above it.
 from __future__ import annotations
 
 from . import atomic_file, page_cache, store, trace_file
-from .atomic_file import (
-    AtomicFile,
-    Bytes,
-    storage_errors,
-    sync_folder,
-    write_all,
-)
+from .atomic_file import AtomicFile, Bytes, storage_errors, sync_folder, write_all
 from .host_info import Machine, Mount, find_mount, read_machine, readahead_bytes
 from .native import Arena, ReadMethod, crc32c, file_system, io_uring_refusal, open_files_max
 from .object_client import (

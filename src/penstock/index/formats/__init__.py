@@ -7,7 +7,7 @@ not know who reads the samples later, nor when.
 
 from __future__ import annotations
 
-from .place import Location
+from .location import Location
 from .registry import FORMATS, Format, choose_format
 from .tf_example import parse_example
 

@@ -23,7 +23,7 @@ from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16

@@ -36,7 +36,7 @@ from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 

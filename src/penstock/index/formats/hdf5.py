@@ -44,7 +44,7 @@ from .shards import list_files
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")

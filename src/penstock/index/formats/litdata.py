@@ -32,7 +32,7 @@ from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -37,7 +37,7 @@ from .shards import number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""

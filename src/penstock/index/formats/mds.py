@@ -27,7 +27,7 @@ from .manifests import Manifest, has_shards, is_manifest
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _NUMBERS = {
     "int": "<i8",

@@ -25,7 +25,7 @@ from .shards import list_names, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _MAGIC = b"MMIDIDX\0\0"
 _OLD = b"TNTIDX"

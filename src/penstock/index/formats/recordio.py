@@ -21,7 +21,7 @@ from . import shards
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Location
+    from .location import Location
 
 OPTIONS = ("label", "header", "extensions")
 MAGIC = (0xCED7230A).to_bytes(4, "little")

@@ -21,7 +21,7 @@ from .shards import list_files
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Location
+    from .location import Location
 
 _REACH = 100_000
 """Maximum distance from the given size at which a size that divides is searched."""

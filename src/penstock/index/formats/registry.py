@@ -40,7 +40,7 @@ from . import (
     tree,
     zarr,
 )
-from .place import Kind, Location
+from .location import Kind, Location
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store

@@ -13,7 +13,7 @@ from ...extent import FileIds, Files, joined
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
-    from .place import Location
+    from .location import Location
 
 
 def list_files(

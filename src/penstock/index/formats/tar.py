@@ -26,7 +26,7 @@ from . import foreign, shards
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
 _LABEL = "cls"

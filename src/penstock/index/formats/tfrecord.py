@@ -24,7 +24,7 @@ from .checksum import compute_crc32c
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 OPTIONS = ("check", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")

@@ -24,7 +24,7 @@ from .shards import list_files, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _LLMC_BYTES = 1024
 _LLMC = {20240520: "<u2", 20240801: "<u4"}

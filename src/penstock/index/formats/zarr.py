@@ -37,7 +37,7 @@ from .grid import ChunkGrid, check_shape, group_chunks, lay_out_verbatim
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
-    from .place import Location
+    from .location import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
