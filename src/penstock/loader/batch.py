@@ -181,28 +181,33 @@ def _decompress_field(
 ) -> npt.NDArray[Any] | Ragged:
     """Decompress a field whose chunks lie in the buffer."""
     part = index.fields[number]
-    bands, bounds = layout.chunks, layout.bounds
-    assert bands is not None
+    chunk_rows, bounds = layout.chunks, layout.bounds
+    assert chunk_rows is not None
     assert bounds is not None
     assert part.codec is not None
-    extents, pieces = index.units(bands.number, number)
-    counts = np.ones(len(bands.number), np.int64) if pieces is None else pieces
+    extents, pieces = index.units(chunk_rows.number, number)
+    counts = np.ones(len(chunk_rows.number), np.int64) if pieces is None else pieces
     lengths = np.split(extents.length, np.cumsum(counts)[:-1])
     chunked = index.layouts[number]
     assert isinstance(chunked, Chunked)
-    held = chunked.first[bands.number + 1] - chunked.first[bands.number]
+    held = chunked.first[chunk_rows.number + 1] - chunked.first[chunk_rows.number]
     read = [
         codecs.CompressedChunk(
-            int(band),
+            int(chunk),
             buffer[layout.base + bounds[k] : layout.base + bounds[k + 1]].data,
             lengths[k].tolist(),
             int(held[k]),
         )
-        for k, band in enumerate(bands.number)
+        for k, chunk in enumerate(chunk_rows.number)
     ]
     try:
         rows = codecs.rows(
-            part.codec.name, part.codec.options, read, bands.chunk, bands.row, (index, number)
+            part.codec.name,
+            part.codec.options,
+            read,
+            chunk_rows.chunk,
+            chunk_rows.row,
+            (index, number),
         )
         if part.shape is not None:
             if not len(rows):
