@@ -33,7 +33,7 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
 
 # Each runs the same examples in the same way every time.
-test: $(STAMPS)/penstock  ## the tests, in less than three minutes on two cores; ARGS= are pytest's
+test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are pytest's
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 LONG := --dist worksteal --timeout 900 -m 'long or hypothesis'

@@ -530,7 +530,7 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
     assert np.array_equal(found.state["weights"], np.full(1000, float(found.step)))
     if how == "well":
         assert said == ["saved", "step", str(found.step)]
-        assert found.step > before
+        assert found.step >= before  # the signal may come with no step after the last save
     elif how == "hangs":
         assert said == ["gave", "up"]
         assert "StalledError" not in complained

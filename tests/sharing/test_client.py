@@ -298,5 +298,5 @@ def test_reports_as_messages() -> None:
     )
     message = json.loads(json.dumps(report.message(), allow_nan=False))
     assert Report.of(message) == Report(profile=REPORT.profile, measured=report.measured)
-    with pytest.raises(UsageError, match=r"Measured\.stall"):
+    with pytest.raises(UsageError, match=r"JobMeasurement\.stall"):
         JobMeasurement(samples_per_s=1.0, stall=2.0)
