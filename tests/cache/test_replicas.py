@@ -150,7 +150,7 @@ def test_after_epochs_that_were_passed_over_copies_are_of_use(jump):
 
 @pytest.mark.parametrize(("mean", "filled"), [(3_000, 0.75), (50_000, 0.92)])
 def test_little_room_is_lost(mean, filled):
-    """Of a replica buffer that is offered more than it holds."""
+    """A replica buffer that is offered more than it holds."""
     length = np.random.default_rng(4).gamma(4, mean / 4, 1000).astype(np.int64) + 1
     room = int(length.sum() / 2)
     (replicas,) = replicas_of(ReplicaLayout.of(room, length), 1)

@@ -56,18 +56,18 @@ def test_threads_stay_within_the_rate(rate: float) -> None:
 
 
 def waiting(throttle: CpuThrottle) -> threading.Thread:
-    """A thread that is_in_debt for ever."""
-    is_in_debt = threading.Event()
+    """A thread that stays in debt for ever."""
+    in_debt = threading.Event()
 
     def work() -> None:
         throttle.take_turn()
         burn(0.02)
-        is_in_debt.set()
+        in_debt.set()
         throttle.take_turn()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert is_in_debt.wait(30)
+    assert in_debt.wait(30)
     return thread
 
 
@@ -185,7 +185,7 @@ class Burning:
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (1, "threads"), (1, "processes")])
 def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> None:
-    """Who gets a third of a processor, as others are at it, is_in_debt nothing at a rate of 0.8."""
+    """A thread that gets a third of a processor, as others are at it, owes nothing at 0.8."""
     budget = penstock.Budget(cores=0.8)
     forked = "fork" if kind == "processes" else None  # a fork server would stay where it was made
     with contended(2):

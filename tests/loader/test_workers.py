@@ -310,7 +310,7 @@ def test_fork_after_use(processes: WorkerProcesses) -> None:
 
 
 SOON_S = 60.0
-"""What ends at once on an idle machine ends by then on any; what waits for ever does not."""
+"""A wait that is short on an idle machine ends by then on any; one for ever does not."""
 
 PROGRAM = """
 import os, signal, sys, threading

@@ -261,7 +261,7 @@ def test_timeout_needs_workers() -> None:
 
 
 SOON_S = 60.0
-"""What ends at once on an idle machine ends by then on any; what waits for ever does not."""
+"""A wait that is short on an idle machine ends by then on any; one for ever does not."""
 
 # fmt: off
 PUBLIC = [
