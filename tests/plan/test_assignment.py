@@ -215,10 +215,13 @@ def test_expected_moves(nodes: int, capacity: int) -> None:
 # -- as the run uses it ----------------------------------------------------------------------------
 
 
-def course(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> StepSampler:
-    locality = Locality(
+def place_data(count: int, nodes: tuple[int, ...]) -> Locality:
+    return Locality(
         Placement(count, (count // 2,) * (max(nodes) + 1), seed=2, cache_block=3), nodes
     )
+
+
+def deal(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> StepSampler:
     asked = {"batch_size": None, "global_batch_size": 24, "drop_last": False, "pad": False}
     return StepSampler(
         "data",
@@ -227,7 +230,6 @@ def course(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> Ste
         rank=rank,
         world_size=len(nodes),
         assignment="local",
-        locality=lambda place: locality,
     )
 
 
@@ -248,17 +250,17 @@ def test_resume_on_other_nodes(
     found: list[Counter[int]] = []
     state: dict[str, Any] = {}
     for number, nodes in enumerate(worlds):
-        courses = [course(count, nodes, rank, pad=pad) for rank in range(len(nodes))]
+        samplers = [deal(count, nodes, rank, pad=pad) for rank in range(len(nodes))]
         stop = steps
         if number + 1 < len(worlds):
             stop = data.draw(st.integers(len(found), steps))
-        for each in courses:
+        for each in samplers:
             each.restore(state)
         if len(found) == steps:
             break
-        begun = {each.begin() for each in courses}
+        begun = {each.begin(place_data(count, nodes)) for each in samplers}
         assert begun == {(0, len(found))}
-        shares = [each.iterate_shares(0, len(found)) for each in courses]
+        shares = [each.iterate_shares(0, len(found)) for each in samplers]
         while len(found) < stop:
             parts = [next(share) for share in shares]
             found.append(
@@ -266,10 +268,10 @@ def test_resume_on_other_nodes(
                     i for part in parts for i in part.ids[: len(part.ids) - part.repeats].tolist()
                 )
             )
-            for each in courses:
+            for each in samplers:
                 each.cursor.moved(0, len(found))
-        state = courses[0].cursor.state()
-        assert all(each.cursor.state() == state for each in courses)
+        state = samplers[0].cursor.state()
+        assert all(each.cursor.state() == state for each in samplers)
     assert found == [
         Counter(order.run(k * 24, min(24, count - k * 24)).tolist()) for k in range(steps)
     ]
@@ -280,7 +282,8 @@ def test_course_and_session_agree() -> None:
     the same marks as the plan."""
     count, nodes = 500, (0, 1, 1, 0, 2)
     for rank in range(len(nodes)):
-        dealt = course(count, nodes, rank)
+        dealt = deal(count, nodes, rank)
+        dealt.begin(place_data(count, nodes))
         order = dealt.order.at_epoch(1)
         session = Session(fixed_index(count, 10), order, dealt.steps, rank)
         for share in dealt.iterate_shares(1):
@@ -303,23 +306,17 @@ def test_marks_follow_their_samples() -> None:
             assert np.array_equal(planned.marks["source"], planned.ids >= 60)
 
 
-def test_the_place_decides_the_nodes() -> None:
-    """Nodes are asked for once the world is known, and not before."""
-    asked = []
-
-    def nodes_of(place: Any) -> Locality:
-        asked.append(place)
-        return Locality(Placement(100, (100,), seed=0), (0,) * place.world_size)
-
+def test_nodes_are_needed_to_begin_and_not_before() -> None:
+    """The length is known before the nodes are; the epoch is dealt by those that it begins with."""
     dealt = StepSampler(
         "data", Order(100, 1), batch_size=10, global_batch_size=None, drop_last=False, pad=False,
-        rank=None, world_size=None, assignment="local", locality=nodes_of,
+        rank=None, world_size=None, assignment="local",
     )  # fmt: skip
-    assert asked == []
     assert len(dealt) == 10
-    assert asked == []
-    dealt.begin()
-    assert [place.world_size for place in asked] == [1]
+    assert dealt.steps.locality is None
+    nodes = Locality(Placement(100, (100,), seed=0), (0,))
+    assert dealt.begin(nodes) == (0, 0)
+    assert dealt.steps.locality is nodes
 
 
 def test_what_does_not_fit() -> None:

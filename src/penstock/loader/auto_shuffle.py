@@ -41,18 +41,19 @@ log = logging.getLogger("penstock")
 class AutoShuffle:
     """Choice of the order of a dataset; an `OrderChoice`.
 
+    budget:  for reading; its owner replaces it where it changes before the choice is made.
     record:  the choice, {} before it is made: shuffle, block, group, reached, reason, quality; and
              the measurements of the rank that made them: latency_ns, bytes_per_s, requests, took_s.
     """
 
-    def __init__(self, dataset: Dataset, seed: int, budget: Callable[[], Budget]) -> None:
+    def __init__(self, dataset: Dataset, seed: int, budget: Budget) -> None:
         if type(dataset).order is not Dataset.order:
             raise UsageError(
                 "shuffle='auto' does not choose for a mixture: choose 'exact' or 'blocked'"
             )
         self._dataset = dataset
         self._seed = seed
-        self._budget = budget
+        self.budget = budget
         self.record: dict[str, Any] = {}
 
     def resume_order(self, algorithm: str) -> Ordering | None:
@@ -82,7 +83,7 @@ class AutoShuffle:
     def _decide(self, place: Place, steps: Steps) -> str:
         rows = steps.rows(0, place.rank)
         chosen, probed = choose_shuffle(
-            self._dataset, self._budget(), rows, place.world_size, steps.global_batch
+            self._dataset, self.budget, rows, place.world_size, steps.global_batch
         )
         return json.dumps(record_choice(len(self._dataset), chosen, probed))
 

@@ -26,7 +26,6 @@ from ..plan import (
     Assignment,
     Cursor,
     Group,
-    Locality,
     Session,
     StepPlan,
     Steps,
@@ -132,9 +131,10 @@ class Loader:
         self._cache = cache
         self._membership: CacheMembership | None = None
         self.batch_size = 1 if batch_size is None and global_batch_size is None else batch_size
-        auto = None
+        own_budget = _check_budget(budget)
+        self._auto_shuffle = None
         if shuffle == "auto":
-            auto = AutoShuffle(dataset, seed, lambda: self._budget)
+            self._auto_shuffle = AutoShuffle(dataset, seed, own_budget)
             shuffle = "exact"
         self._step_sampler = StepSampler(
             dataset.fingerprint,
@@ -145,9 +145,8 @@ class Loader:
             pad=pad,
             rank=rank,
             world_size=world_size,
-            choice=auto,
+            choice=self._auto_shuffle,
             assignment=assignment,
-            locality=self.locality if assignment == "local" else None,
         )
         self.drop_last = self._step_sampler.drop_last
         self.pad = self._step_sampler.pad
@@ -160,9 +159,8 @@ class Loader:
             if decode_threads is None
             else check_positive("decode_threads", decode_threads)
         )
-        self._requested_budget = self._budget = _check_budget(
-            budget
-        )  # the user's; and the part that a broker leaves of it
+        # The user's, and the part that a broker leaves of it.
+        self._requested_budget = self._budget = own_budget
         self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
@@ -188,7 +186,10 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         self._check_process()
-        epoch, step = self._step_sampler.begin()
+        locality = None
+        if self._step_sampler.assignment == "local":
+            locality = self._join(self._step_sampler.renew_place()).locality
+        epoch, step = self._step_sampler.begin(locality)
         try:
             return EpochIterator(self, epoch, step)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
@@ -249,6 +250,8 @@ class Loader:
         if self._threads is not None:
             self._threads.adopt(budget.cores)
         self._budget = budget
+        if self._auto_shuffle is not None:
+            self._auto_shuffle.budget = budget
         for iterator in self._iterators:
             iterator.adopt_budget()
 
@@ -475,10 +478,6 @@ class Loader:
     def _step_bytes(self) -> float:
         """Mean bytes of a step of this rank."""
         return self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
-
-    def locality(self, place: Place) -> Locality:
-        """Return the hosts that keep each sample, with `cache`; called on all ranks at once."""
-        return self._join(place).locality
 
     def _join(self, place: Place) -> CacheMembership:
         """Return this rank's part of the cache, joined at first use.

@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -55,8 +55,7 @@ class StepSampler:
     global_batch_size: samples of all ranks in a step.
     drop_last, pad:    treatment of the last step, see `Steps`.
     assignment:        which rank has which samples of a step, see `Steps`.
-    locality:          called for "local" when the first epoch is begun: gives the nodes that keep
-                       samples, and the nodes of the ranks. The same on every rank.
+                       "local" needs the locality that `begin` is given.
     rank, world_size:  by default, the values of torch.distributed or of the launcher.
     fingerprint:       identity of the data.
     """
@@ -74,7 +73,6 @@ class StepSampler:
         world_size: int | None,
         choice: OrderChoice | None = None,
         assignment: Assignment = "strided",
-        locality: Callable[[Place], Locality] | None = None,
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
@@ -85,8 +83,7 @@ class StepSampler:
         self._cursor: Cursor | None = None
         self.drop_last = check_flag("drop_last", drop_last)
         self.pad = check_flag("pad", pad)
-        self._assignment = assignment
-        self._locality = locality
+        self.assignment = assignment
         self._fingerprint = fingerprint
         self._batch_size = None if batch_size is None else check_positive("batch_size", batch_size)
         self._global_batch_size = (
@@ -210,7 +207,7 @@ class StepSampler:
 
         Raises UsageError if the order has no inverse, or if the assignment depends on samples.
         """
-        if not isinstance(self.order, Order) or self._assignment == "local":
+        if not isinstance(self.order, Order) or self.assignment == "local":
             raise UsageError(
                 "Cache.replicas is True, but the next use of a sample by a rank is known only for "
                 "one dataset (not a mixture) with assignment='strided' or 'contiguous': leave "
@@ -218,20 +215,27 @@ class StepSampler:
             )
         return Uses(self.order, self.steps, ranks, epoch)
 
-    def begin(self) -> tuple[int, int]:
-        """Begin an epoch on the ranks there are now. Returns the epoch and its first step.
+    def renew_place(self) -> Place:
+        """Look up again, before an epoch, on which ranks it runs, and return this rank's place.
 
-        A process group may have been started since the place was first looked up.
+        A process group may have been started since the place was first looked up. Raises UsageError
+        if it is another one in the middle of an epoch.
         """
         now = self._find_new_place()
         if now is not None:
             self._settle_again(now)
-        place, steps = self._settle()
-        if self._locality is not None:
-            # Not earlier: all ranks take part in this, while any rank may ask for the length.
-            locality = self._locality(place)
-            if steps.locality is not locality:
-                self._settled = place, self._make_steps(place.world_size, locality)
+        return self.place
+
+    def begin(self, locality: Locality | None = None) -> tuple[int, int]:
+        """Begin an epoch on the ranks there are now. Returns the epoch and its first step.
+
+        locality:  for "local": the nodes that keep samples, and the nodes of the ranks; the same
+                   on every rank.
+        """
+        assert (locality is not None) == (self.assignment == "local"), "only local needs nodes"
+        place = self.renew_place()
+        if self.steps.locality is not locality:
+            self._settled = place, self._make_steps(place.world_size, locality)
         return self.cursor.begin()
 
     def _find_new_place(self) -> Place | None:
@@ -269,14 +273,14 @@ class StepSampler:
         return self._settled
 
     def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
-        unknown = self._locality is not None and locality is None  # before the first epoch
+        unknown = self.assignment == "local" and locality is None  # before the first epoch
         return Steps(
             len(self._requested_order),
             self._compute_global_batch(world_size),
             world_size,
             self.drop_last,
             self.pad,
-            "strided" if unknown else self._assignment,
+            "strided" if unknown else self.assignment,
             locality,
         )
 

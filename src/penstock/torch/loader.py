@@ -57,9 +57,9 @@ from ..loader import (
 )
 from ..meter import Counters, Meter
 from ..order import Order, Shuffle
-from ..plan import Assignment, Locality
+from ..plan import Assignment
 from ..sharing import LeasedBudget
-from ..topology import Place, detect
+from ..topology import detect
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
 from .tensors import Tensors, as_tensors, can_pin, pin, reduce_tensor
 
@@ -204,7 +204,6 @@ class DataLoader:
                 place,
                 self._budget,
                 assignment,
-                self._locality,
             )
             self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
         else:
@@ -351,10 +350,6 @@ class DataLoader:
         )
         loader.follow(self._epochs.step_sampler, Tensors())
         return loader
-
-    def _locality(self, place: Place) -> Locality:
-        assert self._loader is not None
-        return self._loader.locality(place)
 
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
         """Return `decode` and `collate` in the form that the reading side takes."""
@@ -521,7 +516,6 @@ class DeviceLoader:
             (rank, world_size),
             budget or Budget(),
             "strided",
-            _refuse_locality,
         )
         self.sampler = EpochSampler(self._step_sampler)
         self._resident: DeviceDataset | None = None
@@ -624,10 +618,6 @@ def _drop_marks(batch: Any) -> Any:
 
 
 _mark_names = {"__id__", "__valid__"}
-
-
-def _refuse_locality(place: Place) -> Locality:
-    raise AssertionError(f"{place} asked which host keeps samples, but all ranks keep all of them")
 
 
 class EpochSampler(Sampler[int]):
@@ -940,13 +930,12 @@ def _make_sampler(
     place: tuple[int | None, int | None],
     budget: Budget,
     assignment: Assignment,
-    locality: Callable[[Place], Locality],
 ) -> StepSampler:
     count = len(dataset)
     if count == 0:
         raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
     size = 1 if batch_size is None else batch_size  # without batches a step is one sample
-    choice = AutoShuffle(dataset, seed, lambda: budget) if shuffle == "auto" else None
+    choice = AutoShuffle(dataset, seed, budget) if shuffle == "auto" else None
     kind: Shuffle = "exact" if shuffle == "auto" else shuffle
     ours = isinstance(dataset, Dataset)
     return StepSampler(
@@ -960,7 +949,6 @@ def _make_sampler(
         world_size=place[1],
         choice=choice,
         assignment=assignment,
-        locality=locality if assignment == "local" else None,
     )
 
 
