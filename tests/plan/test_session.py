@@ -57,7 +57,7 @@ def test_any_sequence_of_completions(
         if session.head.step < session.reached:
             step = session.hand_over()
             assert step.step not in outstanding
-            held -= step.bytes
+            held -= step.layout.bytes
             handed.append(step.step)
         else:
             shuffle.shuffle(outstanding)  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from penstock import limits
 from penstock.errors import UsageError
 from penstock.extent import Placed, Requests, merge, separate
 from penstock.order.order import Order
+from penstock.plan.batch_layout import FieldRows
 from penstock.plan.steps import Steps, plan_steps
 
 
@@ -253,7 +254,7 @@ def test_window_places_every_sample(
     order, steps = Order(count, seed), Steps(count, batch, world)
     groups = plan_steps(index, order, steps, rank, 0, len(steps), gap)
     for group in groups:
-        buffers = [np.zeros(step.bytes, np.uint8) for step in group.steps]
+        buffers = [np.zeros(step.layout.bytes, np.uint8) for step in group.steps]
         for step in group.steps:
             for _, offset, length, buffer, target in zip(*step.requests[:5], strict=True):
                 buffers[buffer][target : target + length] = data.reshape(-1)[offset:][:length]
@@ -291,7 +292,8 @@ def test_ragged_window(tmp_path: Path) -> None:
     index = penstock.open(tmp_path, index="memory").index
     (group,) = plan_steps(index, Order(9, 3), Steps(9, 9, 1), 0, 0, 1, 0)
     (step,) = group.steps
-    (layout,) = step.layouts
+    (layout,) = step.layout.fields
+    assert isinstance(layout, FieldRows)
     assert layout.bounds is not None
     assert np.diff(layout.bounds).tolist() == [int(i) % 4 for i in step.ids]
     for row, (start, end) in enumerate(zip(layout.bounds[:-1], layout.bounds[1:], strict=True)):

@@ -15,7 +15,7 @@ from ..budget import Budget
 from ..engine import Buffer, Failure, ReadMethod, changed_error, storage_error
 from ..errors import FormatError, PenstockError
 from ..index import Chunked, Field, Index, codecs
-from ..plan import FieldRows, Group, Ids, StepPlan
+from ..plan import FieldChunks, FieldRows, Group, Ids, StepPlan
 from .decode import Samples
 
 
@@ -149,12 +149,12 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
 def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
     """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it."""
     fields: dict[str, Any] = {}
-    for number, layout in enumerate(planned.layouts):
+    for number, places in enumerate(planned.layout.fields):
         part = index.fields[number]
         fields[part.name] = (
-            _view_field(part, layout, buffer)
-            if layout.chunks is None
-            else _decompress_field(index, number, planned, layout, buffer)
+            _view_field(part, places, buffer)
+            if isinstance(places, FieldRows)
+            else _decompress_field(index, number, planned, places, buffer)
         )
     if planned.labels is not None:
         fields["label"] = planned.labels
@@ -162,51 +162,48 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
     return fields
 
 
-def _view_field(part: Field, layout: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
-    rows = layout.rows
-    if layout.bounds is None:
-        flat = buffer[layout.base : layout.base + rows * layout.row_bytes].view(part.dtype)
-        elements = layout.row_bytes // part.dtype.itemsize
+def _view_field(part: Field, places: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
+    rows = places.rows
+    if places.bounds is None:
+        flat = buffer[places.base : places.base + rows * places.row_bytes].view(part.dtype)
+        elements = places.row_bytes // part.dtype.itemsize
         shape = (elements,) if part.shape is None else part.shape
         return flat.reshape(rows, *shape)
-    flat = buffer[layout.base : layout.base + int(layout.bounds[-1])]
+    flat = buffer[places.base : places.base + int(places.bounds[-1])]
     if part.shape is not None:  # no rows
         return flat.view(part.dtype).reshape(rows, *part.shape)
     itemsize = part.dtype.itemsize
-    return Ragged(flat.view(part.dtype), layout.bounds // itemsize)
+    return Ragged(flat.view(part.dtype), places.bounds // itemsize)
 
 
 def _decompress_field(
-    index: Index, number: int, planned: StepPlan, layout: FieldRows, buffer: Buffer
+    index: Index, number: int, planned: StepPlan, places: FieldChunks, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
     """Decompress a field whose chunks lie in the buffer."""
     part = index.fields[number]
-    chunk_rows, bounds = layout.chunks, layout.bounds
-    assert chunk_rows is not None
-    assert bounds is not None
     assert part.codec is not None
-    extents, pieces = index.units(chunk_rows.number, number)
-    counts = np.ones(len(chunk_rows.number), np.int64) if pieces is None else pieces
+    extents, pieces = index.units(places.number.view(np.uint64), number)
+    counts = np.ones(len(places.number), np.int64) if pieces is None else pieces
     lengths = np.split(extents.length, np.cumsum(counts)[:-1])
     chunked = index.layouts[number]
     assert isinstance(chunked, Chunked)
-    held = chunked.first[chunk_rows.number + 1] - chunked.first[chunk_rows.number]
+    held = chunked.first[places.number + 1] - chunked.first[places.number]
     read = [
         codecs.CompressedChunk(
             int(chunk),
-            buffer[layout.base + bounds[k] : layout.base + bounds[k + 1]].data,
+            buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
             lengths[k].tolist(),
             int(held[k]),
         )
-        for k, chunk in enumerate(chunk_rows.number)
+        for k, chunk in enumerate(places.number)
     ]
     try:
         rows = codecs.rows(
             part.codec.name,
             part.codec.options,
             read,
-            chunk_rows.chunk,
-            chunk_rows.row,
+            places.chunk,
+            places.row,
             (index, number),
         )
         if part.shape is not None:
@@ -270,11 +267,7 @@ def describe_failure(
     requests = planned.requests
     owner = group.steps[int(requests.buffer[extent])]
     target = int(requests.target[extent])
-    row, field = next(
-        (layout.sample_of(row), number)
-        for number, layout in enumerate(owner.layouts)
-        if (row := layout.row_at(target)) is not None
-    )
+    row, field = owner.layout.find(target)
     sample = int(owner.ids[row])
     where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
     path = index.files.path(int(requests.file[extent]))

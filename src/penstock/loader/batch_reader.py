@@ -62,7 +62,7 @@ class BatchReader:
         gap_bytes = choose_gap(index, engine.choice)
         (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
         (planned,) = group.steps
-        buffer = self._arena.take(planned.bytes)
+        buffer = self._arena.take(planned.layout.bytes)
         ticket = engine.submit(planned.requests, [buffer], "demand")
         failures = None
         while failures is None:  # reports of interrupted reads are ignored

@@ -350,7 +350,7 @@ class Dataset:
         ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
         (group,) = plan_samples(self.index, ids, bounds, 0, None)
         (planned,) = group.steps
-        buffer = np.empty(planned.bytes, np.uint8)
+        buffer = np.empty(planned.layout.bytes, np.uint8)
         columns = (column.tolist() for column in planned.requests[:-1])
         where = f"sample {sample:,}: {self.index.where(sample)}"
         for file, offset, length, _, target in zip(*columns, strict=True):

@@ -659,7 +659,7 @@ class EpochIterator:
         loader = self._loader
         with loader._changed:
             for group in self._session.admit():
-                buffers = [self._arena.take(step.bytes) for step in group.steps]
+                buffers = [self._arena.take(step.layout.bytes) for step in group.steps]
                 for planned, buffer in zip(group.steps, buffers, strict=True):
                     urgent = planned.step == self._session.head.step  # the user waits for it now
                     purpose: Purpose = "demand" if urgent else "prefetch"
@@ -668,7 +668,7 @@ class EpochIterator:
                     self._buffers[planned.step] = buffer
                     if self._meter.timeline is not None:
                         runs = len(planned.requests.runs) - 1
-                        what = Requested(ticket, planned.bytes, runs)
+                        what = Requested(ticket, planned.layout.bytes, runs)
                         self._meter.timeline.requested(self._epoch, planned.step, what)
                 if loader._decode is not None:
                     self._admitted.extend(group.steps)

@@ -12,6 +12,7 @@ what a plan says.
 from __future__ import annotations
 
 from .assignment import Locality, assign_nodes
+from .batch_layout import BatchLayout, FieldChunks, FieldRows, Ids, place_pieces
 from .cache_blocks import (
     CacheBlockChoice,
     choose_cache_block,
@@ -27,12 +28,14 @@ from .placement import Placement
 from .replica_policy import Soonest, Uses
 from .rotation import rotation_start
 from .session import Session
-from .steps import Assignment, FieldRows, Group, Ids, StepPlan, Steps, place_pieces, plan_samples
+from .steps import Assignment, Group, StepPlan, Steps, plan_samples
 
 __all__ = [
     "Assignment",
+    "BatchLayout",
     "CacheBlockChoice",
     "Cursor",
+    "FieldChunks",
     "FieldRows",
     "Group",
     "Identity",

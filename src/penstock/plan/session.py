@@ -25,7 +25,8 @@ from collections import deque
 
 from .. import limits
 from ..order import Ordering
-from .steps import Group, PlanSource, StepPlan, Steps, plan_steps
+from .batch_layout import PlanSource
+from .steps import Group, StepPlan, Steps, plan_steps
 
 
 class Session:
@@ -101,7 +102,7 @@ class Session:
         assert self._requested, "no step has been admitted"
         assert self._requested[0].step < self._reached, "the head is not in place"
         head = self._requested.popleft()
-        self._requested_bytes -= head.bytes
+        self._requested_bytes -= head.layout.bytes
         self._handed += 1
         return head
 

@@ -9,42 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import limits
 from ..errors import UsageError
-from ..extent import Extents, Int, Placed, Requests, interleave, merge, separate
-from ..index import Chunked, Field, Layout
+from ..extent import Int, Requests, merge, separate
 from ..order import Marks, Ordering
 from .assignment import Locality
+from .batch_layout import BatchLayout, Ids, PlanSource, place_batches
 from .rotation import rotation_start
-
-Ids = npt.NDArray[np.uint64]
 
 Assignment = Literal["strided", "contiguous", "local"]
 """Rule by which the samples of a step are dealt to ranks."""
-
-# Fields of one step lie one after the other in its buffer, each at a multiple of this: the
-# strictest alignment that O_DIRECT asks of a destination.
-field_alignment_bytes = 4096
-
-
-class PlanSource(Protocol):
-    """Data as a plan sees it: an `Index`, or one whose samples are cached."""
-
-    @property
-    def fields(self) -> tuple[Field, ...]: ...
-    @property
-    def layouts(self) -> tuple[Layout, ...]: ...
-    @property
-    def row_bytes(self) -> tuple[int | None, ...]: ...
-    @property
-    def mean_bytes(self) -> float: ...
-    def labels(self, samples: Ids, /) -> Int | None: ...
-    def units(self, units: Ids, field: int, /) -> tuple[Extents, Int | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,51 +195,6 @@ class Steps:
         return number + np.uint64(before)
 
 
-class ChunkRows(NamedTuple):
-    """Compressed chunks that a step reads for one field, and the place of each sample in them.
-
-    number:  int64, numbers of the chunks, ascending; they are the field's rows in the buffer.
-    chunk:   int64 (samples,), the row of the buffer, a chunk, that holds the sample.
-    row:     int64 (samples,), the place of the sample among those of its chunk.
-    """
-
-    number: Int
-    chunk: Int
-    row: Int
-
-
-class FieldRows(NamedTuple):
-    """Layout of one field of one step in the step's buffer.
-
-    base:     first byte.
-    bounds:   int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None if all rows have
-              `row_bytes` bytes.
-    chunks:   chunks to be decoded, if the rows are compressed chunks; None if rows are samples.
-    """
-
-    base: int
-    row_bytes: int
-    bounds: Int | None
-    rows: int
-    chunks: ChunkRows | None = None
-
-    def row_at(self, target: int) -> int | None:
-        """Return the row that this byte of the buffer belongs to, or None."""
-        at = target - self.base
-        if self.bounds is None:
-            row = at // self.row_bytes if at >= 0 else self.rows
-            return row if row < self.rows else None
-        row = int(np.searchsorted(self.bounds[:-1], at, side="right")) - 1
-        # Rows of no bytes share their start with the next one: the last of them is as good.
-        if row < 0 or (at >= self.bounds[row + 1] and at != self.bounds[row]):
-            return None
-        return row
-
-    def sample_of(self, row: int) -> int:
-        """Return the first of the step's samples that a row holds."""
-        return row if self.chunks is None else int(np.argmax(self.chunks.chunk == row))
-
-
 class StepPlan(NamedTuple):
     """Plan of one step of one rank.
 
@@ -269,8 +202,7 @@ class StepPlan(NamedTuple):
     repeats:   number of rows at the end that fill a padded step and were seen before.
     labels:    int64 (rows,) or None.
     marks:     values that the order gives each row besides its sample, int64 (rows,) each.
-    layouts:   one for each field.
-    bytes:     size of the step's buffer.
+    layout:    places of the samples in the step's buffer.
     requests:  reads to submit for this step. Their buffer numbers count the steps of the group that
                this step belongs to, because a merged read may bring bytes for later ones.
     """
@@ -280,8 +212,7 @@ class StepPlan(NamedTuple):
     repeats: int
     labels: Int | None
     marks: Marks
-    layouts: tuple[FieldRows, ...]
-    bytes: int
+    layout: BatchLayout
     requests: Requests
 
 
@@ -336,7 +267,7 @@ def plan_samples(
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
-    placed, placed_bounds, layouts, sizes = _place_fields(index, ids, bounds)
+    placed, placed_bounds, layouts = place_batches(index, ids, bounds)
     if gap_bytes is None:
         requests = separate(placed, placed_bounds)
     else:
@@ -350,103 +281,10 @@ def plan_samples(
             None if labels is None else labels[edges[k] : edges[k + 1]],
             {name: column[edges[k] : edges[k + 1]] for name, column in (marks or {}).items()},
             layouts[k],
-            sizes[k],
             requests[k],
         )
         for k in range(count)
     ]
     if gap_bytes is None:
-        return [Group([step], step.bytes) for step in planned]
-    return [Group(planned, sum(sizes))]
-
-
-def _place_fields(
-    index: PlanSource, ids: Ids, bounds: Int
-) -> tuple[Placed, Int, list[tuple[FieldRows, ...]], list[int]]:
-    """Place every field of every sample in buffers; extents in sample order, fields together.
-
-    Returns the extents with destinations, the start of each step among them, the layouts of each
-    step's fields, and each step's bytes.
-    """
-    steps = len(bounds) - 1
-    base = np.zeros(steps, np.int64)  # of the next field, in each step's buffer
-    placed: list[Placed] = []
-    layouts: list[list[FieldRows]] = [[] for _ in range(steps)]
-    plain = True  # one extent for each field of each sample
-    for number, row_bytes in enumerate(index.row_bytes):
-        layout = index.layouts[number]
-        chunks: list[ChunkRows] | None = None
-        units, edges = ids, bounds
-        if isinstance(layout, Chunked):
-            units, edges, chunks = _find_chunks(layout, ids, bounds)
-            plain = False
-        extents, pieces = index.units(units, number)
-        rows = np.diff(edges)
-        step_of = np.repeat(np.arange(steps, dtype=np.uint32), rows)
-        if row_bytes is not None:
-            row = np.arange(len(units), dtype=np.int64) - np.repeat(edges[:-1], rows)
-            target = row * row_bytes
-            filled = rows * row_bytes
-            for k, start in enumerate(base.tolist()):
-                layouts[k].append(FieldRows(start, row_bytes, None, int(rows[k])))
-        else:
-            length = extents.length if pieces is None else layout.lengths(units.view(np.int64))
-            ends = np.concatenate([[0], np.cumsum(length)])
-            target = ends[:-1] - np.repeat(ends[edges[:-1]], rows)
-            filled = ends[edges[1:]] - ends[edges[:-1]]
-            for k, start in enumerate(base.tolist()):
-                inside = ends[edges[k] : edges[k + 1] + 1] - ends[edges[k]]
-                step_chunks = None if chunks is None else chunks[k]
-                layouts[k].append(FieldRows(start, 0, inside, int(rows[k]), step_chunks))
-        if number:
-            target += np.repeat(base, rows)
-        if pieces is not None:
-            plain = False
-            target, step_of = place_pieces(extents, pieces, target, step_of)
-        placed.append(Placed(*extents, step_of, target))
-        base = base + filled
-        if number + 1 < len(index.fields):
-            base = -(-base // field_alignment_bytes) * field_alignment_bytes
-    sizes: list[int] = base.tolist()
-    fields = [tuple(step) for step in layouts]
-    if plain:
-        return interleave(placed), bounds * len(placed), fields, sizes
-    by_step = _sort_by_step(placed)
-    edges = np.searchsorted(by_step.part, np.arange(steps + 1))
-    return by_step, edges.astype(np.int64), fields, sizes
-
-
-def _sort_by_step(placed: list[Placed]) -> Placed:
-    """Sort the extents of all fields by step."""
-    part = np.concatenate([field.part for field in placed])
-    order = np.argsort(part, kind="stable")
-    return Placed(
-        np.concatenate([field.file for field in placed])[order],
-        np.concatenate([field.offset for field in placed])[order],
-        np.concatenate([field.length for field in placed])[order],
-        part[order],
-        np.concatenate([field.target for field in placed])[order],
-    )
-
-
-def place_pieces(
-    extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
-) -> tuple[Int, npt.NDArray[np.uint32]]:
-    """Return destination and step of each piece of rows. A row's pieces lie end to end."""
-    starts = np.cumsum(extents.length) - extents.length  # of each piece, if all lay end to end
-    first = np.cumsum(pieces) - pieces
-    filled = pieces > 0
-    inside = starts - np.repeat(starts[first[filled]], pieces[filled])
-    return np.repeat(target, pieces) + inside, np.repeat(step_of, pieces)
-
-
-def _find_chunks(layout: Chunked, ids: Ids, bounds: Int) -> tuple[Ids, Int, list[ChunkRows]]:
-    """Return the chunks that each step needs, each once, the start of each step, and the rows."""
-    chunk, row = layout.find_chunks(ids.view(np.int64))
-    steps: list[ChunkRows] = []
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        number, which = np.unique(chunk[first:last], return_inverse=True)
-        steps.append(ChunkRows(number, which.reshape(-1), row[first:last]))
-    edges = np.concatenate([[0], np.cumsum([len(step.number) for step in steps])])
-    units = np.concatenate([step.number for step in steps])
-    return units.view(np.uint64), edges, steps
+        return [Group([step], step.layout.bytes) for step in planned]
+    return [Group(planned, sum(layout.bytes for layout in layouts))]

@@ -1,0 +1,247 @@
+"""The layout of a batch: where each field of each sample of a step lies in the step's buffer. Pure.
+
+The fields lie one after the other. A field's rows are its samples, end to end, in the order of the
+batch; or, if it is compressed in chunks of several samples, the chunks that hold them, each once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..extent import Extents, Int, Placed, interleave
+from ..index import Chunked, Field, Layout
+
+Ids = npt.NDArray[np.uint64]
+
+# Fields of one step lie one after the other in its buffer, each at a multiple of this: the
+# strictest alignment that O_DIRECT asks of a destination.
+field_alignment_bytes = 4096
+
+
+class PlanSource(Protocol):
+    """Data as a plan sees it: an `Index`, or one whose samples are cached."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+    @property
+    def layouts(self) -> tuple[Layout, ...]: ...
+    @property
+    def row_bytes(self) -> tuple[int | None, ...]: ...
+    @property
+    def mean_bytes(self) -> float: ...
+    def labels(self, samples: Ids, /) -> Int | None: ...
+    def units(self, units: Ids, field: int, /) -> tuple[Extents, Int | None]: ...
+
+
+class FieldRows(NamedTuple):
+    """Places of one field of a step's samples: row i is the i-th sample.
+
+    base:    first byte.
+    bounds:  int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None if all rows have
+             `row_bytes` bytes.
+    """
+
+    base: int
+    row_bytes: int
+    bounds: Int | None
+    rows: int
+
+    def row_at(self, target: int) -> int | None:
+        """Return the sample's row that this byte of the buffer belongs to, or None."""
+        at = target - self.base
+        if self.bounds is None:
+            row = at // self.row_bytes if at >= 0 else self.rows
+            return row if row < self.rows else None
+        return _find_part(self.bounds, at)
+
+
+class FieldChunks(NamedTuple):
+    """Places of the compressed chunks that hold one field of a step's samples.
+
+    base:    first byte.
+    bounds:  int64 (chunks+1,), chunk i is bytes base + bounds[i]:bounds[i+1].
+    number:  int64 (chunks,), numbers of the chunks, ascending.
+    chunk:   int64 (samples,), which of these chunks holds the sample.
+    row:     int64 (samples,), the place of the sample among those of its chunk.
+    """
+
+    base: int
+    bounds: Int
+    number: Int
+    chunk: Int
+    row: Int
+
+    def row_at(self, target: int) -> int | None:
+        """Return the row of the first sample of the chunk that this byte belongs to, or None."""
+        place = _find_part(self.bounds, target - self.base)
+        return None if place is None else int(np.argmax(self.chunk == place))
+
+
+class BatchLayout(NamedTuple):
+    """Places of all fields of a step's samples in the step's buffer.
+
+    fields:  one for each field of the data.
+    bytes:   size of the buffer.
+    """
+
+    fields: tuple[FieldRows | FieldChunks, ...]
+    bytes: int
+
+    def find(self, target: int) -> tuple[int, int]:
+        """Return the sample, by its row, and the field that this byte of the buffer belongs to.
+
+        Of a chunk of several samples it is the first one of the step.
+        """
+        return next(
+            (row, number)
+            for number, field in enumerate(self.fields)
+            if (row := field.row_at(target)) is not None
+        )
+
+
+def _find_part(bounds: Int, at: int) -> int | None:
+    part = int(np.searchsorted(bounds[:-1], at, side="right")) - 1
+    # Parts of no bytes share their start with the next one: the last of them is as good.
+    if part < 0 or (at >= bounds[part + 1] and at != bounds[part]):
+        return None
+    return part
+
+
+def place_batches(
+    index: PlanSource, ids: Ids, bounds: Int
+) -> tuple[Placed, Int, list[BatchLayout]]:
+    """Place every field of every sample in the buffers of the steps that `bounds` divides `ids` in.
+
+    Returns the extents with destinations, in the order of samples with fields together; the start
+    of each step among them, and their end; and the layout of each step.
+    """
+    steps = len(bounds) - 1
+    base = np.zeros(steps, np.int64)  # of the next field, in each step's buffer
+    placed: list[Placed] = []
+    fields: list[Sequence[FieldRows | FieldChunks]] = []
+    plain = True  # one extent for each field of each sample
+    for number, layout in enumerate(index.layouts):
+        field = (
+            _place_chunks(index, number, layout, ids, bounds, base)
+            if isinstance(layout, Chunked)
+            else _place_rows(index, number, ids, bounds, base)
+        )
+        plain = plain and field.pieces is None and not isinstance(layout, Chunked)
+        target = field.target
+        if number:
+            target += np.repeat(base, field.rows)
+        step_of = np.repeat(np.arange(steps, dtype=np.uint32), field.rows)
+        if field.pieces is not None:
+            target, step_of = place_pieces(field.extents, field.pieces, target, step_of)
+        placed.append(Placed(*field.extents, step_of, target))
+        fields.append(field.places)
+        base = base + field.bytes
+        if number + 1 < len(index.fields):
+            base = -(-base // field_alignment_bytes) * field_alignment_bytes
+    layouts = list(map(BatchLayout, zip(*fields, strict=True), base.tolist()))
+    if plain:
+        return interleave(placed), bounds * len(placed), layouts
+    by_step = _sort_by_step(placed)
+    edges = np.searchsorted(by_step.part, np.arange(steps + 1))
+    return by_step, edges.astype(np.int64), layouts
+
+
+class _PlacedField(NamedTuple):
+    """Extents of one field, and their places from its first byte in each step's buffer.
+
+    pieces:  extents of each row; None if each has one.
+    rows:    int64 (steps,), rows of each step: samples or chunks.
+    target:  int64 (rows of all steps,), first byte of each row.
+    bytes:   int64 (steps,).
+    places:  one for each step.
+    """
+
+    extents: Extents
+    pieces: Int | None
+    rows: Int
+    target: Int
+    bytes: Int
+    places: Sequence[FieldRows | FieldChunks]
+
+
+def _place_rows(index: PlanSource, number: int, ids: Ids, bounds: Int, base: Int) -> _PlacedField:
+    """Place one field of the samples of each step, from `base` on."""
+    extents, pieces = index.units(ids, number)
+    rows = np.diff(bounds)
+    row_bytes = index.row_bytes[number]
+    if row_bytes is None:
+        lengths = (
+            extents.length if pieces is None else index.layouts[number].lengths(ids.view(np.int64))
+        )
+        target, inside = _pack_rows(lengths, bounds)
+        sizes = np.array([ends[-1] for ends in inside], np.int64)
+        ragged = zip(base.tolist(), inside, rows.tolist(), strict=True)
+        places = [FieldRows(start, 0, ends, count) for start, ends, count in ragged]
+    else:
+        row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
+        target, sizes = row * row_bytes, rows * row_bytes
+        equal = zip(base.tolist(), rows.tolist(), strict=True)
+        places = [FieldRows(start, row_bytes, None, count) for start, count in equal]
+    return _PlacedField(extents, pieces, rows, target, sizes, places)
+
+
+def _place_chunks(
+    index: PlanSource, number: int, layout: Chunked, ids: Ids, bounds: Int, base: Int
+) -> _PlacedField:
+    """Place the chunks that each step needs of one field, each once, from `base` on."""
+    chunk, row = layout.find_chunks(ids.view(np.int64))
+    steps = list(itertools.pairwise(bounds.tolist()))
+    needed = [np.unique(chunk[first:last], return_inverse=True) for first, last in steps]
+    rows = np.array([len(chunks) for chunks, _ in needed], np.int64)
+    units = np.concatenate([chunks for chunks, _ in needed])
+    extents, pieces = index.units(units.view(np.uint64), number)
+    lengths = extents.length if pieces is None else layout.lengths(units)
+    target, inside = _pack_rows(lengths, np.concatenate([[0], np.cumsum(rows)]))
+    sizes = np.array([ends[-1] for ends in inside], np.int64)
+    places = [
+        FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last])
+        for start, ends, (chunks, which), (first, last) in zip(
+            base.tolist(), inside, needed, steps, strict=True
+        )
+    ]
+    return _PlacedField(extents, pieces, rows, target, sizes, places)
+
+
+def _pack_rows(lengths: Int, bounds: Int) -> tuple[Int, list[Int]]:
+    """Pack the rows of each step end to end.
+
+    Returns the first byte of each row, and for each step where its rows begin, and the end.
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    target = ends[:-1] - np.repeat(ends[bounds[:-1]], np.diff(bounds))
+    edges = itertools.pairwise(bounds.tolist())
+    return target, [ends[first : last + 1] - ends[first] for first, last in edges]
+
+
+def _sort_by_step(placed: list[Placed]) -> Placed:
+    """Sort the extents of all fields by step."""
+    part = np.concatenate([field.part for field in placed])
+    order = np.argsort(part, kind="stable")
+    return Placed(
+        np.concatenate([field.file for field in placed])[order],
+        np.concatenate([field.offset for field in placed])[order],
+        np.concatenate([field.length for field in placed])[order],
+        part[order],
+        np.concatenate([field.target for field in placed])[order],
+    )
+
+
+def place_pieces(
+    extents: Extents, pieces: Int, target: Int, step_of: npt.NDArray[np.uint32]
+) -> tuple[Int, npt.NDArray[np.uint32]]:
+    """Return destination and step of each piece of rows. A row's pieces lie end to end."""
+    starts = np.cumsum(extents.length) - extents.length  # of each piece, if all lay end to end
+    first = np.cumsum(pieces) - pieces
+    filled = pieces > 0
+    inside = starts - np.repeat(starts[first[filled]], pieces[filled])
+    return np.repeat(target, pieces) + inside, np.repeat(step_of, pieces)
