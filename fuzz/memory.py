@@ -142,9 +142,9 @@ def _read(store: MemoryStore, index: Index, sample: int) -> None:
     ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
     (group,) = plan_samples(index, ids, bounds, 0, None)
     (planned,) = group.steps
-    if planned.bytes > _read_bytes_max:
+    if planned.layout.bytes > _read_bytes_max:
         return
-    buffer = np.zeros(planned.bytes, np.uint8)
+    buffer = np.zeros(planned.layout.bytes, np.uint8)
     for file, offset, length, _, target in zip(
         *(column.tolist() for column in planned.requests[:-1]), strict=True
     ):

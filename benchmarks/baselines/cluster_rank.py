@@ -68,7 +68,7 @@ class Penstock(Stepping):
                 gather=options.gather,
             ),
         )
-        self.loader._take_resources()  # joins the others: part of the start, as importing is
+        self.loader._open_resources()  # joins the others: part of the start, as importing is
 
     def batches(self) -> Iterator[Rows]:
         for batch in self.loader:

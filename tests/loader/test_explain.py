@@ -18,6 +18,7 @@ import penstock
 from penstock.budget import Budget
 from penstock.engine.native import NativeEngine, ReadMethod
 from penstock.extent import Files
+from penstock.loader import engine_source, epoch_iterator
 from penstock.loader import loader as loaders
 from penstock.loader.epoch_record import record_epoch
 from penstock.loader.explain import PARTS, READY, Explanation, Setup, divide_time, explain_run
@@ -464,7 +465,8 @@ class SteppedClock:
 def test_bound_by_compute(records: penstock.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 60 ms, beside which loading takes the time of a few looks at the clock."""
     clock = SteppedClock()
-    monkeypatch.setattr(loaders, "time", clock)
+    for module in (loaders, epoch_iterator, engine_source):
+        monkeypatch.setattr(module, "time", clock)
     loader = penstock.Loader(records, 16)
     batches = iter(loader)
     for _ in range(10):

@@ -19,13 +19,14 @@ from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
 from .dataset import Dataset, locate_data, open, sidecar_paths
 from .decode import Decode
+from .epoch_iterator import EpochIterator
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
 from .sampler import StepSampler
-from .worker_epoch import WorkerEpoch
 from .worker_processes import WorkerProcesses
+from .worker_source import WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Dataset",
     "Decode",
     "Endpoint",
+    "EpochIterator",
     "EpochTasks",
     "Explanation",
     "InlineWorkers",
@@ -45,8 +47,8 @@ __all__ = [
     "SamplerTasks",
     "Setup",
     "StepSampler",
-    "WorkerEpoch",
     "WorkerProcesses",
+    "WorkerSource",
     "WorkerThreads",
     "Workers",
     "choose_gap",

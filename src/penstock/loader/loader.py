@@ -1,52 +1,43 @@
 """The loader: drives a session over an engine, and hands batches to the user.
 
-`Loader` holds all that outlives an epoch: engine, memory, threads, cursor. `EpochIterator` is one
-walk through an epoch. Session, plan and order decide which samples come next.
+`Loader` holds all that outlives an epoch: engine, memory, threads, position. An `EpochIterator` is
+one walk through an epoch. Session, plan and order decide which samples come next.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
 from ..budget import Budget
 from ..cache import Cache, CacheMembership, join_cache
-from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine, open_engine
-from ..errors import CollateError, ForkError, PenstockError, UsageError
+from ..engine import Arena, ReadingEngine, open_engine
+from ..errors import UsageError
 from ..index import Chunked
-from ..meter import Counters, Meter, Requested, waited_for
+from ..meter import Counters, Meter
 from ..order import Shuffle, shuffle_quality
-from ..plan import (
-    Assignment,
-    Cursor,
-    Group,
-    Session,
-    StepPlan,
-    Steps,
-    measure_cache_blocks,
-)
+from ..plan import Assignment, Cursor, Session, Steps, measure_cache_blocks
 from ..sharing import LeasedBudget
 from ..topology import Place
 from .auto_shuffle import AutoShuffle
-from .batch import Batch, build_fields, choose_gap, choose_readahead, describe_failure, open_samples
-from .collate import Arrays, Collation, Leaves
+from .batch import choose_gap, choose_readahead
+from .batch_tasks import OrderTasks
+from .collate import Arrays, Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, make_raisable
+from .decode import Collate, Decode, DecodeThreads
+from .engine_source import ArraySource, DecodeSource, Decoding
+from .epoch_iterator import BatchSource, EpochIterator
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
 from .sampler import StepSampler, check_positive
-from .workers import make_timeout_error
-
-_poll_ns = 100_000_000  # how soon Ctrl-C is noticed while waiting for storage
-_nobody: tuple[Any, Any, Any] = (lambda: None, None, None)
-_decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
+from .step_reader import ReadResources, StepReader, Submit, check_loader_process
+from .ticket_router import TicketRouter
 
 
 class Loader:
@@ -153,7 +144,6 @@ class Loader:
         self._decode = decode
         self._collate = collate
         self._leaves: Leaves = Arrays()
-        self._timeout_s = 0.0  # of one batch; 0 waits for ever
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
@@ -164,13 +154,8 @@ class Loader:
         self._leased_budget: LeasedBudget | None = None
         self._arena: Arena | None = None
         self._engine: ReadingEngine | None = None
+        self._router: TicketRouter | None = None
         self._threads: DecodeThreads | None = None
-        # Tickets not reported yet: the iterator that waits for each, and the step it brings.
-        self._waiting: dict[int, tuple[weakref.ref[EpochIterator], StepPlan, Group]] = {}
-        # The user's thread and the decode threads drive the engine. One of them polls, without
-        # holding the lock; the others wait until it has passed its reports on.
-        self._changed = threading.Condition(threading.Lock())
-        self._polling = False
         self._pid = os.getpid()
         self.meter = Meter()
         self._past_counters: dict[str, int] = {}  # counters of engines that were closed
@@ -185,16 +170,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
-        self._check_process()
-        locality = None
-        if self._step_sampler.assignment == "local":
-            locality = self._join(self._step_sampler.renew_place()).locality
-        epoch, step = self._step_sampler.begin(locality)
-        try:
-            return EpochIterator(self, epoch, step)
-        except BaseException:  # no memory, a fast path that cannot be had: begin it once more
-            self.cursor.not_begun(epoch, step)
-            raise
+        return self.begin_epoch()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
@@ -253,7 +229,7 @@ class Loader:
         if self._auto_shuffle is not None:
             self._auto_shuffle.budget = budget
         for iterator in self._iterators:
-            iterator.adopt_budget()
+            iterator.adopt(budget)
 
     def _follow_broker(self) -> None:
         """Take over the broker's grant, and report measurements to it.
@@ -392,8 +368,7 @@ class Loader:
         if self._leased_budget is not None:
             self._leased_budget.leave()
             self._leased_budget, self._budget = None, self._requested_budget
-        self._waiting.clear()
-        self._arena = None
+        self._router = self._arena = None
 
     def __enter__(self) -> Loader:
         return self
@@ -438,37 +413,105 @@ class Loader:
         self._step_sampler, self._leaves = step_sampler, leaves
         self.drop_last, self.pad = step_sampler.drop_last, step_sampler.pad
 
-    # -- for epoch iterators ---------------------------------------------------------------------
+    # -- an epoch --------------------------------------------------------------------------------
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            if self._engine is None and self._threads is None:
-                self._pid = os.getpid()  # nothing has been started: this process may
-                return
-            raise ForkError(
-                f"this loader was used in process {self._pid} and then forked: its threads do not "
-                "exist here. Create the loader in the child, or start processes by 'spawn'"
-            )
+    def begin_epoch(
+        self, finish: Callable[[Any], Any] | None = None, timeout_s: float | None = None
+    ) -> EpochIterator:
+        """Begin an epoch, as `iter` does, for the faces of frameworks.
 
-    def _take_resources(self) -> tuple[ReadingEngine, Arena]:
+        finish:     makes of each batch what the user gets.
+        timeout_s:  until a batch is given up: RuntimeError. None waits for ever.
+        """
+        if self._engine is None and self._threads is None:
+            self._pid = os.getpid()  # nothing has been started: this process may
+        check_loader_process(self._pid)
+        locality = None
+        if self._step_sampler.assignment == "local":
+            locality = self._join(self._step_sampler.renew_place()).locality
+        epoch, step = self._step_sampler.begin(locality)
+        self.meter.began(time.perf_counter_ns())
+        try:
+            resources = self._open_resources()
+            before = self.counters() if step == 0 else None
+            source = self._open_source(resources, epoch, step, timeout_s)
+        except BaseException:  # no memory, a fast path that cannot be had: begin it once more
+            self.cursor.not_begun(epoch, step)
+            raise
+
+        def record() -> None:
+            if before is not None:  # a whole epoch
+                self._history.append(record_epoch(epoch, self.counters().since(before)))
+
+        iterator = EpochIterator(
+            source,
+            OrderTasks(self._step_sampler),
+            self.meter,
+            epoch,
+            follow_broker=self._follow_broker,
+            finish=finish,
+            at_end=record,
+        )
+        self._iterators.add(iterator)
+        return iterator
+
+    def _open_resources(self) -> ReadResources:
+        """Open the engine, at first use, and take memory; with `cache` on all ranks at once."""
         if self._leased_budget is None:
             name = self.dataset.index.files.root
             self._leased_budget = LeasedBudget(
                 self.counters, name, self.place, self._requested_budget
             )
+        index = self.dataset.index
         if self._cache is not None:
             self._engine = self._join(self.place).engine
         if self._engine is None:
             serve_if_configured(self)
-            index = self.dataset.index
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
-        elif self._cache is None and not self._waiting:
+        elif self._cache is None and self._router is not None and self._router.is_idle:
             # The last epoch may have filled the page cache. With a cache of the job an epoch may
             # read nothing from storage, which may be slow or stall: it is not surveyed then.
             self._engine.survey()
+        if self._router is None:
+            self._router = TicketRouter(self._engine)
         if self._arena is None:
             self._arena = Arena(2 * self._budget.readahead_bytes)
-        return self._engine, self._arena
+        return ReadResources(index, self._engine, self._router, self._arena, self.meter)
+
+    def _open_source(
+        self, resources: ReadResources, epoch: int, step: int, timeout_s: float | None
+    ) -> BatchSource:
+        """Open the source of an epoch's batches from a step on."""
+        engine, index, joined = resources.engine, resources.index, self._membership
+        ahead_bytes, ahead_steps = self._choose_readahead(engine)
+        session = Session(
+            index if joined is None else joined.addressed,
+            self._step_sampler.order.at_epoch(epoch),
+            self.steps,
+            self.place.rank,
+            first_step=step,
+            readahead_bytes=ahead_bytes,
+            readahead_steps=ahead_steps,
+            gap_bytes=choose_gap(index, engine.choice) if joined is None else None,
+        )
+        submit: Submit = engine.submit
+        if joined is not None and self._cache is not None and self._cache.replicas:
+            uses = self._step_sampler.find_uses(epoch, joined.neighbours)
+            submit = partial(joined.engine.submit, uses=uses)
+        reader = StepReader(resources, session, epoch, submit, timeout_s)
+        if self._decode is None:
+            return ArraySource(reader, self._step_bytes)
+        if self._threads is None:
+            self._threads = DecodeThreads(self._decode_threads, self._budget.cores)
+        decoding = Decoding(
+            self._decode,
+            self._collate,
+            self._leaves,
+            self._threads,
+            self.place.rank,
+            partial(self.dataset.__getitem__, 0),
+        )
+        return DecodeSource(reader, self._step_bytes, decoding)
 
     def _choose_readahead(self, engine: ReadingEngine) -> tuple[int, int]:
         """Return the most bytes and steps that may be requested or ready at once."""
@@ -493,301 +536,6 @@ class Loader:
                 self.dataset.index, self.dataset.path, self._cache, place, self._budget
             )
         return self._membership
-
-    def _wait(self) -> None:
-        """Wait a while for reports of the engine. Call with `_changed` held."""
-        if self._polling:
-            self._changed.wait(_poll_ns * 1e-9)
-            return
-        assert self._engine is not None
-        try:
-            self._polling = True
-            self._changed.release()
-            try:
-                reports = self._engine.poll(_poll_ns)
-            finally:
-                self._changed.acquire()
-                self._polling = False
-                self._changed.notify_all()
-            for ticket, failures in reports:
-                # Tickets from before an interrupt belong to nobody.
-                iterator, planned, group = self._waiting.pop(ticket, _nobody)
-                waiting = iterator()
-                if waiting is not None:
-                    waiting._report(planned, group, failures)
-        except BaseException:  # reports may be lost: nobody must wait for them
-            self._waiting.clear()
-            for iterator in list(self._iterators):
-                iterator.close()
-            raise
-
-    def _start_threads(self) -> DecodeThreads:
-        if self._threads is None:
-            self._threads = DecodeThreads(self._decode_threads, self._budget.cores)
-        return self._threads
-
-
-class EpochIterator:
-    """One walk through an epoch: an iterator over its batches.
-
-    The session says which extents to read; the iterator submits them, waits for them and builds
-    batches. With `decode` each of the next steps is a job for the decode threads. They wait for its
-    bytes themselves, so that decoding goes on while the user computes.
-    """
-
-    def __init__(self, loader: Loader, epoch: int, step: int) -> None:
-        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
-        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
-        self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
-        self._jobs: deque[tuple[StepPlan, DecodeJob]] = deque()  # of the head and the next steps
-        self._open_times: dict[
-            int, tuple[int, int]
-        ] = {}  # by step: times at which its job began to wait and had its bytes
-        self._deadline_s: float | None = None  # of the batch that the user waits for
-        self._closed = False
-        self._meter = loader.meter
-        self._meter.began(time.perf_counter_ns())
-        engine, arena = loader._take_resources()
-        self._loader = loader
-        self._epoch = epoch
-        self._engine = engine
-        self._arena = arena
-        self._index = loader.dataset.index
-        self._coded = any(field.codec is not None for field in self._index.fields)
-        joined = loader._membership
-        ahead_bytes, ahead_steps = loader._choose_readahead(engine)
-        self._submit = engine.submit
-        if joined is not None and loader._cache is not None and loader._cache.replicas:
-            uses = loader._step_sampler.find_uses(epoch, joined.neighbours)
-            self._submit = partial(joined.engine.submit, uses=uses)
-        self._session = Session(
-            self._index if joined is None else joined.addressed,
-            loader._step_sampler.order.at_epoch(epoch),
-            loader.steps,
-            loader.place.rank,
-            first_step=step,
-            readahead_bytes=ahead_bytes,
-            readahead_steps=ahead_steps,
-            gap_bytes=choose_gap(self._index, engine.choice) if joined is None else None,
-        )
-        loader._iterators.add(self)
-        self._before = loader.counters() if step == 0 else None  # of a whole epoch
-        self._advance()
-
-    def __iter__(self) -> EpochIterator:
-        return self
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        started_ns = time.perf_counter_ns()
-        meter = self._meter
-        meter.asked(started_ns)
-        if self._closed or self._session.finished:
-            self._end()
-            raise StopIteration
-        asked = self._session.head.step
-        try:
-            loader._check_process()
-            loader._follow_broker()
-            if loader._timeout_s:
-                self._deadline_s = time.monotonic() + loader._timeout_s
-            take_next = self._take_raw if loader._decode is None else self._take_decoded
-            planned, batch, ready_ns, bytes_ns, decode_ns = take_next(started_ns)
-            self._deadline_s = None
-            self._advance()
-        except Exception:
-            self._skip_step(asked)
-            meter.raised(time.perf_counter_ns())
-            raise
-        except BaseException:
-            self.close()
-            raise
-        loader.cursor.moved(self._epoch, planned.step + 1)
-        if meter.timeline is not None:
-            meter.timeline.given(
-                self._epoch, planned.step, started_ns, ready_ns, bytes_ns, decode_ns
-            )
-        now_ns = time.perf_counter_ns()
-        meter.given(started_ns, ready_ns, now_ns, len(planned.ids), bytes_ns, decode_ns)
-        return batch
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _skip_step(self, step: int) -> None:
-        """Skip a step whose bytes or samples failed, so that the next call gives the next batch.
-
-        As in torch. If the step has not even arrived, the iterator cannot go on and is closed.
-        """
-        if self._session.finished or self._session.head.step != step:
-            return  # it failed after it was handed over
-        with self._loader._changed:
-            going_on = not self._closed and step < self._session.reached
-        if not going_on:
-            self.close()
-            return
-        if self._jobs:
-            self._jobs.popleft()
-        self._hand_over(self._session.head)
-        self._advance()
-
-    def _end(self) -> None:
-        """Record the epoch: the user has asked for a batch after the last."""
-        if self._before is not None and not self._closed:
-            walked = self._loader.counters().since(self._before)
-            self._loader._history.append(record_epoch(self._epoch, walked))
-        self.close()
-
-    def close(self) -> None:
-        """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
-        self._closed = True
-        for _, job in self._jobs:
-            job.fail(UsageError("the iterator was closed"))
-        self._jobs.clear()
-        self._admitted.clear()
-        self._buffers.clear()
-        self._open_times.clear()
-
-    def adopt_budget(self) -> None:
-        """Adopt the loader's budget, which has changed."""
-        self._session.readahead_bytes, _ = self._loader._choose_readahead(self._engine)
-
-    # -- reading -------------------------------------------------------------------------------
-
-    def _advance(self) -> None:
-        """Submit the steps that the session admits, and queue the next ones for decoding."""
-        loader = self._loader
-        with loader._changed:
-            for group in self._session.admit():
-                buffers = [self._arena.take(step.layout.bytes) for step in group.steps]
-                for planned, buffer in zip(group.steps, buffers, strict=True):
-                    urgent = planned.step == self._session.head.step  # the user waits for it now
-                    purpose: Purpose = "demand" if urgent else "prefetch"
-                    ticket = self._submit(planned.requests, buffers, purpose)
-                    loader._waiting[ticket] = (weakref.ref(self), planned, group)
-                    self._buffers[planned.step] = buffer
-                    if self._meter.timeline is not None:
-                        runs = len(planned.requests.runs) - 1
-                        what = Requested(ticket, planned.layout.bytes, runs)
-                        self._meter.timeline.requested(self._epoch, planned.step, what)
-                if loader._decode is not None:
-                    self._admitted.extend(group.steps)
-        while self._admitted and len(self._jobs) < _decode_ahead_steps:
-            planned = self._admitted.popleft()
-            self._jobs.append((planned, self._queue_job(planned)))
-
-    def _report(self, planned: StepPlan, group: Group, failures: Sequence[Failure]) -> None:
-        for failure in failures:
-            step, fault = describe_failure(self._index, planned, group, failure)
-            self._faults.setdefault(step, fault)
-        self._session.arrived(planned.step)
-        if self._meter.timeline is not None:
-            self._meter.timeline.arrived(self._epoch, planned.step)
-
-    def _wait_for_bytes(
-        self, planned: StepPlan, poll_broker: Callable[[], None] | None = None
-    ) -> Buffer:
-        """Wait until a step is in its buffer. Raises the error that kept its bytes from arriving.
-
-        poll_broker:  called now and then meanwhile.
-        """
-        with self._loader._changed:
-            while self._session.reached <= planned.step and not self._closed:
-                self._loader._wait()
-                if poll_broker is not None:
-                    poll_broker()
-                self._check_deadline()
-            if planned.step in self._faults:
-                raise self._faults[planned.step]
-            if self._closed:
-                raise UsageError("the iterator was closed")
-            return self._buffers[planned.step]
-
-    def _hand_over(self, planned: StepPlan) -> None:
-        with self._loader._changed:
-            self._session.hand_over()
-            del self._buffers[planned.step]
-
-    def _check_deadline(self) -> None:
-        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
-            raise make_timeout_error(self._loader._timeout_s)
-
-    def _take_raw(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
-        """Return the next step, its batch, the time at which it was ready, and the times waited for
-        its bytes and for decoding."""
-        head = self._session.head
-        buffer = self._wait_for_bytes(head, self._loader._follow_broker)
-        arrived_ns = time.perf_counter_ns()
-        self._hand_over(head)
-        fields = build_fields(self._index, head, buffer)
-        batch = Batch(head.ids, head.step, self._epoch, fields, head.repeats)
-        ready_ns = time.perf_counter_ns()
-        decode_ns = ready_ns - arrived_ns if self._coded else 0
-        return head, batch, ready_ns, arrived_ns - asked_ns, decode_ns
-
-    # -- decoding ------------------------------------------------------------------------------
-
-    def _take_decoded(self, asked_ns: int) -> tuple[StepPlan, Any, int, int, int]:
-        planned, job = self._jobs[0]
-        while not job.wait(_poll_ns * 1e-9):
-            self._loader._follow_broker()
-            self._check_deadline()  # Ctrl-C is noticed here too
-        batch = job.result()
-        self._jobs.popleft()
-        self._wait_for_bytes(planned)  # a job without rows may end before its (empty) requests
-        self._hand_over(planned)
-        if len(planned.ids) == 0:
-            batch = self._make_empty_batch()
-        ready_ns = time.perf_counter_ns()
-        opening_ns, arrived_ns = self._open_times.pop(planned.step, (asked_ns, asked_ns))
-        waited = waited_for(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
-        self._meter.decoded(job.spans)
-        if self._meter.timeline is not None:
-            self._meter.timeline.decoded(self._epoch, planned.step, job.spans)
-        return planned, batch, ready_ns, *waited
-
-    def _queue_job(self, planned: StepPlan) -> DecodeJob:
-        loader = self._loader
-        assert loader._decode is not None
-        iterator = weakref.ref(self)  # an abandoned iterator must not live on in the queue
-
-        def open_step() -> Samples:
-            alive = iterator()
-            if alive is None:
-                raise UsageError("the iterator was closed")
-            opening_ns = time.perf_counter_ns()
-            buffer = alive._wait_for_bytes(planned)
-            alive._open_times[planned.step] = opening_ns, time.perf_counter_ns()
-            return open_samples(alive._index, planned, buffer, alive._epoch)
-
-        job = DecodeJob(
-            len(planned.ids),
-            open_step,
-            loader._decode,
-            loader._collate,
-            self._arena.take,
-            loader._leaves,
-        )
-        loader._start_threads().submit(job)
-        return job
-
-    def _make_empty_batch(self) -> Any:
-        """Make a batch of no samples, in the structure that a sample of the data has."""
-        loader = self._loader
-        assert loader._decode is not None
-        if loader._collate is not None:
-            try:
-                return loader._collate([])
-            except Exception as error:
-                raise CollateError(
-                    f"rank {loader.place.rank} has no sample in the last step and collate([]) "
-                    f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
-                ) from error
-        try:
-            first = loader._decode({**loader.dataset[0], "__id__": 0, "__epoch__": self._epoch})
-        except Exception as error:
-            raise make_raisable(error) from None
-        return Collation(first, 0, self._arena.take, loader._leaves).result()
 
 
 def _check_budget(budget: Budget | None) -> Budget:

@@ -29,7 +29,8 @@ import numpy.typing as npt
 from .. import limits
 from ..extent import Int
 from ..order import Order
-from .steps import Ids, Steps
+from .batch_layout import Ids
+from .steps import Steps
 
 Mask = npt.NDArray[np.bool_]
 

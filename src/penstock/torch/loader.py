@@ -15,6 +15,7 @@ import random
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -39,6 +40,7 @@ from ..loader import (
     BatchTask,
     Dataset,
     Decode,
+    EpochIterator,
     EpochTasks,
     Explanation,
     InlineWorkers,
@@ -47,9 +49,9 @@ from ..loader import (
     SamplerTasks,
     Setup,
     StepSampler,
-    WorkerEpoch,
     WorkerProcesses,
     Workers,
+    WorkerSource,
     WorkerThreads,
     explain_run,
     identify_data,
@@ -223,6 +225,7 @@ class DataLoader:
         self._loader = self._make_loader() if self._kind == "engine" else None
         self.meter = Meter() if self._loader is None else self._loader.meter
         self._leased_budget: LeasedBudget | None = None
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -243,13 +246,16 @@ class DataLoader:
         """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
         assert self.timeout == 0 or self.num_workers > 0, "timeout needs num_workers > 0"
         self._check_seed()
+        if self.pin_memory and not can_pin():
+            warnings.warn(
+                "pin_memory=True has no effect: torch finds no accelerator to pin memory for",
+                stacklevel=2,
+            )
         if self._loader is not None:
-            self._loader._timeout_s = float(self.timeout)
-            return _PinningIterator(self, iter(self._loader))
+            return self._loader.begin_epoch(self._finish, float(self.timeout) or None)
         workers = self._start_workers()  # before the epoch is begun: this may fail
         serve_if_configured(self)
-        epoch, first = self._epochs.begin()
-        return _PinningIterator(self, self._begin_epoch(workers, epoch, first))
+        return self._begin_epoch(workers, *self._epochs.begin())
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
@@ -396,23 +402,38 @@ class DataLoader:
             self.worker_init_fn if self.num_workers else None,
         )
 
-    def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> Iterator[Any]:
+    def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> EpochIterator:
+        self.meter.began(time.perf_counter_ns())
         if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
             self._leased_budget = LeasedBudget(
                 self.counters, type(self.dataset).__name__, place, self._budget
             )
-        return WorkerEpoch(
-            self._epochs,
+        source = WorkerSource(
+            self._epochs.tasks(epoch, first),
             workers,
             self.meter,
-            self._leased_budget,
-            epoch,
+            self._leased_budget.budget(),
             first,
             ahead=self.num_workers * (self.prefetch_factor or 1),
             timeout_s=float(self.timeout) or None,
             batched=self._batched,
         )
+        iterator = EpochIterator(
+            source,
+            self._epochs,
+            self.meter,
+            epoch,
+            follow_broker=self._follow_broker,
+            finish=self._finish,
+        )
+        self._iterators.add(iterator)
+        return iterator
+
+    def _follow_broker(self) -> None:
+        if self._leased_budget is not None and self._leased_budget.changed():
+            for iterator in self._iterators:
+                iterator.adopt(self._leased_budget.budget())
 
     def _check_seed(self) -> None:
         """Check the seed: ranks that shuffle differently would read samples twice, or never."""
@@ -427,33 +448,10 @@ class DataLoader:
                 "their generators may differ, so pass the same seed= on all ranks"
             )
 
-    def _pin(self, batch: Any) -> Any:
-        return pin(batch) if self.pin_memory and can_pin() else batch
-
-
-class _PinningIterator:
-    """Iterator over one epoch's batches, pinned on request."""
-
-    def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
-        if loader.pin_memory and not can_pin():
-            warnings.warn(
-                "pin_memory=True has no effect: torch finds no accelerator to pin memory for",
-                stacklevel=3,
-            )
-        self._loader = loader
-        self._batches = batches
-
-    def __iter__(self) -> _PinningIterator:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
+    def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):
             batch = as_tensors(batch)
-        return self._loader._pin(batch)
+        return pin(batch) if self.pin_memory and can_pin() else batch
 
 
 class DeviceLoader:

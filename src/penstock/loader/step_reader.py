@@ -1,0 +1,178 @@
+"""The reader of an epoch's steps: a session of the plan, driven over the engine of a loader."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine
+from ..errors import ForkError, PenstockError, UsageError
+from ..extent import Requests
+from ..index import Index
+from ..meter import Meter, Requested
+from ..plan import Group, Session, StepPlan
+from .batch import describe_failure
+from .ticket_router import TicketRouter
+from .workers import make_timeout_error
+
+Submit = Callable[[Requests, Sequence[Buffer], Purpose], int]
+"""Hand requests to an engine and return their ticket: `Engine.submit`, or one that knows more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResources:
+    """Resources of a loader that outlive its epochs, shared by the iterators of all of them."""
+
+    index: Index
+    engine: ReadingEngine
+    router: TicketRouter
+    arena: Arena
+    meter: Meter
+
+
+class StepReader:
+    """Reader of the steps of one epoch, in order, ahead of the one that is asked for.
+
+    The session says which extents to read; the reader submits them and waits for them. Steps may
+    be waited for in several threads.
+
+    timeout_s:  most time that a wait with `meanwhile` may last; None is for ever.
+    """
+
+    def __init__(
+        self,
+        resources: ReadResources,
+        session: Session,
+        epoch: int,
+        submit: Submit,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.resources = resources
+        self.session = session
+        self.epoch = epoch
+        self._submit = submit
+        self._timeout_s = timeout_s
+        self._deadline_s: float | None = None  # of the batch that the user waits for
+        self._asked = -1  # the step that the user asked for last
+        self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
+        self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
+        self._closed = False
+        self._pid = os.getpid()
+        resources.router.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """True if nothing more will come."""
+        return self._closed
+
+    def ask(self) -> StepPlan | None:
+        """Return the step that the user asks for now, None after the last. Raises ForkError."""
+        check_loader_process(self._pid)
+        if self._closed or self.session.finished:
+            return None
+        if self._timeout_s is not None:
+            self._deadline_s = time.monotonic() + self._timeout_s
+        self._asked = self.session.head.step
+        return self.session.head
+
+    def advance(self) -> list[StepPlan]:
+        """Submit the steps that the session admits, and return them."""
+        router, timeline = self.resources.router, self.resources.meter.timeline
+        admitted: list[StepPlan] = []
+        with router.lock:
+            for group in self.session.admit():
+                buffers = [self.resources.arena.take(step.layout.bytes) for step in group.steps]
+                for planned, buffer in zip(group.steps, buffers, strict=True):
+                    urgent = planned.step == self.session.head.step  # the user waits for it now
+                    purpose: Purpose = "demand" if urgent else "prefetch"
+                    ticket = self._submit(planned.requests, buffers, purpose)
+                    router.expect(ticket, self, (planned, group))
+                    self._buffers[planned.step] = buffer
+                    if timeline is not None:
+                        runs = len(planned.requests.runs) - 1
+                        what = Requested(ticket, planned.layout.bytes, runs)
+                        timeline.requested(self.epoch, planned.step, what)
+                admitted.extend(group.steps)
+        return admitted
+
+    def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
+        """Wait until a step is in its buffer, and return that.
+
+        meanwhile:  called now and then while the user waits.
+
+        Raises the error that kept its bytes from arriving.
+        """
+
+        def has_arrived() -> bool:
+            return self._closed or self.session.reached > planned.step
+
+        while not has_arrived():
+            self.resources.router.wait(has_arrived)
+            if meanwhile is not None:
+                meanwhile()
+                self.check_deadline()
+        if planned.step in self._faults:
+            raise self._faults[planned.step]
+        if self._closed:
+            raise UsageError("the iterator was closed")
+        return self._buffers[planned.step]
+
+    def check_deadline(self) -> None:
+        """Raise the error of a batch that has not come in time, if that time has passed."""
+        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+            raise make_timeout_error(self._timeout_s)
+
+    def hand_over(self) -> None:
+        """Give up the head, which has arrived."""
+        with self.resources.router.lock:
+            head = self.session.hand_over()
+            del self._buffers[head.step]
+
+    def skip(self) -> bool:
+        """Give up the step that was asked for last, whose bytes or samples failed.
+
+        Returns False if there is nothing to give up: it was handed over already; or it has not even
+        arrived, so that the reader cannot go on and is closed.
+        """
+        if self._pid != os.getpid():  # whoever held the lock does not exist here
+            self.close()
+            return False
+        with self.resources.router.lock:
+            if self.session.finished or self.session.head.step != self._asked:
+                return False
+            if self._closed or self.session.reached <= self._asked:
+                self.close()
+                return False
+        self.hand_over()
+        return True
+
+    def report(self, key: tuple[StepPlan, Group], failures: Sequence[Failure]) -> None:
+        """Record that the requests of a step have completed; called by the router."""
+        planned, group = key
+        for failure in failures:
+            step, fault = describe_failure(self.resources.index, planned, group, failure)
+            self._faults.setdefault(step, fault)
+        self.session.arrived(planned.step)
+        if (timeline := self.resources.meter.timeline) is not None:
+            timeline.arrived(self.epoch, planned.step)
+
+    def abandon(self) -> None:
+        """Close: reports may have been lost; called by the router."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop here. The engine finishes the reads in flight, and their bytes are dropped."""
+        # Without the lock: destructors call this, in whatever a thread is doing.
+        self._closed = True
+        self._buffers.clear()
+
+
+def check_loader_process(pid: int) -> None:
+    """Raise ForkError unless this is the process with that number."""
+    if os.getpid() != pid:
+        raise ForkError(
+            f"this loader was used in process {pid} and then forked: its threads do not "
+            "exist here. Create the loader in the child, or start processes by 'spawn'"
+        )

@@ -1,0 +1,219 @@
+"""The router of tickets: reports reach their receivers, whoever polls and whatever interrupts."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.engine.protocol import Completion, Failure
+from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_router
+from penstock.loader.ticket_router import TicketRouter
+
+_patience_s = 30.0  # a guard against hanging, not a measure
+
+
+class Turnstile:
+    """An engine whose polls wait until the test lets them pass, with the reports it gives them."""
+
+    def __init__(self) -> None:
+        self.polling = threading.Semaphore(0)
+        self.reports: list[list[Completion]] = []
+        self.passing = threading.Semaphore(0)
+        self.at_once = self.most_at_once = 0
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.polling.release()
+        assert self.passing.acquire(timeout=_patience_s)
+        self.at_once -= 1
+        return self.reports.pop(0)
+
+    def submit(self, *arguments: Any) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Tray:
+    """A receiver that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        self.abandoned = False
+
+    def report(self, key: Any, failures: Sequence[Failure]) -> None:
+        self.keys.append(key)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+def wait_for(router: TicketRouter, has_arrived: Callable[[], bool]) -> None:
+    while not has_arrived():
+        router.wait(has_arrived)
+
+
+def test_one_thread_polls_for_all() -> None:
+    """Reports reach the receivers of all threads; only one of the threads is ever in the engine."""
+    engine = Turnstile()
+    router = TicketRouter(engine)
+    trays = [Tray() for _ in range(4)]
+    for number, tray in enumerate(trays):
+        router.add(tray)
+        router.expect(number, tray, f"key {number}")
+    threads = [
+        threading.Thread(target=wait_for, args=(router, lambda tray=tray: bool(tray.keys)))
+        for tray in trays
+    ]
+    engine.reports = [[Completion(3, ())], [Completion(1, ()), Completion(0, ())]]
+    engine.reports += [[]] * 2 + [[Completion(2, ())]] + [[]] * len(threads)
+    for thread in threads:
+        thread.start()
+    for _ in range(len(engine.reports)):
+        engine.passing.release()
+    for thread in threads:
+        thread.join(_patience_s)
+        assert not thread.is_alive()
+    assert [tray.keys for tray in trays] == [[f"key {number}"] for number in range(4)]
+    assert engine.most_at_once == 1
+    assert router.is_idle
+
+
+def test_a_thread_sleeps_until_the_polling_one_has_delivered() -> None:
+    """The second thread is woken by the report that the first one brings, and polls itself for
+    nothing."""
+    engine = Turnstile()
+    router = TicketRouter(engine)
+    first, second = Tray(), Tray()
+    for number, tray in enumerate((first, second)):
+        router.add(tray)
+        router.expect(number, tray, number)
+    engine.reports = [[Completion(0, ()), Completion(1, ())]]
+    leader = threading.Thread(target=wait_for, args=(router, lambda: bool(first.keys)))
+    leader.start()
+    assert engine.polling.acquire(timeout=_patience_s)
+    follower = threading.Thread(target=wait_for, args=(router, lambda: bool(second.keys)))
+    follower.start()
+    engine.passing.release()
+    for thread in (leader, follower):
+        thread.join(_patience_s)
+        assert not thread.is_alive()
+    assert (first.keys, second.keys) == ([0], [1])
+
+
+def test_reports_to_dropped_receivers_are_lost() -> None:
+    """A ticket keeps no receiver alive, and its report disturbs nobody."""
+    engine = Turnstile()
+    router = TicketRouter(engine)
+    kept, dropped = Tray(), Tray()
+    for number, tray in enumerate((kept, dropped)):
+        router.add(tray)
+        router.expect(number, tray, number)
+    del dropped, tray
+    engine.reports = [[Completion(1, ()), Completion(0, ()), Completion(7, ())]]
+    engine.passing.release()
+    router.wait(lambda: False)
+    assert kept.keys == [0]
+    assert router.is_idle
+
+
+def test_a_failed_poll_abandons_every_ticket() -> None:
+    """Reports may be lost with an exception: every receiver hears of it, and the next one polls."""
+
+    class Failing(Turnstile):
+        def poll(self, timeout_ns: int) -> list[Completion]:
+            raise OSError("gone")
+
+    router = TicketRouter(Failing())
+    trays = [Tray(), Tray()]
+    for number, tray in enumerate(trays):
+        router.add(tray)
+        router.expect(number, tray, number)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            router.wait(lambda: False)
+    assert all(tray.abandoned for tray in trays)
+    assert router.is_idle
+
+
+# -- interrupts --------------------------------------------------------------------------------
+
+_modules = (ticket_router, step_reader, engine_source, epoch_iterator)
+
+
+class InterruptAt:
+    """Trace function that raises KeyboardInterrupt before the n-th line of the loader's modules, as
+    a handler of SIGINT does between two instructions.
+
+    Lines with `with` are left out: they are traced on the way out too, between the last call of
+    the block and the call that releases a lock, where CPython handles no signal.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self._files = {inspect.getsourcefile(module) for module in _modules}
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self._files or self._is_destroying(frame):
+            return None
+        if event == "line" and not self._is_with(frame):
+            if self.left == 0:
+                self.left = -1
+                raise KeyboardInterrupt
+            self.left -= 1
+        return self
+
+    @staticmethod
+    def _is_destroying(frame: FrameType | None) -> bool:
+        """Return whether a destructor runs: an interrupt there is printed, and lost."""
+        while frame is not None and frame.f_code.co_name != "__del__":
+            frame = frame.f_back
+        return frame is not None
+
+    @staticmethod
+    def _is_with(frame: FrameType) -> bool:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return line.lstrip().startswith("with ")
+
+
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("decode", [None, lambda sample: int(sample["data"][0])])
+def test_an_interrupt_at_any_line_leaves_nothing_waiting(
+    tmp_path: Path, decode: Any, stride: int
+) -> None:
+    """Wherever an interrupt comes in an epoch, the next epoch has every sample, and ends."""
+    np.arange(24, dtype=np.uint8).repeat(16).tofile(tmp_path / "r.bin")
+    dataset = penstock.open(tmp_path / "r.bin", record_bytes=16)
+    line, interrupted = 0, True
+    while interrupted:
+        with penstock.Loader(dataset, 6, decode=decode, decode_threads=1) as loader:
+            tracer = InterruptAt(line)
+            sys.settrace(tracer)
+            try:
+                for _ in loader:
+                    pass
+                interrupted = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            assert tracer.left < 0 or not interrupted
+            seen: list[Any] = []
+            reader = threading.Thread(target=lambda: seen.extend(loader), daemon=True)  # noqa: B023
+            reader.start()
+            reader.join(_patience_s)
+            assert not reader.is_alive(), f"the epoch after an interrupt at line {line} hangs"
+            assert sum(len(batch) for batch in seen) == 24, f"line {line}"
+        line += stride
+    assert line > 100
