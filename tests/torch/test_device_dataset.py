@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 import penstock  # noqa: E402
 from penstock.errors import StateError, UsageError  # noqa: E402
-from penstock.torch.loader import DataLoader, DeviceLoader  # noqa: E402
+from penstock.torch.device_loader import DeviceLoader  # noqa: E402
+from penstock.torch.loader import DataLoader  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -127,7 +128,7 @@ def test_small_pieces_of_loading_make_no_difference(
     equal: Any, ragged: Any, device: str, sample_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaded one sample at a time, or a few: rows become ragged only where lengths differ."""
-    monkeypatch.setattr("penstock.torch.loader._loading_bytes", 3 * sample_bytes)
+    monkeypatch.setattr("penstock.torch.device_loader._loading_bytes", 3 * sample_bytes)
     for data in (equal, ragged):
         pair = [kind(data, 8, True, seed=1) for kind in (DataLoader, DeviceLoader)]
         for one, other in zip(*pair, strict=True):

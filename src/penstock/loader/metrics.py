@@ -34,7 +34,7 @@ _content_type = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Observed(Protocol):
-    """A loader, of penstock or of penstock.torch.loader."""
+    """A loader, of penstock or of penstock.torch."""
 
     @property
     def meter(self) -> Meter: ...

@@ -13,6 +13,7 @@ itself does not import torch.
 from __future__ import annotations
 
 from . import gpu
-from .loader import DataLoader, DeviceLoader
+from .device_loader import DeviceLoader
+from .loader import DataLoader
 
 __all__ = ["DataLoader", "DeviceLoader", "gpu"]

@@ -1,0 +1,182 @@
+"""The loader of a data set that lies in the memory of a device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..budget import Budget
+from ..errors import LimitError, UsageError
+from ..loader import Batch, Dataset, Decode, Loader, StepSampler
+from ..order import Order
+from .arguments import parse_shuffle
+from .device_dataset import DeviceDataset, DeviceRequest, space_positions
+from .samplers import EpochSampler, make_sampler
+from .tensors import Tensors, as_tensors
+
+
+class DeviceLoader:
+    """The batches of `DataLoader`, of a data set that lies in the memory of a device.
+
+    The first `iter()` reads all samples once, through the engine, in the order of storage; from
+    then on batches are gathered on the device, and nothing is read, decoded, copied or waited for.
+    Order, steps, ranks, padding, epochs and state are those of `DataLoader` with the same
+    arguments, and so are the batches, bit for bit, with their tensors on the device: a state of
+    one continues in the other. Every rank keeps all samples, since each epoch deals them anew.
+
+    dataset:      what `penstock.open` returns; no mixture.
+    device:       "cuda", "cuda:1", "cpu", ...; by default torch's current one.
+    num_workers:  threads that decode while the data is read (0: one a core).
+    decode:       as for `DataLoader`, but called once for each sample, with "__epoch__" 0: random
+                  augmentation belongs behind the loader, on the batches.
+
+    On a GPU with Triton installed samples are found by the GPU itself (`penstock.torch.take`), else
+    by their numbers. Rows that differ in length lie one after the other, twice while they are read.
+    Raises UsageError, and LimitError where the device has no room.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 1,
+        shuffle: bool | str | None = None,
+        num_workers: int = 0,
+        drop_last: bool = False,
+        *,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        decode: Decode | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        global_batch_size: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise UsageError(
+                f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
+            )
+        kind = parse_shuffle(shuffle, dataset)
+        if kind == "auto" or not isinstance(dataset.order(seed, shuffle=kind), Order):
+            raise UsageError(
+                "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
+                "'none': 'auto' asks how fast storage is, and a mixture keeps no epoch"
+            )
+        self.dataset = dataset
+        self.device = torch.empty(0, device=device).device
+        self.drop_last = drop_last
+        self._threads, self._decode, self._budget = num_workers, decode, budget
+        self._step_sampler = make_sampler(
+            dataset,
+            seed,
+            kind,
+            batch_size,
+            global_batch_size,
+            drop_last,
+            (rank, world_size),
+            budget or Budget(),
+            "strided",
+        )
+        self.sampler = EpochSampler(self._step_sampler)
+        self._resident: DeviceDataset | None = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        return len(self._step_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
+        resident = self.load()
+        return self._batches(resident, *self._step_sampler.begin())
+
+    def load(self) -> DeviceDataset:
+        """Read the data now, unless that has been done."""
+        if self._resident is None:
+            self._check_room()
+            resident = DeviceDataset(len(self.dataset), self.device)
+            rows = max(1, int(_loading_bytes / max(1.0, self.dataset.index.mean_bytes)))
+            loader = Loader(
+                self.dataset,
+                decode=self._decode,
+                decode_threads=self._threads or None,
+                budget=self._budget,
+            )
+            loader.follow(
+                StepSampler(
+                    self.dataset.fingerprint,
+                    self.dataset.order(0, shuffle="none"),
+                    batch_size=min(rows, len(self.dataset)),
+                    global_batch_size=None,
+                    drop_last=False,
+                    pad=False,
+                    rank=0,
+                    world_size=1,
+                ),
+                Tensors(),
+            )
+            with contextlib.closing(loader):
+                for batch in loader:
+                    resident.add(_drop_marks(batch))
+            self._resident = resident
+        return self._resident
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
+        self._step_sampler.cursor.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run, as `DataLoader` does; either loader continues from it."""
+        return self._step_sampler.cursor.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the next `iter()` at the position of `state`; {} changes nothing."""
+        self._step_sampler.restore(state)
+
+    def close(self) -> None:
+        """Give the memory back; iterating again reads the data again."""
+        self._resident = None
+
+    def _batches(self, resident: DeviceDataset, epoch: int, first: int) -> Iterator[Any]:
+        step_sampler = self._step_sampler
+        steps, place = step_sampler.steps, step_sampler.place
+        order = step_sampler.order.at_epoch(epoch)
+        exact = order if isinstance(order, Order) and order.shuffle == "exact" else None
+        for share in step_sampler.iterate_shares(epoch, first):
+            positions = None
+            if share.step < steps.full:
+                positions = space_positions(
+                    share.step, place.rank, place.world_size, steps.global_batch
+                )
+            request = DeviceRequest(share.ids, positions if exact else None, exact, self.device)
+            batch = resident.batch(request)
+            if self._decode is None:
+                valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
+                batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
+            step_sampler.cursor.moved(epoch, share.step + 1)
+            yield batch
+
+    def _check_room(self) -> None:
+        if self.device.type != "cuda" or self._decode is not None:
+            return
+        free, needed = torch.cuda.mem_get_info(self.device)[0], self.dataset.index.total_bytes
+        if needed > free:
+            raise LimitError(
+                f"the data set has {needed:,} bytes and {self.device} {free:,} that are free: use "
+                "DataLoader, which reads as it goes"
+            )
+
+
+_loading_bytes = 16 << 20
+"""Bytes of samples that are read in one step of loading."""
+
+
+def _drop_marks(batch: Any) -> Any:
+    """Return a batch without the columns that say which samples it holds."""
+    if not isinstance(batch, Batch):
+        return batch
+    return {name: part for name, part in as_tensors(batch).items() if name not in _mark_names}
+
+
+_mark_names = {"__id__", "__valid__"}

@@ -1,0 +1,64 @@
+"""Samplers: the samples of each step and rank, as `penstock.loader` deals them and torch asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch.utils.data import Sampler
+
+from ..budget import Budget
+from ..errors import UsageError
+from ..loader import AutoShuffle, Dataset, StepSampler, identify_data
+from ..order import Order, Shuffle
+from ..plan import Assignment
+
+
+class EpochSampler(Sampler[int]):
+    """Samples of this rank in the current epoch; `loader.sampler` unless the user gave one."""
+
+    def __init__(self, step_sampler: StepSampler) -> None:
+        self._step_sampler = step_sampler
+
+    def __len__(self) -> int:
+        return self._step_sampler.rank_samples
+
+    def __iter__(self) -> Iterator[int]:
+        for share in self._step_sampler.iterate_shares(self._step_sampler.cursor.epoch):
+            yield from share.ids.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next `iter()` of the loader."""
+        self._step_sampler.cursor.set_epoch(epoch)
+
+
+def make_sampler(
+    dataset: Any,
+    seed: int,
+    shuffle: Shuffle | Literal["auto"],
+    batch_size: int | None,
+    global_batch_size: int | None,
+    drop_last: bool,
+    place: tuple[int | None, int | None],
+    budget: Budget,
+    assignment: Assignment,
+) -> StepSampler:
+    count = len(dataset)
+    if count == 0:
+        raise UsageError(f"{type(dataset).__name__} is empty: there is nothing to load")
+    size = 1 if batch_size is None else batch_size  # without batches a step is one sample
+    choice = AutoShuffle(dataset, seed, budget) if shuffle == "auto" else None
+    kind: Shuffle = "exact" if shuffle == "auto" else shuffle
+    ours = isinstance(dataset, Dataset)
+    return StepSampler(
+        identify_data(dataset),
+        dataset.order(seed, shuffle=kind) if ours else Order(count, seed, shuffle=kind),
+        batch_size=None if global_batch_size is not None else size,
+        global_batch_size=global_batch_size,
+        drop_last=drop_last,
+        pad=not drop_last,
+        rank=place[0],
+        world_size=place[1],
+        choice=choice,
+        assignment=assignment,
+    )
