@@ -21,7 +21,7 @@ STALL_BUCKETS = 64
 centuries."""
 
 
-def waited_for(
+def divide_wait(
     since_ns: int, until_ns: int, opening_ns: int, arrived_ns: int, spans: Sequence[Span]
 ) -> tuple[int, int]:
     """Divide the wait from `since_ns` to `until_ns` into waiting for bytes and for decoding.
@@ -59,25 +59,25 @@ class Requested(NamedTuple):
 class Timeline(Protocol):
     """A recorder of the events of each step; see `penstock.loader.perfetto`."""
 
-    def requested(self, epoch: int, step: int, what: Requested) -> None:
+    def record_request(self, epoch: int, step: int, what: Requested) -> None:
         """Record that a step's reads are handed to the engine now."""
         ...
 
-    def arrived(self, epoch: int, step: int) -> None:
+    def record_arrival(self, epoch: int, step: int) -> None:
         """Record that a step's reads are seen to be complete now."""
         ...
 
-    def decoded(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
+    def record_decoding(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
         """Record that threads have decoded a step."""
         ...
 
-    def given(
+    def record_batch(
         self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
     ) -> None:
-        """Record that a batch goes to the user now; arguments as in `Meter.given`."""
+        """Record that a batch goes to the user now; arguments as in `Meter.count_batch`."""
         ...
 
-    def computed(self, since_ns: int, until_ns: int) -> None:
+    def record_compute(self, since_ns: int, until_ns: int) -> None:
         """Record the user's step between two batches."""
         ...
 
@@ -180,20 +180,20 @@ class Meter:
         self._begun_ns = 0  # of the walk whose first batch has not come; 0: it has
         self._given_ns = 0  # when the user got the batch that is being worked on; 0: none is
 
-    def began(self, now_ns: int) -> None:
+    def count_epoch(self, now_ns: int) -> None:
         """Count the begin of a walk through an epoch. The user's time before it is no step."""
         self.epochs += 1
         self._begun_ns, self._given_ns = now_ns, 0
 
-    def asked(self, now_ns: int) -> None:
+    def count_request(self, now_ns: int) -> None:
         """Count the user's request for a batch, or for one after the last."""
         if self._given_ns:
             self.compute_ns += now_ns - self._given_ns
             if self.timeline is not None:
-                self.timeline.computed(self._given_ns, now_ns)
+                self.timeline.record_compute(self._given_ns, now_ns)
             self._given_ns = 0
 
-    def given(
+    def count_batch(
         self,
         asked_ns: int,
         ready_ns: int,
@@ -222,17 +222,17 @@ class Meter:
             self.own_ns += now_ns - ready_ns
         self._given_ns = now_ns
 
-    def decoded(self, spans: Iterable[Span]) -> None:
+    def count_decoding(self, spans: Iterable[Span]) -> None:
         """Count the decoding of a step by threads."""
         for _, began_ns, ended_ns, cpu_ns in spans:
-            self.worked(ended_ns - began_ns, cpu_ns)
+            self.count_work(ended_ns - began_ns, cpu_ns)
 
-    def worked(self, busy_ns: int, cpu_ns: int) -> None:
+    def count_work(self, busy_ns: int, cpu_ns: int) -> None:
         """Count time spent decoding, and the part of it on a processor."""
         self.decode_busy_ns += busy_ns
         self.decode_cpu_ns += cpu_ns
 
-    def raised(self, now_ns: int) -> None:
+    def count_failure(self, now_ns: int) -> None:
         """Count a batch that raised; the user's time after it is a step."""
         self.failed += 1
         self._given_ns = now_ns

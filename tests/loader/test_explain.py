@@ -23,7 +23,7 @@ from penstock.loader import loader as loaders
 from penstock.loader.epoch_record import record_epoch
 from penstock.loader.explain import PARTS, READY, Explanation, Setup, divide_time, explain_run
 from penstock.loader.workers import TimedFetch
-from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, waited_for
+from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, divide_wait
 from penstock.testing.engine_wrappers import Throttled
 from tests.attempts import retried
 
@@ -143,10 +143,10 @@ def test_a_loader_that_keeps_up() -> None:
 
 def test_how_sure() -> None:
     """Few steps and close calls are said."""
-    assert explain_run(counted(decode_ns=20 * SECOND), Setup()).sure.startswith("a close call")
-    assert explain_run(counted(decode_ns=0, bytes_ns=40 * SECOND), Setup()).sure == "clear"
+    assert explain_run(counted(decode_ns=20 * SECOND), Setup()).certainty.startswith("a close call")
+    assert explain_run(counted(decode_ns=0, bytes_ns=40 * SECOND), Setup()).certainty == "clear"
     few = explain_run(counted(batches=5), Setup())
-    assert few.sure.startswith("hardly: 5 steps")
+    assert few.certainty.startswith("hardly: 5 steps")
     nothing = explain_run(Counters(), Setup())
     assert nothing.bound == "unknown"
     assert nothing.remedies == ()
@@ -245,17 +245,17 @@ def test_a_meter_adds_up(steps: list[tuple[int, int, int, int, int]], cut: int) 
     """Against sums over a list of (stall, bytes, decode, own, compute): totals, windows, and the
     histogram."""
     meter, now_ns = Meter(), 1
-    meter.began(now_ns)
+    meter.count_epoch(now_ns)
     middle = meter.counters(now_ns, {})
     for number, (rest, of_bytes, of_decode, own, compute) in enumerate(steps):
         if number == cut:
             middle = meter.counters(now_ns, {"runs": number})
         asked_ns = now_ns
-        meter.asked(asked_ns)
+        meter.count_request(asked_ns)
         ready_ns = asked_ns + rest + of_bytes + of_decode
-        meter.given(asked_ns, ready_ns, ready_ns + own, 3, of_bytes, of_decode)
+        meter.count_batch(asked_ns, ready_ns, ready_ns + own, 3, of_bytes, of_decode)
         now_ns = ready_ns + own + compute
-    meter.asked(now_ns)
+    meter.count_request(now_ns)
     found = meter.counters(now_ns, {"runs": len(steps)})
     assert (found.batches, found.samples) == (len(steps), 3 * len(steps))
     stalls = [sum(step[:3]) for step in steps]
@@ -293,13 +293,13 @@ def test_waiting_for_a_job(since: int, length: int, opening: int, reading: int, 
     """Against counting each nanosecond of the wait by what the threads were at."""
     arrived, until = opening + reading, since + length
     spans = [Span(1, arrived, arrived + work // 2, 0), Span(2, arrived, arrived + work, 0)]
-    found = waited_for(since, until, opening, arrived, spans)
+    found = divide_wait(since, until, opening, arrived, spans)
     moments = range(since, until)
     assert found[0] == sum(opening <= moment < arrived for moment in moments)
     assert found[1] == sum(
         moment < opening or arrived <= moment < arrived + work for moment in moments
     )
-    assert waited_for(since, until, opening, arrived, []) == (0, 0)
+    assert divide_wait(since, until, opening, arrived, []) == (0, 0)
 
 
 # -- real loaders ------------------------------------------------------------------------------

@@ -316,10 +316,10 @@ def test_memory_of_a_trace_is_bounded(tmp_path: Path) -> None:
     """Reads of walks that were given up do not gather."""
     with PerfettoTrace(tmp_path / "run.json", 10) as trace:
         for step in range(5000):
-            trace.requested(0, step, Requested(step, 1, 1))
-        trace.arrived(0, 0)
-        trace.arrived(0, 4999)
-        trace.decoded(0, 4999, [Span(5, 10, 20, 5)])
+            trace.record_request(0, step, Requested(step, 1, 1))
+        trace.record_arrival(0, 0)
+        trace.record_arrival(0, 4999)
+        trace.record_decoding(0, 4999, [Span(5, 10, 20, 5)])
         assert len(trace._reads) <= 1024
     assert {each["name"] for each in named(events_of(tmp_path / "run.json"), "read")} == {
         "read of step 4999"

@@ -55,7 +55,7 @@ def test_batches_say_where_rows_are_from(parts: list[penstock.Dataset]) -> None:
     of that pass; the counts of what was drawn are those of the rows."""
     with penstock.Loader(mixed(parts), 16, seed=3) as loader:
         rows = rows_of(batch for _ in range(4) for batch in loader)
-        drawn = loader.drawn()
+        drawn = loader.count_draws()
     assert len(rows) == 4 * sum(COUNTS)
     assert drawn == [sum(row[0] == source for row in rows) for source in range(3)]
     for source, count in enumerate(COUNTS):
@@ -244,7 +244,7 @@ def test_torch_takes_a_mixture(parts: list[penstock.Dataset], workers: str) -> N
     with penstock.Loader(mixed(parts), 16, seed=3) as plain:
         expected = rows_of(plain)
     seen = list(itertools.islice(loader, 4))
-    state, drawn = loader.state_dict(), loader.drawn()
+    state, drawn = loader.state_dict(), loader.count_draws()
     loader.close()
     rest = DataLoader(mixed(parts), 16, **arguments)
     rest.load_state_dict(state)

@@ -269,7 +269,7 @@ def test_resume_on_other_nodes(
                 )
             )
             for each in samplers:
-                each.cursor.moved(0, len(found))
+                each.cursor.move(0, len(found))
         state = samplers[0].cursor.state()
         assert all(each.cursor.state() == state for each in samplers)
     assert found == [
@@ -289,7 +289,7 @@ def test_course_and_session_agree() -> None:
         for share in dealt.iterate_shares(1):
             for group in session.admit():
                 for planned in group.steps:
-                    session.arrived(planned.step)
+                    session.record_arrival(planned.step)
             assert session.hand_over().ids.tolist() == share.ids.tolist()
         assert session.finished
         assert dealt.rank_samples == sum(len(share.ids) for share in dealt.iterate_shares(0))

@@ -18,9 +18,9 @@ def test_epochs_follow_each_other() -> None:
     """Each begin is the next epoch, whether the one before was finished, abandoned or not used."""
     c = cursor()
     assert c.begin() == (0, 0)
-    c.moved(0, 10)
+    c.move(0, 10)
     assert c.begin() == (1, 0)
-    c.moved(1, 3)
+    c.move(1, 3)
     assert c.begin() == (2, 0)
     assert c.begin() == (3, 0)
 
@@ -29,7 +29,7 @@ def test_end_of_an_epoch_is_the_start_of_the_next() -> None:
     """A state taken after the last step says epoch + 1, step 0."""
     c = cursor()
     c.begin()
-    c.moved(0, 10)
+    c.move(0, 10)
     assert (c.state()["epoch"], c.state()["step"]) == (1, 0)
     again = cursor()
     again.restore(c.state(), 1)
@@ -49,7 +49,7 @@ def test_set_epoch_again_starts_over() -> None:
     c = cursor()
     c.set_epoch(3)
     assert c.begin() == (3, 0)
-    c.moved(3, 5)
+    c.move(3, 5)
     c.set_epoch(3)
     assert c.begin() == (3, 0)
 

@@ -61,7 +61,7 @@ def test_any_sequence_of_completions(
             handed.append(step.step)
         else:
             shuffle.shuffle(outstanding)  # type: ignore[attr-defined]
-            session.arrived(outstanding.pop())
+            session.record_arrival(outstanding.pop())
     assert handed == list(range(first, len(steps)))
     assert held == 0
 
@@ -72,7 +72,7 @@ def test_few_steps_before_the_first_batch() -> None:
     admitted = [step for group in session.admit() for step in group.steps]
     assert len(admitted) == 2
     for step in admitted:
-        session.arrived(step.step)
+        session.record_arrival(step.step)
     session.hand_over()
     assert len(session.admit()) > 1
 
@@ -93,7 +93,7 @@ def test_order_does_not_depend_on_the_read_ahead() -> None:
         while not session.finished:
             for group in session.admit():
                 for step in group.steps:
-                    session.arrived(step.step)
+                    session.record_arrival(step.step)
             ids.append(session.hand_over().ids.tolist())
         return ids
 

@@ -31,14 +31,14 @@ def test_what_went_in_comes_out(
     """Of steps that are all alike, whatever was read ahead: ceiling, cost and stall are exact."""
     meter = Meter()
     now = 1
-    meter.began(now)
+    meter.count_epoch(now)
     for _ in range(batches):
-        meter.asked(now)
+        meter.count_request(now)
         ready = now + wait_ms * MS
-        meter.decoded([Span(1, now, ready, cpu_ms * MS)])
-        meter.given(now, ready, ready, rows, 0, 0)
+        meter.count_decoding([Span(1, now, ready, cpu_ms * MS)])
+        meter.count_batch(now, ready, ready, rows, 0, 0)
         now = ready + compute_ms * MS
-    meter.asked(now)
+    meter.count_request(now)
     ahead = 3
     engine = {"bytes": (batches + ahead) * rows * sample_bytes, "tickets": batches + ahead}
     found = measure_window(meter.counters(now, engine).since(Counters(time_ns=1)))

@@ -89,7 +89,7 @@ class OrderTasks:
             yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
     def record_step(self, epoch: int, step: int) -> None:
-        self.cursor.moved(epoch, step)
+        self.cursor.move(epoch, step)
 
     def end_epoch(self, epoch: int) -> None:
         pass  # the last step was recorded already
@@ -157,13 +157,13 @@ class SamplerTasks:
                 yield BatchTask(ids, epoch, step, 0, keys.key(0, step, rank))
 
     def record_step(self, epoch: int, step: int) -> None:
-        self.cursor.moved(epoch, step)
+        self.cursor.move(epoch, step)
         if step >= self._length:
             self.end_epoch(epoch)
 
     def end_epoch(self, epoch: int) -> None:
         if self.cursor.epoch == epoch:
-            self.cursor.moved(epoch, limits.order_count_max)
+            self.cursor.move(epoch, limits.order_count_max)
 
     def set_epoch(self, epoch: int) -> None:
         self.cursor.set_epoch(epoch)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import CollateError, UsageError
-from ..meter import waited_for
+from ..meter import divide_wait
 from ..plan import StepPlan
 from .batch import Batch, build_fields, choose_readahead, open_samples
 from .collate import Collation, Leaves
@@ -122,10 +122,10 @@ class DecodeSource:
         reader.hand_over()
         ready_ns = time.perf_counter_ns()
         opening_ns, arrived_ns = self._open_times.pop(planned.step, (asked_ns, asked_ns))
-        waited = waited_for(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
-        meter.decoded(job.spans)
+        waited = divide_wait(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
+        meter.count_decoding(job.spans)
         if meter.timeline is not None:
-            meter.timeline.decoded(reader.epoch, planned.step, job.spans)
+            meter.timeline.record_decoding(reader.epoch, planned.step, job.spans)
         self._advance()
         return ReadyBatch(batch, planned.step, len(planned.ids), ready_ns, *waited)
 

@@ -103,7 +103,7 @@ class EpochIterator:
     def __next__(self) -> Any:
         asked_ns = time.perf_counter_ns()
         meter = self._meter
-        meter.asked(asked_ns)
+        meter.count_request(asked_ns)
         if self._closed:
             raise StopIteration
         self._follow_broker()
@@ -113,7 +113,7 @@ class EpochIterator:
             self._source.skip()
             if self._source.closed:
                 self.close()
-            meter.raised(time.perf_counter_ns())
+            meter.count_failure(time.perf_counter_ns())
             raise
         except BaseException:
             self.close()
@@ -126,9 +126,9 @@ class EpochIterator:
         batch, step, samples, ready_ns, bytes_ns, decode_ns = ready
         self._tasks.record_step(self._epoch, step + 1)
         if meter.timeline is not None:
-            meter.timeline.given(self._epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
+            meter.timeline.record_batch(self._epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
         now_ns = time.perf_counter_ns()
-        meter.given(asked_ns, ready_ns, now_ns, samples, bytes_ns, decode_ns)
+        meter.count_batch(asked_ns, ready_ns, now_ns, samples, bytes_ns, decode_ns)
         return batch if self._finish is None else self._finish(batch)
 
     def __del__(self) -> None:

@@ -92,7 +92,7 @@ class Explanation:
                     is left out, because nothing can be read ahead of them.
     samples_per_s:  rate over that time.
     remedies:       changes that help, the most useful one first.
-    sure:           reliability: "clear", or the reason for doubt.
+    certainty:      reliability: "clear", or the reason for doubt.
     counters:       counters of the time explained, from which all of this follows.
     setup:          configuration of the loader.
     until:          totals at its end, from which `explain_run(since=...)` goes on.
@@ -102,7 +102,7 @@ class Explanation:
     shares: Mapping[Part, float]
     samples_per_s: float
     remedies: tuple[Remedy, ...]
-    sure: str
+    certainty: str
     counters: Counters
     setup: Setup
     until: Counters
@@ -139,7 +139,7 @@ class Explanation:
             for number, remedy in enumerate(self.remedies)
         ]
         lines.append(f"from      {_describe_counters(counted, self.setup)}")
-        lines.append(f"sure      {self.sure}")
+        lines.append(f"certainty {self.certainty}")
         return "\n".join(lines)
 
 
@@ -215,7 +215,7 @@ def explain_run(until: Counters, setup: Setup, since: Explanation | None = None)
         shares=shares,
         samples_per_s=1e9 * counted.samples / counted.steps_ns if counted.steps_ns else 0.0,
         remedies=() if bound == "unknown" else _suggest_remedies(bound, shares, counted, setup),
-        sure=_judge_certainty(bound, shares, counted),
+        certainty=_judge_certainty(bound, shares, counted),
         counters=counted,
         setup=setup,
         until=until,
@@ -365,7 +365,7 @@ def _suggest_decode(counted: Counters, setup: Setup) -> str:
     return "a cheaper decode: smaller images, another decoder, or decoding once (penstock convert)"
 
 
-# -- how sure --------------------------------------------------------------------------------------
+# -- certainty -------------------------------------------------------------------------------------
 
 
 def _judge_certainty(bound: Bound, shares: Mapping[Part, float], counted: Counters) -> str:

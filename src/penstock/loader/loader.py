@@ -343,13 +343,13 @@ class Loader:
             for order in self._step_sampler.order.parts()
         )
 
-    def drawn(self) -> list[int]:
+    def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset of a mixture, over all epochs.
 
         They are counted up to the position that `state_dict` gives. Divided by the number of a
         dataset's samples, they are its passes.
         """
-        return self._step_sampler.drawn()
+        return self._step_sampler.count_draws()
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
@@ -430,13 +430,13 @@ class Loader:
         if self._step_sampler.assignment == "local":
             locality = self._join(self._step_sampler.renew_place()).locality
         epoch, step = self._step_sampler.begin(locality)
-        self.meter.began(time.perf_counter_ns())
+        self.meter.count_epoch(time.perf_counter_ns())
         try:
             resources = self._open_resources()
             before = self.counters() if step == 0 else None
             source = self._open_source(resources, epoch, step, timeout_s)
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
-            self.cursor.not_begun(epoch, step)
+            self.cursor.undo_begin(epoch, step)
             raise
 
         def record() -> None:

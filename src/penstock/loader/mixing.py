@@ -41,7 +41,7 @@ def mix(
     an order of that pass. With `drop_last` the samples at the end of each epoch of the mixture are
     left out, of whatever pass they are. A batch has "source", the dataset's number, and "pass",
     the pass of that dataset, both int64 (B,); so has a sample that `decode` gets, as ints.
-    `Loader.drawn()` gives the number of samples drawn from each.
+    `Loader.count_draws()` gives the number of samples drawn from each.
 
     Labels are kept where all datasets have the same classes; else "label" is left out, and decode
     knows classes by "__key__" and "source".

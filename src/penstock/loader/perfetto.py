@@ -78,13 +78,13 @@ class PerfettoTrace:
 
     # -- events of a loader: see `penstock.meter.Timeline` ----------------------------------------
 
-    def requested(self, epoch: int, step: int, what: Requested) -> None:
+    def record_request(self, epoch: int, step: int, what: Requested) -> None:
         with self._lock:
             if len(self._reads) >= _reads_max:  # reads of epochs that were given up
                 del self._reads[next(iter(self._reads))]
             self._reads[(epoch, step)] = time.perf_counter_ns(), what
 
-    def arrived(self, epoch: int, step: int) -> None:
+    def record_arrival(self, epoch: int, step: int) -> None:
         with self._lock:
             began_ns, what = self._reads.pop((epoch, step), (0, None))
             if what is None:
@@ -96,14 +96,14 @@ class PerfettoTrace:
             self._add({"ph": "b", "ts": _us(began_ns), **both, "args": about})
             self._add({"ph": "e", "ts": _us(time.perf_counter_ns()), **both})
 
-    def decoded(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
+    def record_decoding(self, epoch: int, step: int, spans: Iterable[Span]) -> None:
         with self._lock:
             for span in spans:
                 lane = self._lane(span.thread)
                 about = {"epoch": epoch, "cpu_us": span.cpu_ns / 1e3}
                 self._slice(f"decode step {step}", lane, span.began_ns, span.ended_ns, about)
 
-    def given(
+    def record_batch(
         self, epoch: int, step: int, asked_ns: int, ready_ns: int, bytes_ns: int, decode_ns: int
     ) -> None:
         with self._lock:
@@ -115,7 +115,7 @@ class PerfettoTrace:
             if self._left == 0:
                 self.close()
 
-    def computed(self, since_ns: int, until_ns: int) -> None:
+    def record_compute(self, since_ns: int, until_ns: int) -> None:
         with self._lock:
             self._slice("compute", _user, since_ns, until_ns, {})
 

@@ -130,7 +130,7 @@ class StepSampler:
         """Record of the choice and its reason; empty if the order was not left to a choice."""
         return {} if self._choice is None else dict(self._choice.record)
 
-    def drawn(self) -> list[int]:
+    def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset before the run's position, over all epochs."""
         cursor, steps = self.cursor, self.steps
         return self.order.at_epoch(cursor.epoch).drawn(

@@ -93,7 +93,7 @@ class StepReader:
                     if timeline is not None:
                         runs = len(planned.requests.runs) - 1
                         what = Requested(ticket, planned.layout.bytes, runs)
-                        timeline.requested(self.epoch, planned.step, what)
+                        timeline.record_request(self.epoch, planned.step, what)
                 admitted.extend(group.steps)
         return admitted
 
@@ -154,9 +154,9 @@ class StepReader:
         for failure in failures:
             step, fault = describe_failure(self.resources.index, planned, group, failure)
             self._faults.setdefault(step, fault)
-        self.session.arrived(planned.step)
+        self.session.record_arrival(planned.step)
         if (timeline := self.resources.meter.timeline) is not None:
-            timeline.arrived(self.epoch, planned.step)
+            timeline.record_arrival(self.epoch, planned.step)
 
     def abandon(self) -> None:
         """Close: reports may have been lost; called by the router."""

@@ -64,7 +64,7 @@ class WorkerSource:
         self._throttle.charge(cpu_ns * 1e-9)  # not for the time of other batches
         waiting_ns = min(ready_ns - asked_ns, busy_ns)
         decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
-        self._meter.worked(busy_ns, cpu_ns)
+        self._meter.count_work(busy_ns, cpu_ns)
         samples, step = self._sizes.popleft(), self._step
         self._step += 1
         return ReadyBatch(batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns)

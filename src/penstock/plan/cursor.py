@@ -32,7 +32,7 @@ class Cursor:
     """A counter of epochs and steps.
 
     `begin` opens an epoch: the one that a restored state or `set_epoch` named, else the one after
-    the last begun. `moved` records a step that was handed to the user. Abandoning an epoch (a
+    the last begun. `move` records a step that was handed to the user. Abandoning an epoch (a
     `break`) is normal: the next `begin` goes on to the next epoch from its start. Only a restored
     state continues an abandoned epoch.
     """
@@ -86,11 +86,11 @@ class Cursor:
         self._fresh = False
         return self._epoch, self._step
 
-    def not_begun(self, epoch: int, step: int) -> None:
+    def undo_begin(self, epoch: int, step: int) -> None:
         """Undo a `begin` that failed before its first step."""
         self._epoch, self._step, self._fresh = epoch, step, True
 
-    def moved(self, epoch: int, step: int) -> None:
+    def move(self, epoch: int, step: int) -> None:
         """Record that the steps before `step` of `epoch` have been handed over."""
         self._epoch, self._step = epoch, step
         self._fresh = False

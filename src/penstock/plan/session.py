@@ -9,10 +9,10 @@ Theory of operation. A step goes through
     planned -> requested -> handed
 
 `admit()` moves the next steps from planned to requested, in order, while the budget allows, and
-returns them; the driver submits their requests. `arrived(step)` records that a step's own requests
-have completed. A step is in place when it and all steps before it have arrived (`step < reached`):
-a merged read belongs to the earliest step that wants it, so a step may depend on earlier ones,
-never on later ones. `hand_over()` takes the head, which must be in place.
+returns them; the driver submits their requests. `record_arrival(step)` records that a step's own
+requests have completed. A step is in place when it and all steps before it have arrived
+(`step < reached`): a merged read belongs to the earliest step that wants it, so a step may depend
+on earlier ones, never on later ones. `hand_over()` takes the head, which must be in place.
 
 Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
 `readahead_bytes` (one group is always admitted, or nothing would move); until the first hand-overs
@@ -90,7 +90,7 @@ class Session:
             admitted.append(group)
         return admitted
 
-    def arrived(self, step: int) -> None:
+    def record_arrival(self, step: int) -> None:
         """Record that the requests of a step have completed."""
         self._arrived.add(step)
         while self._reached in self._arrived:

@@ -154,7 +154,7 @@ class DeviceLoader:
             if self._decode is None:
                 valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
                 batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
-            step_sampler.cursor.moved(epoch, share.step + 1)
+            step_sampler.cursor.move(epoch, share.step + 1)
             yield batch
 
     def _check_room(self) -> None:

@@ -323,11 +323,11 @@ class DataLoader:
             )
         return self._loader.run_record()
 
-    def drawn(self) -> list[int]:
-        """Count the samples drawn from each dataset of a mixture; see `Loader.drawn`."""
+    def count_draws(self) -> list[int]:
+        """Count the samples drawn from each dataset of a mixture; see `Loader.count_draws`."""
         if not isinstance(self._epochs, OrderTasks):
             raise UsageError("the sampler decides what is drawn: ask it")
-        return self._epochs.step_sampler.drawn()
+        return self._epochs.step_sampler.count_draws()
 
     def close(self) -> None:
         """End all workers and threads; the loader may be iterated again, which starts new ones."""
@@ -410,7 +410,7 @@ class DataLoader:
         )
 
     def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> EpochIterator:
-        self.meter.began(time.perf_counter_ns())
+        self.meter.count_epoch(time.perf_counter_ns())
         if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
             self._leased_budget = LeasedBudget(
