@@ -46,6 +46,14 @@ MODULES = [
 _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "TRITON_")
 
 _NUMBER = struct.Struct("<q")
+_END = struct.Struct("<qd")  # a process's exit status, and its seconds on processors
+
+_forked_s = 0.0
+
+
+def forked_s() -> float:
+    """Seconds on processors of forks that this process has waited for."""
+    return _forked_s
 
 
 class Popen(subprocess.Popen):
@@ -116,7 +124,9 @@ class Popen(subprocess.Popen):
             if self.returncode is None:
                 if timeout is not None and not select.select([self._server], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(self.args, timeout)
-                (status,) = _NUMBER.unpack(_receive(self._server, _NUMBER.size))
+                status, took_s = _END.unpack(_receive(self._server, _END.size))
+                global _forked_s
+                _forked_s += took_s
                 self.returncode = os.waitstatus_to_exitcode(status)
                 self._server.close()
         return self.returncode
@@ -225,9 +235,9 @@ def _serve(listener: socket.socket) -> Order:
                 pid, client = processes.pop(descriptor)
                 ready.unregister(descriptor)
                 os.close(descriptor)
-                _, status = os.waitpid(pid, 0)
+                _, status, used = os.wait4(pid, 0)
                 with client, suppress(OSError):  # nobody may wait for it any more
-                    client.sendall(_NUMBER.pack(status))
+                    client.sendall(_END.pack(status, used.ru_utime + used.ru_stime))
                 continue
             client, _ = listener.accept()
             if not imported:
