@@ -36,7 +36,7 @@ demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=
 test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are pytest's
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-LONG := --dist worksteal --timeout 900 -m 'long or hypothesis'
+LONG := --dist worksteal --timeout 900 -m 'long or hypothesis or wide'
 test-long: $(STAMPS)/ray  ## what takes long, and 200 examples of each property; ARGS= are pytest's
 	PENSTOCK_EXAMPLES=200 $(RUN) -m pytest -n $(WORKERS) $(LONG) $(ARGS)
 

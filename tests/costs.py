@@ -50,7 +50,7 @@ def main(path: str) -> None:
         print(f"cpu_s    own  started  forked  clock  tests  {what}")
         for name, total in sorted(sums.items(), key=lambda pair: -pair[1][0])[:150]:
             print("{:6.2f} {:6.2f} {:6.2f} {:6.2f} {:6.2f} {:5.0f}  {}".format(*total, name))
-        print("{:6.2f}  all".format(sum(total[0] for total in sums.values())))
+        print(f"{sum(total[0] for total in sums.values()):6.2f}  all")
 
 
 if __name__ == "__main__":

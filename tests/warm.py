@@ -9,7 +9,8 @@ starts, is started by exec, as always.
 A fork has more modules loaded than it asked for, and its parent is the server. It ends without
 freeing torch, which would take longer than most tests: its threads are joined, atexit runs, and the
 variables of its program are dropped, but not the modules. With `whole_end=True` the interpreter
-ends as always. Tests of starts, imports and memory use subprocess.
+ends as always; with `lean=True`, too, but soon: it comes from a second server, which has not
+imported torch. Tests of starts, imports and memory use subprocess.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ from typing import Any
 SOCKET = "PENSTOCK_TESTS_WARM"
 """The variable of the environment that names the server's socket."""
 
+LEAN = [
+    "numpy", "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis",
+    "penstock", "penstock.loader", "penstock.testing",
+]  # fmt: skip
+"""Imported by the lean server before the first fork. None of them starts a thread."""
+
 MODULES = [
     "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "torch.utils.data",
     "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis", "zmq", "obstore",
@@ -40,7 +47,7 @@ MODULES = [
     "moto.server", "moto.s3.responses", "moto.iam.models",
     "penstock", "penstock.torch", "penstock.cli", "penstock.checkpoint",
 ]  # fmt: skip
-"""Imported by the server before the first fork. None of them starts a thread."""
+"""Imported by the other server."""
 
 # Variables that are read while Python or a library starts.
 _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "TRITON_")
@@ -60,10 +67,13 @@ class Popen(subprocess.Popen):
     """subprocess.Popen that forks the server where it can.
 
     whole_end:  the interpreter of the process ends as one that was started by exec.
+    lean:       likewise, and it has not imported torch.
     """
 
-    def __init__(self, *arguments: Any, whole_end: bool = False, **options: Any) -> None:
-        self._whole_end = whole_end
+    def __init__(
+        self, *arguments: Any, whole_end: bool = False, lean: bool = False, **options: Any
+    ) -> None:
+        self._whole_end, self._lean = whole_end or lean, lean
         self._server: socket.socket | None = None
         super().__init__(*arguments, **options)
 
@@ -101,7 +111,7 @@ class Popen(subprocess.Popen):
         }
         data = json.dumps(told).encode("utf-8", "surrogateescape")
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        server.connect(os.environ[SOCKET])
+        server.connect(os.environ[SOCKET] + "-lean" * self._lean)
         descriptors = array.array("i", [*streams, *pass_fds])
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
         server.sendmsg([_NUMBER.pack(len(data))], rights)
@@ -161,25 +171,33 @@ def run(
 def serving(path: Path) -> Iterator[None]:
     """Serve the processes that this one and its children start. Nothing is imported before the
     first."""
+    with _serving(f"{path}-lean", LEAN), _serving(str(path), MODULES):
+        os.environ[SOCKET] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[SOCKET]
+
+
+@contextmanager
+def _serving(path: str, modules: list[str]) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
+        listener.bind(path)
         listener.listen(64)
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno())],
+            [sys.executable, __file__, str(listener.fileno()), *modules],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             env=environment,
         )
-    os.environ[SOCKET] = str(path)
     try:
         yield
     finally:
-        del os.environ[SOCKET]
         assert server.stdin is not None
         server.stdin.close()
         server.wait()
-        path.unlink()
+        os.unlink(path)
 
 
 def _is_forkable(words: list[str], environment: Mapping[str, str]) -> bool:
@@ -241,7 +259,7 @@ def _serve(listener: socket.socket) -> Order:
                 continue
             client, _ = listener.accept()
             if not imported:
-                for name in MODULES:
+                for name in sys.argv[2:]:
                     importlib.import_module(name)
                 threads = os.listdir("/proc/self/task")
                 assert len(threads) == 1, "an import has started a thread, which forks would lack"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Engine, MemoryEngine
 from penstock.engine.queue import Patience
@@ -66,6 +68,7 @@ class TestThrottled(EngineSuite):
         yield busied(slow), idle
 
 
+@pytest.mark.long
 class TestThrottledBySystemClock(TestThrottled):
     """A fast disk in real time."""
 
@@ -123,6 +126,7 @@ class TestStack(EngineSuite):
         yield busied(Limited(Throttled(traced, 1, 0, clock), 1, patience=patience)), idle
 
 
+@pytest.mark.long
 class TestStackInsideOut(EngineSuite):
     """The same and more, the other way round."""
 

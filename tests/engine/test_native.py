@@ -95,7 +95,7 @@ def in_child(
             text=True,
             timeout=60,
             check=False,
-            whole_end=True,
+            lean=True,
         )
     if check:
         assert result.returncode == 0, result.stderr[-4000:]

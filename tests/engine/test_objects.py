@@ -668,7 +668,7 @@ def test_program_ends_with_work_in_flight(s3: S3, use: Use) -> None:
         env=os.environ | _path(),
         capture_output=True,
         timeout=60,
-        whole_end=True,
+        lean=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"4\n", b"")
 
