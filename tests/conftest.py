@@ -24,7 +24,7 @@ from tests import ROOT, warm
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
 # Each property is tried with the same examples every time. PENSTOCK_EXAMPLES=200 tries more.
-examples = int(os.environ.get("PENSTOCK_EXAMPLES", "20"))
+examples = int(os.environ.get("PENSTOCK_EXAMPLES", "10"))
 settings.register_profile("fixed", _patient, max_examples=examples, derandomize=True, database=None)
 # With others every time: explore.py.
 settings.register_profile("explore", _patient, max_examples=examples, database=None)

@@ -31,3 +31,8 @@ def thinned(cases: Iterable[Any]) -> Iterable[Any]:
     """Every nth of many cases, in their order, so that there are fewer where a property has fewer
     examples. A test that uses it is marked `wide`."""
     return islice(cases, 0, None, max(1, CASES // settings().max_examples))
+
+
+def fraction(divisor: int) -> settings:
+    """Settings of a property that takes long: so many times fewer examples than others have."""
+    return settings(max_examples=max(1, settings().max_examples // divisor))

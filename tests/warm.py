@@ -44,7 +44,7 @@ MODULES = [
     "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "torch.utils.data",
     "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis", "zmq", "obstore",
     "typer", "rich.table", "yaml", "pydantic",
-    "moto.server", "moto.s3.responses", "moto.iam.models",
+    "moto.moto_server.werkzeug_app", "moto.s3.responses", "moto.iam.models",
     "penstock", "penstock.torch", "penstock.cli", "penstock.checkpoint",
 ]  # fmt: skip
 """Imported by the other server."""
@@ -261,6 +261,9 @@ def _serve(listener: socket.socket) -> Order:
             if not imported:
                 for name in sys.argv[2:]:
                     importlib.import_module(name)
+                if moto := sys.modules.get("moto.moto_server.werkzeug_app"):
+                    # The first request reads the description of S3, which takes a second.
+                    moto.create_backend_app("s3").test_client().get("/no-bucket/no-key")
                 threads = os.listdir("/proc/self/task")
                 assert len(threads) == 1, "an import has started a thread, which forks would lack"
                 gc.collect()

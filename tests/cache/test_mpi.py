@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from benchmarks.mpi import launch
 
+from tests.slices import first
+
 HERE = Path(__file__).parent
 DEADLINE_S = 300
 
@@ -43,6 +45,7 @@ def test_owner_that_stops() -> None:
     run(2, "mpi_stops.py")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_liar() -> None:
     """What is no request or no answer is refused and counted, and does no harm."""
@@ -62,7 +65,7 @@ def cluster(path: Path, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(DEADLINE_S)
-@pytest.mark.parametrize("end", ["close", "leave"])
+@pytest.mark.parametrize("end", first(1, ["close", "leave"]))
 def test_cluster(data: Path, end: str) -> None:
     """Ranks of MPI exchange samples by it, and every byte leaves storage once."""
     total = 2000 * 5000
@@ -72,6 +75,7 @@ def test_cluster(data: Path, end: str) -> None:
     assert 0.8 * total < found["peer_bytes"] < 1.2 * total  # half of two epochs
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_rank_that_stops(data: Path) -> None:
     """The others' batches are right, and wait for its host no longer than a fetch may take."""
@@ -81,6 +85,7 @@ def test_rank_that_stops(data: Path) -> None:
     assert max(waited_s for waited_s, _ in others) < 100
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_mpi_without_threads(data: Path) -> None:
     """It is not used for peers, and who asks for it is told why; on all ranks."""

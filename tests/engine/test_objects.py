@@ -43,6 +43,7 @@ from tests import warm
 from tests.command import run
 from tests.index.formats.writers import write_mds
 from tests.services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
+from tests.slices import thinned
 
 Use = Callable[[int], None]
 
@@ -294,13 +295,14 @@ def rows_of(loader: penstock.Loader) -> list[tuple[list[int], dict[str, list[byt
     ]
 
 
+@pytest.mark.wide
 def test_resume(s3: S3, tmp_path: Path) -> None:
     """A run that stops after any step continues with the very next batch, on another world too."""
     s3.put_folder(tree(tmp_path / "data", 50))
     remote = penstock.open(f"s3://{s3.name}/")
     with penstock.Loader(remote, 8, seed=5) as loader:
         whole = bytes_of(loader)
-    for stop in range(len(whole)):
+    for stop in thinned(range(len(whole))):
         with penstock.Loader(remote, 8, seed=5) as first:
             iterator = iter(first)
             for _ in range(stop):
