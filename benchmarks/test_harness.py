@@ -255,6 +255,7 @@ def test_nopfs_reads_what_its_ranks_touch_and_never_less_than_the_least() -> Non
         assert value >= cluster.least_bytes(10 * count, 10 * ranks * kept, epochs)
 
 
+@pytest.mark.long
 def test_an_emulated_cluster_reads_its_data_once(tmp_path: Path) -> None:
     """Two hosts of two ranks, several epochs: what storage served is the data, once."""
     if missing := emulation.usable():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import warm
 from tests.slices import first
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +66,7 @@ def test_the_code_of_a_page_runs_as_printed(page: str, data: Path) -> None:
     blocks = [block for block in python_blocks(page) if f'"{ELSEWHERE}"' not in block]
     assert blocks
     blocks.insert(0, PRELUDES.get(page, ""))
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=data,
         capture_output=True,

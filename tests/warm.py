@@ -56,11 +56,18 @@ _NUMBER = struct.Struct("<q")
 _END = struct.Struct("<qd")  # a process's exit status, and its seconds on processors
 
 _forked_s = 0.0
+_living: set[int] = set()
 
 
 def forked_s() -> float:
-    """Seconds on processors of forks that this process has waited for."""
-    return _forked_s
+    """Seconds on processors of the forks of this process: those waited for, with their children,
+    and those that live, without."""
+    found = _forked_s
+    for pid in _living:
+        with suppress(OSError):
+            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 class Popen(subprocess.Popen):
@@ -118,6 +125,7 @@ class Popen(subprocess.Popen):
         server.sendall(data)
         (self.pid,) = _NUMBER.unpack(_receive(server, _NUMBER.size))
         self._server, self._child_created = server, True
+        _living.add(self.pid)
         self._close_pipe_fds(*ends)
 
     def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
@@ -137,6 +145,7 @@ class Popen(subprocess.Popen):
                 status, took_s = _END.unpack(_receive(self._server, _END.size))
                 global _forked_s
                 _forked_s += took_s
+                _living.discard(self.pid)
                 self.returncode = os.waitstatus_to_exitcode(status)
                 self._server.close()
         return self.returncode

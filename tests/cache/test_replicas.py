@@ -121,6 +121,7 @@ def test_what_changes_while_it_is_copied_is_not_found():
     assert found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jump", first(1, [1, 0, 30]))
 def test_after_epochs_that_were_passed_over_copies_are_of_use(jump):
     """They are kept for their next uses, not for those that never came: then less would be found

@@ -37,6 +37,7 @@ class TestMemoryEngine(EngineSuite):
         yield MemoryEngine(contents, patience=patience), idle
 
 
+@pytest.mark.long
 class TestLimited(EngineSuite):
     """Room for a few small tickets, or one large one."""
 
@@ -52,6 +53,7 @@ class TestLimited(EngineSuite):
         yield busied(Limited(MemoryEngine(contents), 1, patience=patience)), idle
 
 
+@pytest.mark.long
 class TestThrottled(EngineSuite):
     """A slow disk whose time is free."""
 
@@ -77,6 +79,7 @@ class TestThrottledBySystemClock(TestThrottled):
         return Throttled(MemoryEngine(contents), 4e9, 100_000)
 
 
+@pytest.mark.long
 class TestTraced(EngineSuite):
     """Traced into a list."""
 

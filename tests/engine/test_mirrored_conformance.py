@@ -60,6 +60,7 @@ class MirroredSuite(EngineSuite):
             yield held.busied(engine), release
 
 
+@pytest.mark.long
 class TestEverywhere(MirroredSuite):
     """Every file in each folder."""
 

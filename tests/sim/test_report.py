@@ -392,6 +392,7 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
     assert (tmp_path / "taken.html").read_text() == "my own"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_all_processes(tmp_path):
     """Exit code 130, no word of those that simulate, and nothing written; they are told as a
     terminal does, and may still be starting."""
