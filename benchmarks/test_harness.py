@@ -296,6 +296,7 @@ def test_steps_until_a_share_holds(late: int) -> None:
     assert parts[late:] == pytest.approx([1.0] * len(parts[late:]), abs=0.05)
 
 
+@pytest.mark.long
 def test_a_job_does_what_it_is_told(tmp_path: Path) -> None:
     """So many steps, then it has left; whatever shares it had, with the same samples."""
     path = tmp_path / "tokens.bin"

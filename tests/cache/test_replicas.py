@@ -188,6 +188,7 @@ def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, cache_block
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hosts", "assignment"),
     [

@@ -93,6 +93,7 @@ def test_quality_tells_shuffles_apart() -> None:
 # -- how evenly labels are dealt -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_label_mix_of_chance_is_that_of_chi_square() -> None:
     """Dealt at random, the spread is 1 on average and p-values are uniform."""
     stats = pytest.importorskip("scipy.stats")

@@ -307,6 +307,7 @@ def test_the_winner_is_the_best(given_jobs: list[PeriodicJob], objective: Any) -
         assert dict(found.rules)[found.winner].score(objective) >= best - 1e-4
 
 
+@pytest.mark.long
 def test_a_rule_wins_where_a_pattern_would_be_too_long() -> None:
     """Among jobs of seconds and of hours there is no pattern to search for."""
     short, slow = PeriodicJob(1, 1, 10), PeriodicJob(4_000, 10, 10)
