@@ -23,14 +23,14 @@ def mark_long(value: Any) -> Any:
     """Mark a value of a parameter long, whatever it carries already."""
     if hasattr(value, "marks"):
         return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.long])
-    values = value if isinstance(value, tuple) else (value,)
+    values = value if type(value) is tuple else (value,)  # a named one is a value
     return pytest.param(*values, marks=pytest.mark.long)
 
 
-def thinned(cases: Iterable[Any]) -> Iterable[Any]:
+def thinned(cases: Iterable[Any], often: int = 1) -> Iterable[Any]:
     """Every nth of many cases, in their order, so that there are fewer where a property has fewer
-    examples. A test that uses it is marked `wide`."""
-    return islice(cases, 0, None, max(1, CASES // settings().max_examples))
+    examples; `often` as many. A test that uses it is marked `wide`."""
+    return islice(cases, 0, None, max(1, CASES // often // settings().max_examples))
 
 
 def fraction(divisor: int) -> settings:
