@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from benchmarks.mpi import launch
 
-from tests.slices import first
-
 HERE = Path(__file__).parent
 DEADLINE_S = 300
 
@@ -64,8 +62,9 @@ def cluster(path: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
-@pytest.mark.parametrize("end", first(1, ["close", "leave"]))
+@pytest.mark.parametrize("end", ["close", "leave"])
 def test_cluster(data: Path, end: str) -> None:
     """Ranks of MPI exchange samples by it, and every byte leaves storage once."""
     total = 2000 * 5000

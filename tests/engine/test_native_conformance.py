@@ -112,6 +112,7 @@ class TestRingInMemory(NativeSuite):
     parent = SHARED_MEMORY
 
 
+@pytest.mark.long
 class TestPool(NativeSuite):
     """pread, one thread."""
 

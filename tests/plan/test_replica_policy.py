@@ -220,7 +220,7 @@ def test_of_any_sizes_the_soonest_that_fit_stay(batches, moves, room, sorted_min
 
 
 @pytest.mark.parametrize("ranks", first(1, [2, 4, 8]))
-@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("part", first(1, [0.5, 0.25, 1.0]))
 def test_the_formula_says_what_is_found_in_the_long_run(ranks, part):
     count, epochs = 4000, 6 * ranks
     others = 1 - 1 / ranks

@@ -112,7 +112,7 @@ def test_errors_keep_their_kind():
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     first(
-        2,
+        1,
         [
             (aborted, FormatError, "it crashed \\(signal 6\\) on this file: it is damaged"),
             (broken, FormatError, "it crashed \\(signal 11\\) on this file"),
