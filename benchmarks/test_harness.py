@@ -255,6 +255,7 @@ def test_nopfs_reads_what_its_ranks_touch_and_never_less_than_the_least() -> Non
         assert value >= cluster.least_bytes(10 * count, 10 * ranks * kept, epochs)
 
 
+@pytest.mark.long
 def test_an_emulated_cluster_reads_its_data_once(tmp_path: Path) -> None:
     """Two hosts of two ranks, several epochs: what storage served is the data, once."""
     if missing := emulation.usable():
@@ -295,6 +296,7 @@ def test_steps_until_a_share_holds(late: int) -> None:
     assert parts[late:] == pytest.approx([1.0] * len(parts[late:]), abs=0.05)
 
 
+@pytest.mark.long
 def test_a_job_does_what_it_is_told(tmp_path: Path) -> None:
     """So many steps, then it has left; whatever shares it had, with the same samples."""
     path = tmp_path / "tokens.bin"

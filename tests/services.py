@@ -19,12 +19,15 @@ from tests import ROOT, warm
 
 KEY, SECRET = "AKIATESTKEYTESTKEY", "testsecrettestsecrettestsecret"
 
+# S3 alone: moto's own server searches for the service of each request, which takes as long again.
 _moto = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
+import sys, threading
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+WSGIRequestHandler.log_request = lambda *request: None
+server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+print(server.port, flush=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
 sys.stdin.read()
 """
 

@@ -20,6 +20,7 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_example(script: Path) -> None:
     """Each script prints exactly its .out file. UPDATE_EXAMPLES=1 writes those anew."""
@@ -108,6 +109,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert alone.splitlines()[-1].startswith("after step 60: ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", [[], ["2"]])
 def test_mpiexec(tmp_path: Path, hosts: list[str]) -> None:
     """Four ranks of MPI, on one host and as on two, read every byte once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,6 +11,9 @@ import lmdb
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests import warm
+from tests.slices import first
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -58,13 +60,13 @@ def python_blocks(page: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", first(1, PAGES))
 def test_the_code_of_a_page_runs_as_printed(page: str, data: Path) -> None:
     """All blocks of a page are one program, which ends without an error."""
     blocks = [block for block in python_blocks(page) if f'"{ELSEWHERE}"' not in block]
     assert blocks
     blocks.insert(0, PRELUDES.get(page, ""))
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=data,
         capture_output=True,

@@ -145,7 +145,7 @@ def test_a_face_has_no_name_of_a_module_that_is_something_else() -> None:
         below = {
             other.rpartition(".")[2] for other in tidy.modules() if other.rpartition(".")[0] == name
         }
-        for node in ast.walk(tidy.parse(name)):
+        for node in tidy.nodes(name):
             if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
                 clash = below & {alias.asname or alias.name for alias in node.names}
                 assert not clash, f"{path}: {clash} are modules, too"
@@ -167,8 +167,7 @@ def test_libraries_of_extras_are_not_imported_by_faces() -> None:
 
 def impurities(name: str) -> Iterator[tuple[int, str]]:
     """The lines of a module that touch files, threads, clocks or global random state."""
-    tree = tidy.parse(name)
-    for node in ast.walk(tree):
+    for node in tidy.nodes(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in IMPURE and not (
@@ -277,11 +276,10 @@ def test_lengths(capsys: pytest.CaptureFixture[str]) -> None:
     """Long functions and files are printed; at twice the orientation value they fail."""
     lengths: list[tuple[str, int, int]] = []
     for name, path in tidy.modules().items():
-        tree = tidy.parse(name)
         lengths.append((str(path), len(path.read_text().splitlines()), FILE_LINES))
         lengths += [
             (f"{path}:{node.lineno} {node.name}", code_lines(node), FUNCTION_LINES)
-            for node in ast.walk(tree)
+            for node in tidy.nodes(name)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
     with capsys.disabled():

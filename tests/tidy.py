@@ -76,6 +76,12 @@ def parse(name: str) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    """The nodes of a module's syntax tree."""
+    return list(ast.walk(parse(name)))
+
+
 def folder_of(name: str) -> str:
     """The top folder of a module; "" for the modules beside the folders."""
     top = name.split(".")[0]
@@ -88,9 +94,14 @@ def directory_of(name: str) -> list[str]:
     return parts if modules()[name].name == "__init__.py" else parts[:-1]
 
 
-def imports(name: str) -> Iterator[Import]:
+@cache
+def imports(name: str) -> list[Import]:
     """The imports of a module within penstock, anywhere in it; for type checkers alone, too."""
-    for node in ast.walk(parse(name)):
+    return list(_imports(name))
+
+
+def _imports(name: str) -> Iterator[Import]:
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "penstock":
@@ -191,7 +202,7 @@ def _executed_imports(name: str) -> Iterator[Import]:
     """The imports that are executed: those for type checkers are left out."""
     hidden = {
         line
-        for node in ast.walk(parse(name))
+        for node in nodes(name)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for child in node.body
         for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
@@ -203,7 +214,7 @@ def classes_that_stand_twice() -> dict[str, list[str]]:
     """The class names that several modules define, with those modules."""
     places = defaultdict(list)
     for name in modules():
-        for node in ast.walk(parse(name)):
+        for node in nodes(name):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
@@ -212,7 +223,7 @@ def classes_that_stand_twice() -> dict[str, list[str]]:
 def docstrings() -> Iterator[tuple[str, int, str]]:
     """The docstrings of modules, classes, functions and constants: module, line and text."""
     for name in modules():
-        for node in ast.walk(parse(name)):
+        for node in nodes(name):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node)
                 if text:

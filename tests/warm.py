@@ -9,7 +9,8 @@ starts, is started by exec, as always.
 A fork has more modules loaded than it asked for, and its parent is the server. It ends without
 freeing torch, which would take longer than most tests: its threads are joined, atexit runs, and the
 variables of its program are dropped, but not the modules. With `whole_end=True` the interpreter
-ends as always. Tests of starts, imports and memory use subprocess.
+ends as always; with `lean=True`, too, but soon: it comes from a second server, which has not
+imported torch. Tests of starts, imports and memory use subprocess.
 """
 
 from __future__ import annotations
@@ -33,29 +34,53 @@ from typing import Any
 SOCKET = "PENSTOCK_TESTS_WARM"
 """The variable of the environment that names the server's socket."""
 
+LEAN = [
+    "numpy", "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis",
+    "penstock", "penstock.loader", "penstock.testing",
+]  # fmt: skip
+"""Imported by the lean server before the first fork. None of them starts a thread."""
+
 MODULES = [
     "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "torch.utils.data",
     "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis", "zmq", "obstore",
     "typer", "rich.table", "yaml", "pydantic",
-    "moto.server", "moto.s3.responses", "moto.iam.models",
+    "moto.moto_server.werkzeug_app", "moto.s3.responses", "moto.iam.models",
     "penstock", "penstock.torch", "penstock.cli", "penstock.checkpoint",
 ]  # fmt: skip
-"""Imported by the server before the first fork. None of them starts a thread."""
+"""Imported by the other server."""
 
 # Variables that are read while Python or a library starts.
 _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_", "TORCH_", "TRITON_")
 
 _NUMBER = struct.Struct("<q")
+_END = struct.Struct("<qd")  # a process's exit status, and its seconds on processors
+
+_forked_s = 0.0
+_living: set[int] = set()
+
+
+def forked_s() -> float:
+    """Seconds on processors of the forks of this process: those waited for, with their children,
+    and those that live, without."""
+    found = _forked_s
+    for pid in _living:
+        with suppress(OSError):
+            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 class Popen(subprocess.Popen):
     """subprocess.Popen that forks the server where it can.
 
     whole_end:  the interpreter of the process ends as one that was started by exec.
+    lean:       likewise, and it has not imported torch.
     """
 
-    def __init__(self, *arguments: Any, whole_end: bool = False, **options: Any) -> None:
-        self._whole_end = whole_end
+    def __init__(
+        self, *arguments: Any, whole_end: bool = False, lean: bool = False, **options: Any
+    ) -> None:
+        self._whole_end, self._lean = whole_end or lean, lean
         self._server: socket.socket | None = None
         super().__init__(*arguments, **options)
 
@@ -93,13 +118,14 @@ class Popen(subprocess.Popen):
         }
         data = json.dumps(told).encode("utf-8", "surrogateescape")
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        server.connect(os.environ[SOCKET])
+        server.connect(os.environ[SOCKET] + "-lean" * self._lean)
         descriptors = array.array("i", [*streams, *pass_fds])
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
         server.sendmsg([_NUMBER.pack(len(data))], rights)
         server.sendall(data)
         (self.pid,) = _NUMBER.unpack(_receive(server, _NUMBER.size))
         self._server, self._child_created = server, True
+        _living.add(self.pid)
         self._close_pipe_fds(*ends)
 
     def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
@@ -116,7 +142,10 @@ class Popen(subprocess.Popen):
             if self.returncode is None:
                 if timeout is not None and not select.select([self._server], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(self.args, timeout)
-                (status,) = _NUMBER.unpack(_receive(self._server, _NUMBER.size))
+                status, took_s = _END.unpack(_receive(self._server, _END.size))
+                global _forked_s
+                _forked_s += took_s
+                _living.discard(self.pid)
                 self.returncode = os.waitstatus_to_exitcode(status)
                 self._server.close()
         return self.returncode
@@ -151,25 +180,33 @@ def run(
 def serving(path: Path) -> Iterator[None]:
     """Serve the processes that this one and its children start. Nothing is imported before the
     first."""
+    with _serving(f"{path}-lean", LEAN), _serving(str(path), MODULES):
+        os.environ[SOCKET] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[SOCKET]
+
+
+@contextmanager
+def _serving(path: str, modules: list[str]) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
+        listener.bind(path)
         listener.listen(64)
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno())],
+            [sys.executable, __file__, str(listener.fileno()), *modules],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             env=environment,
         )
-    os.environ[SOCKET] = str(path)
     try:
         yield
     finally:
-        del os.environ[SOCKET]
         assert server.stdin is not None
         server.stdin.close()
         server.wait()
-        path.unlink()
+        os.unlink(path)
 
 
 def _is_forkable(words: list[str], environment: Mapping[str, str]) -> bool:
@@ -225,14 +262,17 @@ def _serve(listener: socket.socket) -> Order:
                 pid, client = processes.pop(descriptor)
                 ready.unregister(descriptor)
                 os.close(descriptor)
-                _, status = os.waitpid(pid, 0)
+                _, status, used = os.wait4(pid, 0)
                 with client, suppress(OSError):  # nobody may wait for it any more
-                    client.sendall(_NUMBER.pack(status))
+                    client.sendall(_END.pack(status, used.ru_utime + used.ru_stime))
                 continue
             client, _ = listener.accept()
             if not imported:
-                for name in MODULES:
+                for name in sys.argv[2:]:
                     importlib.import_module(name)
+                if moto := sys.modules.get("moto.moto_server.werkzeug_app"):
+                    # The first request reads the description of S3, which takes a second.
+                    moto.create_backend_app("s3").test_client().get("/no-bucket/no-key")
                 threads = os.listdir("/proc/self/task")
                 assert len(threads) == 1, "an import has started a thread, which forks would lack"
                 gc.collect()

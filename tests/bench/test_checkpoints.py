@@ -257,6 +257,7 @@ def test_a_run_of_one_rank(writer: str, tmp_path: Path) -> None:
     assert found["dlio"]["checkpoint_size_GB"] == done["bytes"] / 2**30
 
 
+@pytest.mark.long
 def test_two_ranks_in_processes(tmp_path: Path) -> None:
     """Each writes its own; both return the same record."""
     workload = llama(tmp_path, num_checkpoints_write=2, num_checkpoints_read=1, rank_sync=True)

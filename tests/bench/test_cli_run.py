@@ -29,6 +29,7 @@ from tests import warm
 from tests.bench.small import job
 from tests.command import Ran
 from tests.command import run as in_process
+from tests.slices import first
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 
@@ -111,7 +112,7 @@ LARGE = {"torch", "scipy", "h5py", "pyarrow", "mpi4py", "matplotlib", "pandas", 
 """What takes long to import. (DLIO takes 4 s to start, and has to have MPI: defect 23.)"""
 
 
-@pytest.mark.parametrize(("format", "wanted"), [("npz", set()), ("hdf5", {"h5py"})])
+@pytest.mark.parametrize(("format", "wanted"), first(1, [("npz", set()), ("hdf5", {"h5py"})]))
 def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted):
     """From the command to the page of results."""
     for package in wanted:
@@ -203,7 +204,7 @@ def test_access_keys_are_not_written(small, tmp_path):
     assert not any("HUSH" in path.read_text() for path in written)
 
 
-@pytest.mark.parametrize("heeds", [True, False])
+@pytest.mark.parametrize("heeds", first(1, [False, True]))
 def test_ending_a_run_ends_all_of_it(small, tmp_path, heeds):
     """SIGTERM leaves neither ranks nor staged data, nor do ranks that have to be killed."""
     near = tmp_path / "near"
@@ -233,7 +234,7 @@ def test_ending_a_run_ends_all_of_it(small, tmp_path, heeds):
 TRAINING = [name for name in preset_names() if not name.startswith("llama_")]
 
 
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", first(3, TRAINING))
 def test_results_of_every_bundled_workload_are_read_again(tmp_path, name):
     """DLIO's post-processor crashes on DLIO's own output, and `data_loader: synthetic` crashes
     (defect 15). Here: the steps without data, and what they leave read as DLIO's."""
@@ -286,6 +287,7 @@ def test_checkpoints_alone(tmp_path):
     assert len(list((tmp_path / "saved").iterdir())) == 2
 
 
+@pytest.mark.long
 def test_ranks_that_mpiexec_starts(small, tmp_path):
     """The first writes what all have measured; each generates its share."""
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"

@@ -72,6 +72,7 @@ def test_files_that_are_not_read_cost_little(tmp_path, loader):
     assert many - few <= 7000 * FILE_BYTES + NOISE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loader", LOADERS)
 def test_what_was_read_is_let_go(tmp_path, loader):
     """An epoch of 100 files of 256 KiB, and one of 800, which are 175 MiB more."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.bench import overrides
 from penstock.bench.document import make_given as as_given
 from penstock.errors import UsageError
+from tests.slices import fraction
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,7 @@ def written(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
+@fraction(2)
 @given(VALUES)
 def test_what_is_written_is_read(value: Any) -> None:
     """Any value of scalars, lists and mappings survives the command line, type and all."""

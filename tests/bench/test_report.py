@@ -349,6 +349,7 @@ def pages() -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @needs_chromium
 def test_labels_do_not_touch_and_pages_do_not_overflow(pages, tmp_path):
     """At the width of a desktop and of a phone, no label of a picture lies on another, and no page
@@ -368,6 +369,7 @@ def test_labels_do_not_touch_and_pages_do_not_overflow(pages, tmp_path):
         assert found[name]["overflow"] <= 0, name
 
 
+@pytest.mark.long
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it(pages, scheme, tmp_path):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.bench import trace_sources, trace_strace
 from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
+from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"
 ODD = 'odd "name>é.bin'
@@ -132,12 +133,13 @@ def said_of(path: Path, tmp_path: Path) -> str:
     return trace.source
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["job.strace", "job-plain.strace", "job.dxt"])
 def test_cut_anywhere_is_a_shorter_log_or_an_error(tmp_path, name):
     """Nothing but the library's own errors, whatever is missing."""
     whole = (LOGS / name).read_bytes()
     path = tmp_path / name
-    for size in range(0, len(whole), 37):
+    for size in thinned(range(0, len(whole), 37)):
         path.write_bytes(whole[:size])
         assert name in said_of(path, tmp_path)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.engine.native import NativeEngine
 from penstock.errors import ChangedError, PenstockError, UsageError
+from tests.slices import fraction
 
 
 class Gathering:
@@ -157,6 +158,7 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     assert total(told, "ram_bytes") + total(told, "peer_bytes") == 2 * data.nbytes
 
 
+@fraction(2)
 @given(
     hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
     ram_bytes=st.sampled_from([0, 4096, 40_000, 200_000, 1 << 20]),

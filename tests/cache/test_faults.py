@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
 from tests.cache.ranks import Rank, Taken, begin, ended
 from tests.cache.test_cache import Gathering
+from tests.slices import fraction
 
 pytest.importorskip("zmq")
 
@@ -191,7 +192,7 @@ def run_on(
     return list(shares), states[0]
 
 
-@settings(max_examples=5)
+@fraction(10)
 @given(
     cuts=st.lists(st.integers(1, SAMPLES // BATCH - 1), min_size=3, max_size=3, unique=True),
     assignment=st.sampled_from(["local", "strided", "contiguous"]),

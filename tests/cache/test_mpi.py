@@ -43,6 +43,7 @@ def test_owner_that_stops() -> None:
     run(2, "mpi_stops.py")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_liar() -> None:
     """What is no request or no answer is refused and counted, and does no harm."""
@@ -61,6 +62,7 @@ def cluster(path: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.parametrize("end", ["close", "leave"])
 def test_cluster(data: Path, end: str) -> None:
@@ -72,6 +74,7 @@ def test_cluster(data: Path, end: str) -> None:
     assert 0.8 * total < found["peer_bytes"] < 1.2 * total  # half of two epochs
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_rank_that_stops(data: Path) -> None:
     """The others' batches are right, and wait for its host no longer than a fetch may take."""
@@ -81,6 +84,7 @@ def test_rank_that_stops(data: Path) -> None:
     assert max(waited_s for waited_s, _ in others) < 100
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_mpi_without_threads(data: Path) -> None:
     """It is not used for peers, and who asks for it is told why; on all ranks."""

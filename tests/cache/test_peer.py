@@ -14,6 +14,7 @@ from penstock.testing.peer import Fetching
 SECOND_NS = 1_000_000_000
 
 
+@pytest.mark.long
 class TestMemoryPeer(PeerSuite):
     def make(self, count: int, timeout_s: float) -> list[MemoryPeer]:
         return MemoryPeer.group(count, timeout_s)

@@ -26,6 +26,7 @@ from penstock.plan.steps import Steps
 from tests.cache.ranks import Rank, begin, ended
 from tests.cache.test_cache import expected, global_batches, run, total
 from tests.plan.test_replica_policy import dealt, hits_of
+from tests.slices import first, thinned
 
 
 def replicas_of(layout: ReplicaLayout, ranks: int, fields: int = 1) -> list[Replicas]:
@@ -80,6 +81,7 @@ def test_what_is_found_is_what_was_offered(sizes, room, fields, ranks, epochs, s
             node[rank].offer(keys[missing], lengths[missing], true, at[missing], uses)
 
 
+@pytest.mark.wide
 def test_what_changes_while_it_is_copied_is_not_found():
     """One rank copies without end from the replica buffer of another, which overwrites it all the
     time: every copy is whole, of its key."""
@@ -97,7 +99,7 @@ def test_what_changes_while_it_is_copied_is_not_found():
     ended = threading.Event()
 
     def overwrite() -> int:
-        for epoch in range(300):
+        for epoch in thinned(range(600)):
             uses = Uses(order, steps, (0, 1), epoch)
             for some in np.split(order.at_epoch(epoch).samples(np.arange(count)), 8):
                 rows = some.astype(np.int64)
@@ -119,7 +121,8 @@ def test_what_changes_while_it_is_copied_is_not_found():
     assert found
 
 
-@pytest.mark.parametrize("jump", [0, 1, 30])
+@pytest.mark.long
+@pytest.mark.parametrize("jump", first(1, [1, 0, 30]))
 def test_after_epochs_that_were_passed_over_copies_are_of_use(jump):
     """They are kept for their next uses, not for those that never came: then less would be found
     than by who begins without any."""
@@ -185,11 +188,12 @@ def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, cache_block
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hosts", "assignment"),
     [
         ([0, 1], "contiguous"),
-        ([0, 0, 1, 1, 1], "strided"),
+        pytest.param([0, 0, 1, 1, 1], "strided", marks=pytest.mark.long),
         pytest.param([0, 1, 2, 3], "contiguous", marks=pytest.mark.long),
         pytest.param([0, 1, 2, 3], "strided", marks=pytest.mark.long),
     ],

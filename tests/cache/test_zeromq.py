@@ -552,6 +552,7 @@ def begun(peer: ZeroMQPeer, size: int) -> tuple[int, np.ndarray]:
     return ticket, buffer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
 )

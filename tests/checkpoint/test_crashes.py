@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.checkpoint import crashes as checkpoint_crashes
+from tests.slices import first
 
 
 @pytest.mark.parametrize(
     ("ranks", "victim", "local"),
-    [
-        *[(1, 0, 1), (2, 0, 0)],
-        *[pytest.param(*each, marks=pytest.mark.long) for each in [(1, 0, 0), (2, 1, 0)]],
-        *[pytest.param(*each, marks=pytest.mark.long) for each in [(2, 0, 1), (2, 1, 1)]],
-    ],
+    first(1, [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0), (2, 0, 1), (2, 1, 1)]),
 )
 def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     """A kill at each write, sync, rename, removal and message of three saves, of which two are
@@ -23,10 +20,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     assert outcome["boundaries"] > (40 if victim == 0 else 25)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "victim"),
-    [(2, 0), *[pytest.param(*x, marks=pytest.mark.long) for x in [(1, 0), (2, 1)]]],
-)
+@pytest.mark.parametrize(("ranks", "victim"), first(1, [(1, 0), (2, 0), (2, 1)]))
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
     """Saves that were held are committed by the next job, also if the recovery is killed."""
     outcome = checkpoint_crashes.run("recovery", ranks, victim)
@@ -35,10 +29,7 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(
-    ("kills", "local"),
-    [(6, 0), (6, 1), *[pytest.param(100, x, marks=pytest.mark.long) for x in (0, 1)]],
-)
+@pytest.mark.parametrize(("kills", "local"), first(1, [(6, 1), (6, 0), (100, 0), (100, 1)]))
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """A kill of one rank or all, at random times of a job that writes most of the time, leaves a
     good checkpoint."""

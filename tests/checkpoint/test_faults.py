@@ -21,6 +21,7 @@ from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 from tests import warm
+from tests.slices import thinned
 
 STATE = {"a": np.arange(20), "b": np.ones(7, np.uint8), "n": 3}
 
@@ -38,6 +39,7 @@ def equal(state: Any, step: int) -> bool:
 # -- damage ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["index", "rank-0.shard"])
 @pytest.mark.parametrize("how", ["altered", "cut"])
 def test_damage_at_every_byte(tmp_path: Path, name: str, how: str) -> None:
@@ -46,7 +48,7 @@ def test_damage_at_every_byte(tmp_path: Path, name: str, how: str) -> None:
     folder = Folder(tmp_path)
     path = Path(folder.entry().path) / name
     whole = path.read_bytes()
-    for at in range(len(whole)):
+    for at in thinned(range(len(whole))):
         if how == "cut":
             path.write_bytes(whole[:at])
         else:

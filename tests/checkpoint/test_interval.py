@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import special
 
@@ -26,6 +26,7 @@ from penstock.checkpoint.interval import (
 )
 from penstock.checkpoint.pace import SavePace
 from penstock.errors import UsageError
+from tests.slices import fraction
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,7 +111,7 @@ FAILURES = st.builds(
 
 
 @given(COSTS, FAILURES)
-@settings(deadline=None)
+@fraction(3)
 def test_nothing_loses_less(costs: Costs, failures: Failures) -> None:
     """No simulated interval loses less than the advised one by more than a few percent, and the
     forecast for the advised one comes true."""

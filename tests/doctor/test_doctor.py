@@ -23,6 +23,7 @@ from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host_info import Machine, read_machine
 from penstock.engine.native import open_files_max
 from penstock.errors import UsageError
+from tests import warm
 
 RUN = [sys.executable, "-m", "penstock"]
 
@@ -132,7 +133,7 @@ def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:
 
 def test_photos_with_their_decoder(photos: Path) -> None:
     """A user's call works: the function is found in the current folder, and bounds later epochs."""
-    done = subprocess.run(
+    done = warm.run(
         [*RUN, "doctor", str(photos), "--decode", "mine:decode", "--json"],
         capture_output=True,
         text=True,

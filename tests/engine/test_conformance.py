@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Engine, MemoryEngine
 from penstock.engine.queue import Patience
@@ -35,6 +37,7 @@ class TestMemoryEngine(EngineSuite):
         yield MemoryEngine(contents, patience=patience), idle
 
 
+@pytest.mark.long
 class TestLimited(EngineSuite):
     """Room for a few small tickets, or one large one."""
 
@@ -50,6 +53,7 @@ class TestLimited(EngineSuite):
         yield busied(Limited(MemoryEngine(contents), 1, patience=patience)), idle
 
 
+@pytest.mark.long
 class TestThrottled(EngineSuite):
     """A slow disk whose time is free."""
 
@@ -66,6 +70,7 @@ class TestThrottled(EngineSuite):
         yield busied(slow), idle
 
 
+@pytest.mark.long
 class TestThrottledBySystemClock(TestThrottled):
     """A fast disk in real time."""
 
@@ -74,6 +79,7 @@ class TestThrottledBySystemClock(TestThrottled):
         return Throttled(MemoryEngine(contents), 4e9, 100_000)
 
 
+@pytest.mark.long
 class TestTraced(EngineSuite):
     """Traced into a list."""
 
@@ -123,6 +129,7 @@ class TestStack(EngineSuite):
         yield busied(Limited(Throttled(traced, 1, 0, clock), 1, patience=patience)), idle
 
 
+@pytest.mark.long
 class TestStackInsideOut(EngineSuite):
     """The same and more, the other way round."""
 

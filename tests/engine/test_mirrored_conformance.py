@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
@@ -59,10 +60,12 @@ class MirroredSuite(EngineSuite):
             yield held.busied(engine), release
 
 
+@pytest.mark.long
 class TestEverywhere(MirroredSuite):
     """Every file in each folder."""
 
 
+@pytest.mark.long
 class TestEverywhereInTurn(MirroredSuite):
     """Every file in each folder, one after the other, in parts of any number."""
 

@@ -37,7 +37,9 @@ from penstock.errors import ForkError, UsageError  # noqa: F401 - for children
 from penstock.extent import Files, Requests
 from penstock.testing import EngineRead, finish, write_files
 from tests import warm
+from tests.attempts import retried
 from tests.opened import Opened
+from tests.slices import first
 
 MIB = limits.MIB
 SECOND_NS = 1_000_000_000
@@ -95,7 +97,7 @@ def in_child(
             text=True,
             timeout=60,
             check=False,
-            whole_end=True,
+            lean=True,
         )
     if check:
         assert result.returncode == 0, result.stderr[-4000:]
@@ -466,22 +468,36 @@ def test_threads_follow_the_budget(folder: Path) -> None:
     assert settled(before, thread_count)
 
 
-@backends
-def test_rate(backend: str, folder: Path) -> None:
-    """The rate is neither exceeded nor missed, over half a second of small extents."""
+RATE = 100e6
+
+
+def read_at_rate(backend: str, folder: Path) -> tuple[int, float]:
+    """Read half a second of small extents; the bytes, and how many `RATE` would have allowed."""
     contents = [random_bytes(2 * MIB)]
-    rate = 100e6
-    budget = BUDGETS[backend].replace(threads=4, bytes_per_s=rate)
+    budget = BUDGETS[backend].replace(threads=4, bytes_per_s=RATE)
     engine = NativeEngine(write_files(folder, contents), budget=budget)
     reading = reading_all(contents)
     start = time.monotonic()
     for _ in range(25):
         assert read(engine, reading) == ()
-    elapsed = time.monotonic() - start
-    total = 25 * 2 * MIB
+    allowed = (time.monotonic() - start) * RATE
     engine.close()
-    # One chunk and a few milliseconds may run ahead. A loaded machine may fall behind.
-    assert total - 2 * limits.MIB / 4 - 0.01 * rate <= elapsed * rate
+    return 25 * 2 * MIB, allowed
+
+
+@backends
+def test_rate_is_not_exceeded(backend: str, folder: Path) -> None:
+    """One chunk and a few milliseconds may run ahead."""
+    total, allowed = read_at_rate(backend, folder)
+    assert total - 2 * limits.MIB / 4 - 0.01 * RATE <= allowed
+
+
+@backends
+@retried
+def test_rate_is_not_missed(backend: str, folder: Path) -> None:
+    """Threads that have slept too long catch up: a tenth is lost at most."""
+    total, allowed = read_at_rate(backend, folder)
+    assert allowed <= 1.1 * total
 
 
 def test_rate_changes_at_once(folder: Path) -> None:
@@ -762,8 +778,7 @@ print("done")
 
 @pytest.mark.parametrize(
     "code",
-    [errno.EAGAIN, errno.ENOMEM]
-    + [pytest.param(code, marks=pytest.mark.long) for code in (errno.EBUSY, errno.EPERM)],
+    first(1, [errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EPERM]),
 )
 def test_ring_takes_no_entries(code: int) -> None:
     """A ring that was granted but takes nothing is no endless loop and no abort: bytes arrive."""

@@ -75,12 +75,14 @@ class TestRing(NativeSuite):
     budget = RING | {"threads": 1}
 
 
+@pytest.mark.long
 class TestRingThreads(NativeSuite):
     """io_uring, four threads, each with its ring."""
 
     budget = RING | {"threads": 4}
 
 
+@pytest.mark.long
 class TestRingDirect(NativeSuite):
     """io_uring past the page cache."""
 
@@ -94,6 +96,7 @@ class TestRingDirectThreads(NativeSuite):
     keep_open_max = 0
 
 
+@pytest.mark.long
 class TestRingManyFiles(NativeSuite):
     """io_uring with a file opened for each read."""
 
@@ -101,6 +104,7 @@ class TestRingManyFiles(NativeSuite):
     keep_open_max = 0
 
 
+@pytest.mark.long
 class TestRingInMemory(NativeSuite):
     """io_uring on a file system that hands each read to a kernel worker."""
 
@@ -108,18 +112,21 @@ class TestRingInMemory(NativeSuite):
     parent = SHARED_MEMORY
 
 
+@pytest.mark.long
 class TestPool(NativeSuite):
     """pread, one thread."""
 
     budget = POOL | {"threads": 1}
 
 
+@pytest.mark.long
 class TestPoolThreads(NativeSuite):
     """pread, four threads."""
 
     budget = POOL | {"threads": 4}
 
 
+@pytest.mark.long
 class TestPoolDirect(NativeSuite):
     """pread past the page cache."""
 
@@ -134,6 +141,7 @@ class TestPoolManyFiles(NativeSuite):
     keep_open_max = 0
 
 
+@pytest.mark.long
 class TestPoolInMemory(NativeSuite):
     """pread from tmpfs."""
 
@@ -147,6 +155,7 @@ class TestMap(NativeSuite):
     budget = MAP | {"threads": 1}
 
 
+@pytest.mark.long
 class TestMapThreads(NativeSuite):
     """Copies from maps, by four threads and the one that polls."""
 
@@ -161,6 +170,7 @@ class TestMapManyFiles(NativeSuite):
     keep_open_max = 0
 
 
+@pytest.mark.long
 class TestMapInMemory(NativeSuite):
     """Copies from maps of tmpfs."""
 
@@ -168,6 +178,7 @@ class TestMapInMemory(NativeSuite):
     parent = SHARED_MEMORY
 
 
+@pytest.mark.long
 class TestAtARate(NativeSuite):
     """A rate that the long reads of the suite meet."""
 

@@ -525,7 +525,7 @@ def python(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
         **options,
-        whole_end=True,
+        lean=True,
     )
 
 
@@ -583,7 +583,7 @@ def test_interrupt_ends_at_once(tmp_path: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(script)],
         stdout=subprocess.PIPE,
         text=True,
-        whole_end=True,
+        lean=True,
     )
     assert process.stdout is not None
     for _ in range(2):

@@ -272,9 +272,7 @@ def test_a_trace_ends_with_its_program(records: penstock.Dataset, tmp_path: Path
         os.wait()
         list(loader)
     """
-    warm.run(
-        [sys.executable, "-c", textwrap.dedent(script)], timeout=120, check=True, whole_end=True
-    )
+    warm.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120, check=True, lean=True)
     assert len(named(events_of(tmp_path / "run.json"), "wait")) == 8
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from tests.slices import fraction
 
 COUNT, RECORD = 240, 32
 
@@ -111,6 +112,7 @@ def test_same_sequence_at_any_speed(
     assert runs[0] == runs[1]
 
 
+@fraction(2)
 @given(
     worlds=st.lists(st.integers(1, 5), min_size=2, max_size=5),
     batch=st.integers(5, 40),

@@ -352,7 +352,7 @@ def test_parent_ends(ending: str, code: int) -> None:
         text=True,
         timeout=120,
         check=False,
-        whole_end=True,
+        lean=True,
     )
     assert done.returncode == code, done.stderr
     assert time.monotonic() - started_s < SOON_S
@@ -375,7 +375,7 @@ def test_interrupt_while_waiting() -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        whole_end=True,
+        lean=True,
     )
     assert process.stdout is not None
     pids = [int(pid) for pid in process.stdout.readline().split()]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
+from tests.slices import fraction
 
 PERIOD = limits.mixture_slots
 
@@ -71,6 +72,7 @@ def test_every_pass_is_a_permutation(recipe: MixtureRecipe, seed: int, epochs: i
     assert drawn == np.bincount(before, minlength=len(recipe.counts)).tolist()
 
 
+@fraction(2)
 @given(recipe=recipes(), seed=seeds, data=st.data())
 def test_shares_are_exact_in_each_stretch(
     recipe: MixtureRecipe, seed: int, data: st.DataObject

@@ -22,6 +22,7 @@ from penstock.order import feistel_numpy as twin
 from penstock.order import order as order_module
 from penstock.order.order import Order, key_state
 from tests.attempts import retried
+from tests.slices import first
 
 if order_module.compiled:
     from penstock import _core
@@ -377,7 +378,7 @@ def test_blocked_is_what_it_says(count, block, group, seed, data):
     assert order.positions(order.samples(chosen)).tolist() == chosen
 
 
-@pytest.mark.parametrize(("block", "group"), [(1, 1), (1, 20), (2, 9), (7, 1)])
+@pytest.mark.parametrize(("block", "group"), first(2, [(1, 1), (2, 9), (1, 20), (7, 1)]))
 def test_blocked_with_tiny_groups(block, group):
     """Groups of few samples, which the cipher walks long for, are exact too."""
     order = Order(50, seed=9, shuffle="blocked", block=block, group=group)

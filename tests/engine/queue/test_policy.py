@@ -42,6 +42,7 @@ class TestLeastLoaded(PolicySuite):
         return LeastLoaded(Patience(prefetch=0))
 
 
+@pytest.mark.long
 class TestWeightedScore(PolicySuite):
     """The highest score, for low latency."""
 

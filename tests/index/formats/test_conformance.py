@@ -128,6 +128,7 @@ def datum(data: bytes, label: int, encoded: bool = True) -> bytes:
     return numbers + field + b"\x28" + varint(label) + b"\x38" + varint(int(encoded))
 
 
+@pytest.mark.long
 class TestLmdbDatum(FormatSuite):
     """Caffe's databases: files without a folder, labels after the data."""
 
@@ -154,6 +155,7 @@ class TestLmdbDatum(FormatSuite):
         return Written(path, {"data": values}, {"datum": True}, labels, keys)
 
 
+@pytest.mark.long
 class TestNpyFiles(FormatSuite):
     """Several arrays of one row shape, named by a pattern."""
 

@@ -98,7 +98,7 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("chunks", [(4, 6), (30, 4)])
+@pytest.mark.parametrize("chunks", [(4, 6), pytest.param((30, 4), marks=pytest.mark.long)])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_filters(filters, chunks, tmp_path):
     """Chunks with every filter that HDF5 has, in several files of different length."""

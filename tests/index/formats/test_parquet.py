@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, UsageError
+from tests.slices import first
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -71,7 +72,7 @@ def assert_rows(dataset: penstock.Dataset, table) -> None:
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
-@pytest.mark.parametrize("compression", ["snappy", "zstd", "none"])
+@pytest.mark.parametrize("compression", first(1, ["snappy", "zstd", "none"]))
 def test_rows_are_pyarrows(compression, dictionary, tmp_path):
     """Every kind of column, in several row groups and files."""
     tables = [table_of(30, 1), table_of(1, 2), table_of(0, 3), table_of(8, 4)]

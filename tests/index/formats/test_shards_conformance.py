@@ -49,6 +49,7 @@ class TestMds(FormatSuite):
         return Written(folder, fields, labels=labels.tolist(), keys=keys)
 
 
+@pytest.mark.long
 class TestMdsOfFixedSize(FormatSuite):
     """Columns of one size: arithmetic."""
 
@@ -67,6 +68,7 @@ class TestMdsOfFixedSize(FormatSuite):
         return Written(folder, fields)
 
 
+@pytest.mark.long
 class TestMdsOfOneColumn(FormatSuite):
     """One column that varies: its size is what is left."""
 
@@ -127,6 +129,7 @@ class TestLitDataTokens(FormatSuite):
         return Written(folder, {"tokens": tokens})
 
 
+@pytest.mark.long
 class TestLitDataWindows(FormatSuite):
     """Blocks of tokens, as many as each chunk holds."""
 
@@ -172,6 +175,7 @@ class TestMegatron(FormatSuite):
         return Written(path, {"tokens": rows})
 
 
+@pytest.mark.long
 class TestMegatronScattered(FormatSuite):
     """Documents whose sequences are not adjacent."""
 
@@ -217,6 +221,7 @@ class TestMegatronWindows(WindowSuite):
     """Documents in the order of the file: arithmetic."""
 
 
+@pytest.mark.long
 class TestMegatronWindowsScattered(WindowSuite):
     """Documents in another order: pieces."""
 

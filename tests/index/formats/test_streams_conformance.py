@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tfrecord import TFRecordWriter
 from webdataset import TarWriter
 
@@ -110,6 +111,7 @@ class TestRecordIO(FormatSuite):
         return Written(place(folder, names), {"data": values})
 
 
+@pytest.mark.long
 class TestImageRecord(FormatSuite):
     """Records with im2rec's header, which gives the label and is left out."""
 

@@ -23,6 +23,7 @@ from penstock.sharing.schedule import (
     two_task_bound,
     two_tasks,
 )
+from tests.slices import first
 
 # -- in no order -----------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ def drawn(random: randomness.Random, jobs: int, tasks: int) -> tuple[list[list[i
     ], capacity
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", first(1, [50, 200, 3000]))
 def test_two_tasks_take_the_fewest_slots(count: int) -> None:
     """As many as brute force finds, for any small jobs, resources and capacities."""
     random = randomness.Random(count)

@@ -1,0 +1,38 @@
+"""A slice of what make test-long runs, for make test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+CASES = 200
+"""Examples of a property at which nothing is thinned: those of make test-long."""
+
+
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """Mark all values of a parameter but the first ones long. A tuple is several parameters'."""
+    values = list(values)
+    return [*values[:count], *map(mark_long, values[count:])]
+
+
+def mark_long(value: Any) -> Any:
+    """Mark a value of a parameter long, whatever it carries already."""
+    if hasattr(value, "marks"):
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.long])
+    values = value if type(value) is tuple else (value,)  # a named one is a value
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+def thinned(cases: Iterable[Any], often: int = 1) -> Iterable[Any]:
+    """Every nth of many cases, in their order, so that there are fewer where a property has fewer
+    examples; `often` as many. A test that uses it is marked `wide`."""
+    return islice(cases, 0, None, max(1, CASES // often // settings().max_examples))
+
+
+def fraction(divisor: int) -> settings:
+    """Settings of a property that takes long: so many times fewer examples than others have."""
+    return settings(max_examples=max(1, settings().max_examples // divisor))
