@@ -84,8 +84,8 @@ def test_a_save_that_waits_for_the_broker_is_abandoned(socket: Path, tmp_path: P
     """A save whose window opens in a year is given up as fast as any other."""
     with broker(socket, "--bytes-per-s", "1"), Checkpoints(tmp_path / "c") as checkpoints:
         checkpoints.save(1, {"x": np.zeros(80 * MIB, np.uint8)})
-        assert checkpoints._flush is not None
-        while checkpoints._flush._permit is None:
+        assert checkpoints._save is not None
+        while checkpoints._save.flush._permit is None:
             pass
         checkpoints.abandon()
         assert checkpoints.steps() == []

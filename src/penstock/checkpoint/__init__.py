@@ -19,7 +19,7 @@ jobs (`penstock.sharing`), and the object client of `penstock.engine`.
 from __future__ import annotations
 
 from . import shards
-from .checkpoints import Checkpoints, CommittedSave, load
+from .checkpoints import Checkpoints, load
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import Folder
 from .interval import Advice, Costs, Failures, advise_interval
@@ -27,6 +27,7 @@ from .loading import Checkpoint, verify_checkpoint
 from .manifest import Piece
 from .repositories import open_repository
 from .repository import CheckpointEntry, Repository
+from .save import CommittedSave
 from .staging import Staging
 from .tiers import LocalTier
 

@@ -3,20 +3,16 @@ loads or saves."""
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from typing import Any, NamedTuple
 
 from ..budget import Budget
-from ..cache import Gather
-from ..errors import DataError, FormatError, MissingError, PenstockError
-from ..topology import Place
-from . import shards
-from .all_gather import run_together
+from ..errors import DataError, FormatError, MissingError
+from .all_gather import Ranks
 from .flushing import Flush
 from .manifest import ShardEntry, decode_index, encode_index
-from .repository import Repository, RepositoryLock
-from .tiers import HeldSave, Tiers, copy_to_repository, find_whole_shards, read_held_save
+from .save import Save, SaveTarget
+from .tiers import HeldSave, Tiers, find_whole_shards, read_held_save
 
 _SESSION = 8
 """Characters of an attempt that name the job; those after them count its saves."""
@@ -31,54 +27,50 @@ class _HeldParts(NamedTuple):
 
 
 def recover_held_saves(
-    tiers: Tiers,
-    repository: Repository,
-    lock: RepositoryLock | None,
-    place: Place,
-    gather: Gather,
-    budget: Budget,
+    tiers: Tiers, target: SaveTarget, ranks: Ranks, budget: Budget
 ) -> str | None:
     """Commit the saves that all hosts together hold, in the order in which they were saved, and
-    remove the rest, also the leftovers in the repository. All ranks call it; lock is the first
-    one's. Returns the attempt of the last checkpoint in the repository; None if there is none.
+    remove the rest, also the leftovers in the repository. All ranks call it. Returns the attempt of
+    the last checkpoint in the repository; None if there is none.
 
     A held save is committed only if nothing else was committed since. StorageError if the
     repository cannot be written: the saves stay held then.
     """
-    last, newest, by_attempt = _find_held_saves(tiers, repository, place, gather)
+    last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
     for attempt in sorted(by_attempt, key=_parse_attempt):
         held, folders = by_attempt[attempt]
         if held is None or _is_committed(attempt, last):
             continue
         if not (newest or _is_next(attempt, held.after, last)):
-            _warn_uncommitted(place, held, "another checkpoint was committed since")
-        elif _commit_held_save(held, folders, repository, lock, place, gather, budget):
+            _warn_uncommitted(target, held, "another checkpoint was committed since")
+        elif _commit_held_save(held, folders, target, ranks, budget):
             last, newest = attempt, False
         else:
             _warn_uncommitted(
-                place,
+                target,
                 held,
                 "shards of it are missing: were they on a host that this job does not have?",
             )
 
     def clear() -> None:
         tiers.clear()
-        if place.rank == 0:
-            repository.collect()
+        if target.place.rank == 0:
+            target.repository.collect()
 
-    run_together(gather, place, clear)
+    ranks.run_together(clear)
     return last
 
 
 def _find_held_saves(
-    tiers: Tiers, repository: Repository, place: Place, gather: Gather
+    tiers: Tiers, target: SaveTarget, ranks: Ranks
 ) -> tuple[str | None, bool, dict[str, _HeldParts]]:
     """Find the last attempt in the repository, True if that cannot be told, and by attempt the
     parts that lie on tiers."""
 
     def look() -> Any:
         known, last = True, None
-        if place.rank == 0 and (entries := repository.entries()):
+        repository = target.repository
+        if target.place.rank == 0 and (entries := repository.entries()):
             try:
                 last = repository.index(entries[-1]).attempt
             except DataError:  # damaged: what is held is all the more welcome
@@ -88,7 +80,7 @@ def _find_held_saves(
             [_describe_folder(folder, attempt) for folder, attempt in tiers.list_held_folders()],
         ]
 
-    rank_rows = run_together(gather, place, look)
+    rank_rows = ranks.run_together(look)
     by_attempt: dict[str, _HeldParts] = {}
     for rank, (_, folders) in enumerate(rank_rows):
         for attempt, folder, rows, document in folders:
@@ -111,38 +103,22 @@ def _describe_folder(folder: str, attempt: str) -> list[Any]:
 def _commit_held_save(
     held: HeldSave,
     folders: dict[ShardEntry, tuple[int, str]],
-    repository: Repository,
-    lock: RepositoryLock | None,
-    place: Place,
-    gather: Gather,
+    target: SaveTarget,
+    ranks: Ranks,
     budget: Budget,
 ) -> bool:
     """Commit a save if all its shards are there; False if some are missing."""
-    index, attempt_path = held.index, ""
-
-    def put() -> None:
-        nonlocal attempt_path
-        attempt_path = repository.begin(index.step, index.attempt)
-        for shard in index.shards:
-            rank, folder = folders.get(shard, (0, None))
-            if rank == place.rank and folder is not None:
-                with Flush(budget) as flush:
-                    copy_to_repository(repository, attempt_path, folder, shard, flush)
-            elif rank == place.rank:  # it went straight there, or it is lost
-                shards.read_shard_pieces(repository, attempt_path, shard)
-
+    own_shards: list[tuple[ShardEntry, str | None]] = []
+    for shard in held.index.shards:
+        rank, folder = folders.get(shard, (0, None))  # it went straight there, or it is lost
+        if rank == target.place.rank:
+            own_shards.append((shard, folder))
+    save = Save.restore(target, held.index, own_shards, Flush(budget))
     try:
-        run_together(gather, place, put)
+        save.drain(ranks, lambda: Flush(budget))
     except (MissingError, FormatError):
-        if place.rank == 0:
-            with contextlib.suppress(PenstockError):
-                repository.abandon(attempt_path)
+        save.remove()
         return False
-    run_together(
-        gather,
-        place,
-        lambda: None if lock is None else repository.commit(attempt_path, index, lock).path,
-    )
     return True
 
 
@@ -164,8 +140,8 @@ def _parse_attempt(attempt: str) -> tuple[str, int]:
     return attempt[:_SESSION], int(attempt[_SESSION:] or "0", 16)
 
 
-def _warn_uncommitted(place: Place, held: HeldSave, why: str) -> None:
-    if place.rank == 0:
+def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:
+    if target.place.rank == 0:
         warnings.warn(
             f"step {held.index.step} was held on tiers and is not committed: {why}",
             RuntimeWarning,

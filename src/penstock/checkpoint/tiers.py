@@ -22,12 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cache import Gather, machine_identity
+from ..cache import machine_identity
 from ..engine import storage_errors, sync_folder
 from ..errors import DataError, StorageError, UsageError
-from ..topology import Place
 from . import shards
-from .all_gather import run_together
+from .all_gather import Ranks
 from .fault_points import mark_point
 from .flushing import Flush
 from .folder_repository import (
@@ -95,25 +94,24 @@ class Tiers:
         self,
         tiers: Sequence[LocalTier],
         repository_path: str,
-        place: Place,
+        ranks: Ranks,
         session: str,
-        gather: Gather,
     ) -> None:
         self.paths = [resolve_path(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
-        self.rank = place.rank
+        self.rank = ranks.place.rank
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
-        identities = run_together(gather, place, lambda: [machine_identity(), self._make_folders()])
+        identities = ranks.run_together(lambda: [machine_identity(), self._make_folders()])
         self.group = [
-            rank for rank, identity in enumerate(identities) if identity == identities[place.rank]
+            rank for rank, identity in enumerate(identities) if identity == identities[self.rank]
         ]
         """Ranks that name these tiers."""
-        self.leading = self.group[0] == place.rank
+        self.leading = self.group[0] == self.rank
         try:
-            out = run_together(gather, place, lambda: self._take_locks(session))[self.group[0]]
+            out = ranks.run_together(lambda: self._take_locks(session))[self.group[0]]
         except BaseException:
             self.close()
             raise
