@@ -16,7 +16,7 @@ from .. import errors
 from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
 from ..topology import Place
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 
 Gathers = tuple[Gather, Gather, Gather]
 """Three functions that are used at once: by the thread that trains, by the thread behind it, and by
@@ -40,7 +40,7 @@ class Ranks(NamedTuple):
         error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
         mark_point("wait for the other ranks")
         rows = [json.loads(row) for row in self.gather(json.dumps([value, error_row]))]
-        mark_point("heard from the other ranks")
+        mark_done("heard from the other ranks")
         if own_error is not None:
             raise own_error
         for rank, (_, rank_error) in enumerate(rows):

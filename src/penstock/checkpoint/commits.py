@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 from .. import limits
 from ..engine import Bucket, ObjectInfo, ObjectRefused, map_in_threads, require_whole, retry_until
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .manifest import seal, unseal
 from .repository import AGAIN
 
@@ -112,7 +112,7 @@ class Commits:
         url = self.get_url(number)
         mark_point(f"put {url}")
         done = self._put(number, data, new)
-        mark_point(f"was put {url}")
+        mark_done(f"wrote {url}")
         # It may have been written by a request whose answer was lost.
         return done or self.read(number) == data
 
@@ -136,7 +136,7 @@ class Commits:
         key, url = self._key + f"{number:08}.index", self.get_url(number)
         mark_point(f"delete {url}")
         ask_service(url, lambda: self._bucket.delete([key]), "try again")
-        mark_point(f"deleted {url}")
+        mark_done(f"deleted {url}")
 
     def claim(self, session: str) -> Claim:
         """Become the job that writes here: the job before can commit nothing any more."""

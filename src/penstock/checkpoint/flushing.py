@@ -24,7 +24,7 @@ from ..engine import storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..sharing import TransferPermit
 from .array_leaves import Memory
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .manifest import Piece, ShardEntry, build_damage_error, encode_manifest
 
 _PAGE = 4096
@@ -166,7 +166,7 @@ class Flush:
             mark_point(f"sync {path}")
             if sync:
                 os.fdatasync(file)
-            mark_point(f"synced {path}")
+            mark_done(f"synced {path}")
         return ShardEntry(os.path.basename(path), len(data) + len(end), crc)
 
     def copy(self, path: str, source: ShardSource) -> None:
@@ -190,7 +190,7 @@ class Flush:
             with storage_errors(path, _AGAIN):
                 mark_point(f"sync {path}")
                 os.fdatasync(file)
-                mark_point(f"synced {path}")
+                mark_done(f"synced {path}")
 
     def _copy(self, path: str, source: ShardSource, file: int, direct: int) -> None:
         size, at = source.bytes, 0

@@ -29,7 +29,7 @@ from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .flushing import Flush, ShardSource
 from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
 from .repository import AGAIN, CheckpointEntry, Repository
@@ -108,7 +108,7 @@ class Folder(Repository):
                     raise
         mark_point(f"sync folder {self.path}")
         sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
-        mark_point(f"committed {entry.path}")
+        mark_done(f"committed {entry.path}")
         return entry
 
     def abandon(self, attempt_path: str) -> None:
@@ -127,7 +127,7 @@ class Folder(Repository):
             sync_folder(entry.path, "try again")
         mark_point(f"remove {entry.path}")
         self._clear()
-        mark_point(f"removed {entry.path}")
+        mark_done(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
         committed = {os.path.basename(entry.path) for entry in self.entries()}

@@ -41,15 +41,15 @@ def load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
             f"{where} is of kind {index.kind!r}, not {STATE!r}: load it with the library that"
             " saved it, perhaps torch.distributed.checkpoint"
         )
-    pieces = _read_pieces(repository, entry, index)
+    pieces = _list_pieces(repository, entry, index)
     sizes: dict[str, int] = index.content["blocks"]
-    memory = {name: shards.block_memory(size) for name, size in sizes.items()}
+    memory = {name: shards.allocate_block(size) for name, size in sizes.items()}
 
     def target(piece: Piece) -> Memory:
         start = piece.offsets[0]
         return memory[piece.name][start : start + piece.padded_bytes]
 
-    shards.read(repository, entry.path, pieces, target)
+    shards.read_pieces(repository, entry.path, pieces, target)
     state = pytree.rebuild_state(
         index.content["tree"], lambda name: memory[name][: sizes[name]], where
     )
@@ -60,17 +60,19 @@ def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:
     """Read all of a checkpoint and compare it with its checksums. Returns the bytes of its files.
     Raises as `load_entry` does."""
     index = repository.index(entry)
-    shards.read(repository, entry.path, _read_pieces(repository, entry, index), lambda _: None)
+    shards.read_pieces(
+        repository, entry.path, _list_pieces(repository, entry, index), lambda _: None
+    )
     return sum(shard.bytes for shard in index.shards)
 
 
-def _read_pieces(
+def _list_pieces(
     repository: Repository, entry: CheckpointEntry, index: CheckpointIndex
 ) -> list[Piece]:
     pieces = [
         piece
         for shard in index.shards
-        for piece in shards.read_shard_pieces(repository, entry.path, shard)
+        for piece in shards.list_shard_pieces(repository, entry.path, shard)
     ]
     if index.kind == STATE:
         check_coverage(index.content["blocks"], pieces, entry.path)

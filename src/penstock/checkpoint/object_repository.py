@@ -22,7 +22,7 @@ from ..errors import FormatError, PenstockError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .flushing import Flush, ShardSource
 from .folder_repository import translate_read_errors
 from .manifest import (
@@ -135,7 +135,7 @@ class Prefix(Repository):
             except ObjectRefused as error:
                 if not self._is_there(key, size):
                     raise build_service_error(error, url, AGAIN) from None
-        mark_point(f"was put {url}")
+        mark_done(f"uploaded {url}")
 
     def _is_there(self, key: str, size: int) -> bool:
         """True if an upload was finished by a request whose answer was lost. Nobody else uses its
@@ -165,7 +165,7 @@ class Prefix(Repository):
         except UsageError:
             self._maybe_committed.discard(attempt_path)
             raise
-        mark_point(f"committed {attempt_path}")
+        mark_done(f"committed {attempt_path}")
         return CheckpointEntry(number, index.step, attempt_path)
 
     def abandon(self, attempt_path: str) -> None:
@@ -185,7 +185,7 @@ class Prefix(Repository):
                 PenstockError
             ):  # no checkpoint any more; `leftovers` lists its shards
                 self._clear(entry.path)
-        mark_point(f"removed {entry.path}")
+        mark_done(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
         """List leftovers as `Repository.leftovers` says; none if an index is damaged, because it

@@ -309,7 +309,7 @@ class Save:
         copied_bytes, seconds = 0, 0.0
         for shard, folder in self._shards:
             if folder is None:
-                shards.read_shard_pieces(repository, path, shard)  # it is there still
+                shards.list_shard_pieces(repository, path, shard)  # it is there still
                 continue
             began_s = time.perf_counter()
             with open_flush() as flush:

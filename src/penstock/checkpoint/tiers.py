@@ -252,7 +252,7 @@ def copy_to_repository(
 ) -> None:
     """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
     is not held any more; StorageError if the repository does not take it."""
-    shards.read_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
+    shards.list_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
     try:
         repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
@@ -265,8 +265,8 @@ def find_whole_shards(folder: str) -> dict[str, ShardEntry]:
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError, StorageError):
-                pieces, shard = shards.examined(repository, f"{folder}/{name}")
-                shards.read(repository, folder, pieces, lambda _: None)
+                pieces, shard = shards.read_manifest(repository, f"{folder}/{name}")
+                shards.read_pieces(repository, folder, pieces, lambda _: None)
                 entries[name] = shard
     return entries
 
