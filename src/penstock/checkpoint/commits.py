@@ -62,6 +62,9 @@ class Commits:
         """Return the URL of a numbered object."""
         return f"{self.url}/{number:08}.index"
 
+    def _get_key(self, number: int) -> str:
+        return f"{self._key}{number:08}.index"
+
     def list_commits(self) -> tuple[list[str], list[Commit]]:
         """List the names of the folders beside the numbered objects, and the numbered objects in
         order. Of each object only the beginning is read, and only once."""
@@ -90,11 +93,11 @@ class Commits:
 
     def read(self, number: int, stop: int = 1 << 62) -> bytes | None:
         """Read a numbered object up to byte `stop`; None if it does not exist."""
-        key = self._key + f"{number:08}.index"
 
         def ask() -> bytes | None:
             try:
-                return bytes(require_whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
+                fetched = self._bucket.fetch(self._get_key(number), 0, stop)
+                return bytes(require_whole(fetched, 0, stop).data)
             except ObjectRefused as error:
                 if error.code == errno.ENOENT:
                     return None
@@ -118,11 +121,10 @@ class Commits:
 
     def _put(self, number: int, data: bytes, new: bool) -> bool:
         """Put a numbered object; False if it must be new and is not."""
-        key = self._key + f"{number:08}.index"
 
         def ask() -> bool:
             try:
-                self._bucket.put(key, data, new=new)
+                self._bucket.put(self._get_key(number), data, new=new)
             except ObjectRefused as error:
                 if error.code != errno.EEXIST:
                     raise
@@ -133,7 +135,7 @@ class Commits:
 
     def remove(self, number: int) -> None:
         """Remove a numbered object if it exists."""
-        key, url = self._key + f"{number:08}.index", self.get_url(number)
+        key, url = self._get_key(number), self.get_url(number)
         mark_point(f"delete {url}")
         ask_service(url, lambda: self._bucket.delete([key]), "try again")
         mark_done(f"deleted {url}")

@@ -55,9 +55,8 @@ class Prefix(Repository):
             )
         self._key = f"{where.key}/" if where.key else ""
         self._commits = Commits(self._bucket, self._key, self.path)
-        self._maybe_committed: set[str] = (
-            set()
-        )  # attempts that may be committed, whatever answer came
+        self._maybe_committed: set[str] = set()
+        """Attempts that may be committed, whatever the service answered."""
 
     def entries(self) -> list[CheckpointEntry]:
         """List the checkpoints as `Repository.entries` says. Only the beginning of each index is
@@ -79,7 +78,7 @@ class Prefix(Repository):
             for commit in commits
             if commit.attempt != ""
         ]
-        return [commit for commit in folders if _ATTEMPT.fullmatch(commit)], entries
+        return [folder for folder in folders if _ATTEMPT.fullmatch(folder)], entries
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -121,21 +120,19 @@ class Prefix(Repository):
             self._upload(f"{attempt_path}/{name}", turns(), size)
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
+        key = self._get_key(url)
         with storage_errors(url, AGAIN):
-            self._send(url, self._get_key(url), data, size)
-
-    def _send(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
-        mark_point(f"put {url}")
-        if size <= limits.object_part_bytes:
-            whole_data = b"".join(data)
-            ask_service(url, lambda: self._bucket.put(key, whole_data), AGAIN)
-        else:
-            try:
-                self._bucket.upload(key, data, size)
-            except ObjectRefused as error:
-                if not self._is_there(key, size):
-                    raise build_service_error(error, url, AGAIN) from None
-        mark_done(f"uploaded {url}")
+            mark_point(f"put {url}")
+            if size <= limits.object_part_bytes:
+                whole_data = b"".join(data)
+                ask_service(url, lambda: self._bucket.put(key, whole_data), AGAIN)
+            else:
+                try:
+                    self._bucket.upload(key, data, size)
+                except ObjectRefused as error:
+                    if not self._is_there(key, size):
+                        raise build_service_error(error, url, AGAIN) from None
+            mark_done(f"uploaded {url}")
 
     def _is_there(self, key: str, size: int) -> bool:
         """True if an upload was finished by a request whose answer was lost. Nobody else uses its
@@ -181,9 +178,7 @@ class Prefix(Repository):
         self._commits.remove(entry.sequence)
         self._maybe_committed.discard(entry.path)
         if entry.step >= 0:
-            with contextlib.suppress(
-                PenstockError
-            ):  # no checkpoint any more; `leftovers` lists its shards
+            with contextlib.suppress(PenstockError):  # `leftovers` lists what is left of it
                 self._clear(entry.path)
         mark_done(f"removed {entry.path}")
 

@@ -35,14 +35,16 @@ def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:
     return most if ranks == 1 else pad_length(min(most, max(least, fair)))
 
 
+def _cut_block(block: int, size: int, piece_bytes: int) -> list[Cut]:
+    return [
+        Cut(block, start, min(start + piece_bytes, size)) for start in range(0, size, piece_bytes)
+    ]
+
+
 def divide_blocks(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut]]:
     """Divide blocks that all ranks have: the cuts of each rank, in the order of the blocks. sizes:
     bytes of each block."""
-    cuts = [
-        Cut(block, start, min(start + piece_bytes, size))
-        for block, size in enumerate(sizes)
-        for start in range(0, size, piece_bytes)
-    ]
+    cuts = [cut for block, size in enumerate(sizes) for cut in _cut_block(block, size, piece_bytes)]
     shares: list[list[Cut]] = [[] for _ in range(ranks)]
     loads = [(0, rank) for rank in range(ranks)]
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
@@ -68,10 +70,7 @@ def divide_held_blocks(
             loads[block_holders[0]] += size
             shares[block_holders[0]] += [Cut(block, 0, size)] if size else []
         else:
-            cuts += [
-                Cut(block, start, min(start + piece_bytes, size))
-                for start in range(0, size, piece_bytes)
-            ]
+            cuts += _cut_block(block, size, piece_bytes)
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
         rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
         loads[rank] += cut.bytes

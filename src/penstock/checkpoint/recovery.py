@@ -10,7 +10,7 @@ from ..budget import Budget
 from ..errors import DataError, FormatError, MissingError
 from .all_gather import Ranks
 from .flushing import Flush
-from .manifest import ShardEntry, decode_index, encode_index
+from .manifest import ShardEntry
 from .save import Save, SaveTarget
 from .tiers import HeldSave, Tiers, find_whole_shards, read_held_save
 
@@ -46,11 +46,8 @@ def recover_held_saves(
         elif _commit_held_save(held, folders, target, ranks, budget):
             last, newest = attempt, False
         else:
-            _warn_uncommitted(
-                target,
-                held,
-                "shards of it are missing: were they on a host that this job does not have?",
-            )
+            why = "shards of it are missing: were they on a host that this job does not have?"
+            _warn_uncommitted(target, held, why)
 
     def clear() -> None:
         tiers.clear()
@@ -88,16 +85,15 @@ def _find_held_saves(
             for row in rows:
                 parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
-                held = HeldSave(document[0], decode_index(document[1].encode(), folder))
-                by_attempt[attempt] = parts._replace(held=held)
+                by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
     last, known = rank_rows[0][0]
     return last, not known, by_attempt
 
 
 def _describe_folder(folder: str, attempt: str) -> list[Any]:
     held = read_held_save(folder)
-    document = None if held is None else [held.after, encode_index(held.index).decode()]
-    return [attempt, folder, list(find_whole_shards(folder).values()), document]
+    document = None if held is None else held.encode()
+    return [attempt, folder, find_whole_shards(folder), document]
 
 
 def _commit_held_save(

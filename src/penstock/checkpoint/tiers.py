@@ -81,6 +81,16 @@ class HeldSave:
     after: str | None
     index: CheckpointIndex
 
+    def encode(self) -> list[Any]:
+        """Encode as JSON has it."""
+        return [self.after, encode_index(self.index).decode()]
+
+    @classmethod
+    def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
+        """Decode what `encode` returned."""
+        after, text = document
+        return cls(after, decode_index(text.encode(), where))
+
 
 class Tiers:
     """The tiers of a host, as one of its ranks sees them. All ranks of a job make it at once.
@@ -192,7 +202,7 @@ class Tiers:
 
     def put_index(self, held: HeldSave) -> bool:
         """Put the index of a save, which is held from then on; False if no tier takes the index."""
-        data = seal("held", [held.after, encode_index(held.index).decode()])
+        data = seal("held", held.encode())
         for number in range(len(self.paths)):
             if number in self._left_out or self.rates[number] == 0:
                 continue
@@ -259,15 +269,15 @@ def copy_to_repository(
         raise StorageError(str(error)) from None
 
 
-def find_whole_shards(folder: str) -> dict[str, ShardEntry]:
+def find_whole_shards(folder: str) -> list[ShardEntry]:
     """Find the shards in a held folder that are whole: every byte is read."""
-    entries, repository = {}, Folder(folder)
+    entries, repository = [], Folder(folder)
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError, StorageError):
                 pieces, shard = shards.read_manifest(repository, f"{folder}/{name}")
                 shards.read_pieces(repository, folder, pieces, lambda _: None)
-                entries[name] = shard
+                entries.append(shard)
     return entries
 
 
@@ -276,8 +286,6 @@ def read_held_save(folder: str) -> HeldSave | None:
     path = os.path.join(folder, INDEX)
     try:
         with translate_read_errors(path), open(path, "rb") as file:
-            data: Any = file.read()
-        after, text = unseal("held", data, path)
-        return HeldSave(after, decode_index(text.encode(), path))
+            return HeldSave.decode(unseal("held", file.read(), path), path)
     except (DataError, StorageError):
         return None
