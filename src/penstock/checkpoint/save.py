@@ -15,8 +15,16 @@
     removed:    the save is no checkpoint, and what was written of it is removed as far as that can
                 be done.
 
-All ranks make the same steps together (`Ranks.run_together`). A step that fails on one rank raises
+All ranks take the same steps together (`Ranks.run_together`). A step that fails on one rank raises
 on all: a save that is not held is removed then, and a save that is held stays held.
+
+    thread                       calls
+    of the user                  Save, start                 `Checkpoints.save`
+    of the save                  write, commit               `Checkpoints`, without tiers
+                                 write, hold                 `Drain.hold`, with tiers
+    of the drain                 drain, which commits        `Drain`; again with the next save if it
+                                                             failed
+    of the user, the next job    restore, drain              `recovery`
 
 A `Save` takes the steps, but does not decide on them. `Checkpoints` decides which saves begin and
 which checkpoints are kept; `Drain` decides which tier a shard goes to, and which save is drained
