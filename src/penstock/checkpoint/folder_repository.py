@@ -137,12 +137,10 @@ class Folder(Repository):
             if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
         ]
 
-    def collect(self) -> list[str]:
-        leftovers = self.leftovers()
-        for path in leftovers:
+    def collect(self) -> None:
+        for path in self.leftovers():
             mark_point(f"collect {path}")
             self._clear(path)
-        return [path for path in leftovers if path not in self._unremoved]
 
     def _clear(self, *paths: str) -> None:
         """Remove folders that are no checkpoints; those that cannot be removed are tried again the

@@ -191,15 +191,12 @@ class Prefix(Repository):
             return []
         return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
 
-    def collect(self) -> list[str]:
-        removed = []
+    def collect(self) -> None:
         with contextlib.suppress(PenstockError):
             for url in self.leftovers():
                 mark_point(f"collect {url}")
                 self._clear(url)
-                removed.append(url)
             self._commits.thin()
-        return removed
 
     def _clear(self, url: str) -> None:
         keys = [f"{self._get_key(url)}/{name}" for name in self._list_shards(url)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import limits
-from .manifest import pad_length
+from .manifest import Piece, pad_length
 
 
 class Cut(NamedTuple):
@@ -25,6 +25,11 @@ class Cut(NamedTuple):
     @property
     def bytes(self) -> int:
         return self.stop - self.start
+
+    def make_piece(self, name: str, dtype: str, file: str, offsets: Sequence[int] = ()) -> Piece:
+        """Make the piece of a shard that holds these bytes, still without its place in the shard
+        and its checksum. offsets: of the block in its whole, if it is a chunk."""
+        return Piece(name, dtype, (self.bytes,), (*offsets, self.start), file, 0, self.bytes, 0)
 
 
 def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:

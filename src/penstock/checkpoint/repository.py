@@ -117,12 +117,10 @@ class Repository(ABC):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def retain(self, keep: int) -> list[CheckpointEntry]:
-        """Remove all but the last `keep` checkpoints, never the last two. Returns the removed."""
-        removed = self.entries()[: -max(keep, KEEP_MIN)]
-        for entry in removed:
+    def retain(self, keep: int) -> None:
+        """Remove all but the last `keep` checkpoints, never the last two."""
+        for entry in self.entries()[: -max(keep, KEEP_MIN)]:
             self.remove(entry)
-        return removed
 
     def thin(self, keep: int) -> None:
         """Call `retain` after a commit, which stands whatever happens: an error becomes a
@@ -146,8 +144,8 @@ class Repository(ABC):
         them."""
 
     @abstractmethod
-    def collect(self) -> list[str]:
-        """Remove leftovers. Returns the removed."""
+    def collect(self) -> None:
+        """Remove leftovers, as far as that can be done."""
 
     @abstractmethod
     def lock(self, session: str) -> RepositoryLock:

@@ -236,11 +236,9 @@ class Save:
     def _list_pieces(self) -> list[Piece]:
         """List the pieces of the shard, as they lie in it; raises as `staged` does."""
         snapshot = self._get_snapshot()
-        blocks, file = snapshot.parts.blocks, self._shard_name
+        blocks = snapshot.parts.blocks
         pieces = [
-            Piece(
-                blocks[cut.block].name, "uint8", (cut.bytes,), (cut.start,), file, 0, cut.bytes, 0
-            )
+            cut.make_piece(blocks[cut.block].name, "uint8", self._shard_name)
             for cut in snapshot.cuts
         ]
         return lay_out_pieces(pieces, snapshot.staged.checksums)

@@ -456,8 +456,7 @@ class _ShardLayout:
 
     def add(self, number: int, cut: Cut, dtype: str, offsets: Sequence[int]) -> None:
         self.cuts.append(cut._replace(block=number))
-        name, where = self.blocks[number].name, (*offsets, cut.start)
-        self.pieces.append(Piece(name, dtype, (cut.bytes,), where, self._file, 0, cut.bytes, 0))
+        self.pieces.append(cut.make_piece(self.blocks[number].name, dtype, self._file, offsets))
 
     def add_raw(self, name: str, data: Memory, dtype: str) -> None:
         self.blocks.append(pytree.ArrayBlock(name, len(data), data.ctypes.data, "cpu", (), True))
