@@ -22,11 +22,7 @@ MIB = 1 << 20
 
 def turns(flush: Flush, size: int) -> list[int]:
     """Run a whole transfer."""
-    found = []
-    while size:
-        found.append(flush.take_turn(size))
-        size -= found[-1]
-    return found
+    return [stop - start for start, stop in flush.take_turns(size)]
 
 
 @given(st.integers(1, 1 << 30), st.sampled_from([None, 1e18]))

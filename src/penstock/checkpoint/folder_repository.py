@@ -94,22 +94,21 @@ class Folder(Repository):
                     f"{attempt_path}: {shard.file} has {size:,} bytes, but {shard.bytes:,} were"
                     " written: is the folder shared by all ranks? Save again: nothing was committed"
                 )
-        last = max((entry.sequence for entry in self._list_used_sequences()), default=0)
-        entry = CheckpointEntry(last + 1, index.step, "")
-        entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
+        sequence = self._find_last_sequence() + 1
+        path = os.path.join(self.path, f"step-{index.step}.{sequence}")
         with storage_errors(attempt_path, AGAIN):
             put_index(attempt_path, encode_index(index))
             lock.check()
             mark_point(f"rename {attempt_path}")
             try:
-                os.rename(attempt_path, entry.path)
+                os.rename(attempt_path, path)
             except OSError:
-                if not _is_there(entry.path):  # or it is done, and the answer was lost
+                if not _is_there(path):  # or it is done, and the answer was lost
                     raise
         mark_point(f"sync folder {self.path}")
-        sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
-        mark_done(f"committed {entry.path}")
-        return entry
+        sync_folder(self.path, f"save again: {path} is there, but a power cut may take it")
+        mark_done(f"committed {path}")
+        return CheckpointEntry(sequence, index.step, path)
 
     def abandon(self, attempt_path: str) -> None:
         """Remove the shards of an attempt. If that fails, the next commit or the next call tries
@@ -188,11 +187,10 @@ class Folder(Repository):
         with translate_read_errors(self.path):
             return sorted(os.listdir(self.path))
 
-    def _list_used_sequences(self) -> Iterator[CheckpointEntry]:
-        """List all sequence numbers in use, also those of removals that were cut off."""
-        for name in self._list_names():
-            if match := _COMMITTED.fullmatch(name):
-                yield CheckpointEntry(int(match[2]), int(match[1]), name)
+    def _find_last_sequence(self) -> int:
+        """Find the highest sequence number in use, also by removals that were cut off."""
+        matches = map(_COMMITTED.fullmatch, self._list_names())
+        return max((int(match[2]) for match in matches if match), default=0)
 
 
 class FolderLock:

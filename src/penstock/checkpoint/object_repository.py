@@ -91,25 +91,21 @@ class Prefix(Repository):
         end, crc = encode_manifest(pieces, len(memory))
         size = len(memory) + len(end)
 
-        def turns() -> Iterator[memoryview]:
-            at = 0
-            while at < len(memory):
-                stop = at + flush.take_turn(len(memory) - at)
+        def read_turns() -> Iterator[memoryview]:
+            for at, stop in flush.take_turns(len(memory)):
                 yield memory[at:stop].data
-                at = stop
             yield memoryview(end)
 
-        self._upload(f"{attempt_path}/{name}", turns(), size)
+        self._upload(f"{attempt_path}/{name}", read_turns(), size)
         return ShardEntry(name, size, crc)
 
     def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
         with translate_read_errors(file), open(file, "rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
 
-            def turns() -> Iterator[bytes]:
-                at = 0
-                while at < size:
-                    stop = at + flush.take_turn(size - at)
+            def read_turns() -> Iterator[bytes]:
+                for start, stop in flush.take_turns(size):
+                    at = start
                     while at < stop:
                         part = os.pread(source.fileno(), stop - at, at)
                         if not part:
@@ -117,7 +113,7 @@ class Prefix(Repository):
                         yield part
                         at += len(part)
 
-            self._upload(f"{attempt_path}/{name}", turns(), size)
+            self._upload(f"{attempt_path}/{name}", read_turns(), size)
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
         key = self._get_key(url)

@@ -200,8 +200,9 @@ class Tiers:
         sync_folder(self.paths[number])
         return path
 
-    def put_index(self, held: HeldSave) -> bool:
-        """Put the index of a save, which is held from then on; False if no tier takes the index."""
+    def put_index(self, held: HeldSave) -> None:
+        """Put the index of a save on the first tier that takes it; the save is held from then
+        on."""
         data = seal("held", held.encode())
         for number in range(len(self.paths)):
             if number in self._left_out or self.rates[number] == 0:
@@ -214,8 +215,7 @@ class Tiers:
             except StorageError as error:
                 self.record_failure(number, error)
             else:
-                return True
-        return False
+                break
 
     def remove(self, step: int, attempt: str) -> None:
         """Make a save not held any more, then remove the parts that this rank has. Other ranks do
