@@ -15,8 +15,9 @@ from penstock.checkpoint.all_gather import Ranks
 from penstock.checkpoint.fault_points import build_stall_error, mark_done, mark_point
 from penstock.checkpoint.fence import Fence
 from penstock.checkpoint.flushing import Flush
+from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.save import Save, SaveTarget
-from penstock.checkpoint.snapshot import Snapshot, divide_state
+from penstock.checkpoint.snapshot import StateSnapshot, divide_state
 from penstock.checkpoint.staging import Staging
 from penstock.checkpoint.tiers import LocalTier, Tiers
 from penstock.errors import FormatError, StorageError
@@ -30,20 +31,19 @@ STATE = {"weights": np.arange(5000.0), "n": 7}
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[SaveTarget]:
     repository = open_repository(tmp_path / "run", make=True)
-    tiers = Tiers([LocalTier(tmp_path / "tier")], repository.path, ALONE, "a session\n")
-    lock = repository.lock("a session\n")
+    tiers = Tiers([LocalTier(tmp_path / "tier")], repository.path, ALONE, "0a0b0c0d")
+    lock = repository.lock("0a0b0c0d")
     yield SaveTarget(PLACE, repository, lock, tiers)
     lock.close()
     tiers.close()
 
 
 def begin(target: SaveTarget, number: int = 1) -> Save:
-    snapshot = Snapshot(*divide_state(STATE, None, PLACE), Staging(), Fence())
+    snapshot = StateSnapshot(*divide_state(STATE, None, PLACE), Staging(), Fence())
     return Save(
         target,
         number,
-        f"0a0b0c0d{number:x}",
-        number=number,
+        Attempt("0a0b0c0d", number),
         snapshot=snapshot,
         flush=Flush(Budget()),
         began_s=0.0,

@@ -13,7 +13,6 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import time
 import warnings
@@ -32,12 +31,13 @@ from .fence import Fence
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint
+from .manifest import Attempt
 from .pace import SavePace
 from .recovery import recover_held_saves
 from .repositories import open_repository
-from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock
+from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock, make_session
 from .save import CommittedSave, Save, SaveTarget
-from .snapshot import Snapshot, divide_state
+from .snapshot import StateSnapshot, divide_state
 from .staging import Staging, count_staged_bytes
 from .tiers import Local, LocalTier, Tiers, parse_local
 
@@ -117,7 +117,7 @@ class Checkpoints:
         self.skipped = 0
         """Count of saves that were not begun because an earlier one was under way."""
         self._lock: RepositoryLock | None = None
-        self._session = secrets.token_hex(4)
+        self._session = make_session()
         self._drain: Drain | None = None
         try:
             sessions = self._train_ranks.run_together(
@@ -135,7 +135,7 @@ class Checkpoints:
     def _open_and_lock(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
             repository = open_repository(path, make=True)
-            self._lock = repository.lock(_describe_session(self._session))
+            self._lock = repository.lock(self._session)
             if clear:  # else what is held may belong to what lies there
                 repository.collect()
         return self._session
@@ -143,8 +143,7 @@ class Checkpoints:
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
         """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
         then."""
-        session = _describe_session(self._session)
-        tiers = Tiers(local, self.folder.path, self._train_ranks, session)
+        tiers = Tiers(local, self.folder.path, self._train_ranks, self._session)
         try:
             last = recover_held_saves(tiers, self._target, self._train_ranks, self._budget)
         except BaseException:
@@ -186,19 +185,18 @@ class Checkpoints:
         self.wait(until="held")
         self._pace.record_start(step, began_s)
         self._count += 1
-        snapshot: Snapshot | Exception
+        snapshot: StateSnapshot | Exception
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
             split, cuts = divide_state(state, loader, self.place)
-            snapshot = Snapshot(split, cuts, self._staging, self._fence)
+            snapshot = StateSnapshot(split, cuts, self._staging, self._fence)
         except Exception as error:
             snapshot = error  # the thread sends it to the other ranks
         self._save = save = Save(
             self._target,
             step,
-            f"{self._session}{self._count:x}",
-            number=self._count,
+            Attempt(self._session, self._count),
             snapshot=snapshot,
             flush=Flush(self._budget),
             began_s=began_s,
@@ -440,11 +438,6 @@ class Checkpoints:
                 "these Checkpoints belong to the parent process: save there, or make new ones after"
                 " the fork"
             )
-
-
-def _describe_session(session: str) -> str:
-    """Describe this process and session, for locks."""
-    return f"process {os.getpid()} on {os.uname().nodename}, session {session}\n"
 
 
 def load(

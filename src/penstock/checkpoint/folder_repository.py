@@ -32,7 +32,7 @@ from .array_leaves import Memory
 from .fault_points import mark_done, mark_point
 from .flushing import Flush, ShardSource
 from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
-from .repository import AGAIN, CheckpointEntry, Repository
+from .repository import AGAIN, CheckpointEntry, Repository, describe_writer
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
@@ -180,7 +180,7 @@ class Folder(Repository):
             finally:
                 os.close(file)
 
-    def lock(self, session: str) -> FolderLock:
+    def lock(self, session: str = "") -> FolderLock:
         return FolderLock(self.path, session)
 
     def _list_names(self) -> list[str]:
@@ -199,7 +199,7 @@ class FolderLock:
 
     def __init__(self, folder: str, session: str) -> None:
         self.path = os.path.join(folder, ".lock")
-        self._session = session.encode()
+        self._session = describe_writer(session).encode()
         with storage_errors(self.path, "try again"):
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:

@@ -33,7 +33,7 @@ from .manifest import (
     encode_index,
     encode_manifest,
 )
-from .repository import AGAIN, CheckpointEntry, Repository
+from .repository import AGAIN, CheckpointEntry, Repository, describe_writer
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
 _SHARD = re.compile(r"rank-\d+\.shard")
@@ -207,8 +207,8 @@ class Prefix(Repository):
         sizes = {info.name[len(key) :]: info.size for info in objects}
         return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
 
-    def lock(self, session: str) -> Claim:
-        return self._commits.claim(session)
+    def lock(self, session: str = "") -> Claim:
+        return self._commits.claim(describe_writer(session))
 
     # -- reading -----------------------------------------------------------------------------------
 

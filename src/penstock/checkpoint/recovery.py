@@ -10,12 +10,9 @@ from ..budget import Budget
 from ..errors import DataError, FormatError, MissingError
 from .all_gather import Ranks
 from .flushing import Flush
-from .manifest import ShardEntry
+from .manifest import Attempt, ShardEntry
 from .save import Save, SaveTarget
 from .tiers import HeldSave, Tiers, find_whole_shards, read_held_save
-
-_SESSION = 8
-"""Characters of an attempt that name the job; those after them count its saves."""
 
 
 class _HeldParts(NamedTuple):
@@ -37,7 +34,7 @@ def recover_held_saves(
     repository cannot be written: the saves stay held then.
     """
     last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
-    for attempt in sorted(by_attempt, key=_parse_attempt):
+    for attempt in sorted(by_attempt, key=Attempt.parse):
         held, folders = by_attempt[attempt]
         if held is None or _is_committed(attempt, last):
             continue
@@ -126,14 +123,10 @@ def _is_next(attempt: str, after: str | None, last: str | None) -> bool:
 
 def _is_committed(attempt: str | None, last: str | None) -> bool:
     """True if a save is the last that was committed, or came before it in the same job."""
-    if attempt is None or last is None or attempt[:_SESSION] != last[:_SESSION]:
+    if attempt is None or last is None:
         return False
-    return _parse_attempt(attempt) <= _parse_attempt(last)
-
-
-def _parse_attempt(attempt: str) -> tuple[str, int]:
-    """Split an attempt into its job and the number of the save."""
-    return attempt[:_SESSION], int(attempt[_SESSION:] or "0", 16)
+    save, newest = Attempt.parse(attempt), Attempt.parse(last)
+    return save.session == newest.session and save.number <= newest.number
 
 
 def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:

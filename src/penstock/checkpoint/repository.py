@@ -7,6 +7,8 @@ in both.
 
 from __future__ import annotations
 
+import os
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import NamedTuple, Protocol
 from ..errors import DataError, MissingError, PenstockError
 from .array_leaves import Memory
 from .flushing import Flush, ShardSource
-from .manifest import CheckpointIndex, Piece, ShardEntry
+from .manifest import SESSION_DIGITS, CheckpointIndex, Piece, ShardEntry
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""
@@ -148,9 +150,9 @@ class Repository(ABC):
         """Remove leftovers, as far as that can be done."""
 
     @abstractmethod
-    def lock(self, session: str) -> RepositoryLock:
+    def lock(self, session: str = "") -> RepositoryLock:
         """Become the job that writes here. UsageError if another job holds the lock and it is not
-        taken over."""
+        taken over. session: of the job's saves, if it makes any."""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -169,3 +171,14 @@ class Repository(ABC):
     @abstractmethod
     def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
         """Open a shard by the path of its checkpoint and its name, joined by a slash."""
+
+
+def make_session() -> str:
+    """Make the name of a session, which no other job has."""
+    return secrets.token_hex(SESSION_DIGITS // 2)
+
+
+def describe_writer(session: str) -> str:
+    """Describe this process and a session of it, as locks name them."""
+    where = f"process {os.getpid()} on {os.uname().nodename}"
+    return f"{where}, session {session}\n" if session else f"{where}\n"

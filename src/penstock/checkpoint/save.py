@@ -48,9 +48,9 @@ from .all_gather import Ranks
 from .background import BackgroundTask, JoinDeadline
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import create_synced
-from .manifest import CheckpointIndex, Piece, ShardEntry
+from .manifest import Attempt, CheckpointIndex, Piece, ShardEntry
 from .repository import Repository, RepositoryLock
-from .snapshot import Snapshot
+from .snapshot import StateSnapshot
 from .staging import Staged
 from .tier_choice import REPOSITORY
 from .tiers import HeldSave, Tiers, copy_to_repository
@@ -114,8 +114,7 @@ class WrittenShard(NamedTuple):
 class Save:
     """A rank's part of a save. Methods that take `ranks` are called on all ranks.
 
-    attempt:   the name of the save in storage, equal on all ranks.
-    number:    of the save within the job, equal on all ranks.
+    attempt:   equal on all ranks.
     snapshot:  the copy of the state, or the error that prevented it, which all ranks raise; None
                once the save is held.
     flush:     writes to the repository while the save is not held.
@@ -126,15 +125,14 @@ class Save:
         self,
         target: SaveTarget,
         step: int,
-        attempt: str,
+        attempt: Attempt,
         *,
-        number: int,
-        snapshot: Snapshot | Exception | None,
+        snapshot: StateSnapshot | Exception | None,
         flush: Flush,
         began_s: float,
     ) -> None:
         self._target, self.place = target, target.place
-        self.step, self.attempt, self.number = step, attempt, number
+        self.step, self.attempt, self.number = step, str(attempt), attempt.number
         self.flush = flush
         self.began_s = began_s
         self.blocked_s = time.perf_counter() - began_s
@@ -163,9 +161,8 @@ class Save:
         held_shards:  those that this rank drains, each with its folder on a tier; None if the shard
                       is in the repository.
         """
-        save = cls(
-            target, index.step, index.attempt, number=0, snapshot=None, flush=flush, began_s=0.0
-        )
+        attempt = Attempt.parse(index.attempt)
+        save = cls(target, index.step, attempt, snapshot=None, flush=flush, began_s=0.0)
         save.state, save._index, save._shards = "held", index, list(held_shards)
         return save
 
@@ -176,7 +173,7 @@ class Save:
         """The copy to be written. Raises the error that prevented it."""
         return self._get_snapshot().staged
 
-    def _get_snapshot(self) -> Snapshot:
+    def _get_snapshot(self) -> StateSnapshot:
         if isinstance(self._snapshot, Exception):
             raise self._snapshot
         assert self._snapshot is not None, self.state
@@ -184,7 +181,7 @@ class Save:
 
     def free_memory(self) -> None:
         """Let the next save use the staging memory. May be called again."""
-        if isinstance(self._snapshot, Snapshot):
+        if isinstance(self._snapshot, StateSnapshot):
             self.blocked_s += self._snapshot.waited_s
         self._snapshot = None
 

@@ -22,7 +22,7 @@ def divide_state(state: Any, loader: Any, place: Place) -> tuple[SplitState, lis
     return split, divide_blocks(sizes, ranks, choose_piece_bytes(sizes, ranks))[place.rank]
 
 
-class Snapshot:
+class StateSnapshot:
     """A rank's part of a state, on its way to staging memory. Once this is made, the state may
     change, except for the tensors that the fence protects until `staged` has been read.
 

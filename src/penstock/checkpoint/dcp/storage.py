@@ -22,7 +22,6 @@ import copy
 import dataclasses
 import math
 import os
-import secrets
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +43,10 @@ from .. import pytree, tensors
 from ..array_leaves import Leaf, Memory
 from ..background import JoinDeadline
 from ..flushing import Flush, lay_out_pieces
-from ..manifest import CheckpointIndex, Piece, pad_length
+from ..manifest import Attempt, CheckpointIndex, Piece, pad_length
 from ..partition import Cut, choose_piece_bytes, divide_held_blocks
 from ..repositories import open_repository, resolve_path
-from ..repository import KEEP_MIN, Repository, RepositoryLock
+from ..repository import KEEP_MIN, Repository, RepositoryLock, make_session
 from ..staging import Staged, Staging, count_staged_bytes
 from .metadata import BYTES, DCP, LOADER, encode_metadata
 
@@ -82,7 +81,7 @@ class Storage:
         self.path = resolve_path(folder)
         self.keep = keep
         self.budget = budget or Budget()
-        self._session = secrets.token_hex(4)
+        self._session = make_session()
         self._tries = 0
         self._repository: Repository | None = None
         self._lock: RepositoryLock | None = None
@@ -137,8 +136,7 @@ class Storage:
         """Open the repository, made and locked by this process."""
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
-            where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = self._repository.lock(f"{where}, session {self._session}\n")
+            self._lock = self._repository.lock(self._session)
             self._repository.collect()
         return self._repository, self._lock
 
@@ -149,7 +147,7 @@ class Storage:
 
     def _name_attempt(self) -> str:
         self._tries += 1
-        return f"{self._session}{self._tries:x}"
+        return str(Attempt(self._session, self._tries))
 
     def _take_arena(self) -> Staging:
         return self._arenas.pop() if self._arenas else Staging()
