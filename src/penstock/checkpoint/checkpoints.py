@@ -15,27 +15,25 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from ..budget import Budget
 from ..cache import Gather
-from ..errors import ForkError, FormatError, MissingError, UsageError
+from ..errors import ForkError, MissingError, UsageError
 from ..topology import detect
-from . import loading
 from .all_gather import Gathers, Ranks, connect_ranks
 from .background import JoinDeadline
 from .drain import Drain
 from .fence import Fence
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
-from .loading import Checkpoint
+from .loading import Checkpoint, load
 from .manifest import Attempt
 from .pace import SavePace
 from .recovery import recover_held_saves
 from .repositories import open_repository
-from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock, make_session
+from .repository import KEEP_MIN, RepositoryLock, make_session
 from .save import CommittedSave, Save, SaveTarget
 from .snapshot import StateSnapshot, divide_state
 from .staging import Staging, count_staged_bytes
@@ -438,22 +436,3 @@ class Checkpoints:
                 "these Checkpoints belong to the parent process: save there, or make new ones after"
                 " the fork"
             )
-
-
-def load(
-    folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
-) -> Checkpoint:
-    """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
-    lock, and changes nothing."""
-    place = open_repository(folder)
-    entry: CheckpointEntry | None = place.entry(step)
-    while True:
-        assert entry is not None
-        try:
-            return loading.load_entry(place, entry)
-        except (FormatError, MissingError) as error:
-            earlier = place.find_previous(entry)
-            if earlier is None or not fall_back:
-                raise place.name_previous(error, entry) from None
-            warnings.warn(f"{error}; loading step {earlier.step}", RuntimeWarning, stacklevel=2)
-            entry = earlier

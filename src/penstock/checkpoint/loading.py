@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import Any, NamedTuple
 
-from ..errors import FormatError
+from ..errors import FormatError, MissingError
 from . import pytree, shards
 from .array_leaves import Memory
 from .manifest import CheckpointIndex, Piece, check_coverage
+from .repositories import open_repository
 from .repository import CheckpointEntry, Repository
 
 STATE = "state"
@@ -31,7 +34,26 @@ def encode_content(parts: pytree.SplitState) -> Any:
     return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
 
 
-def load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
+def load(
+    folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
+) -> Checkpoint:
+    """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
+    lock, and changes nothing."""
+    place = open_repository(folder)
+    entry: CheckpointEntry | None = place.entry(step)
+    while True:
+        assert entry is not None
+        try:
+            return _load_entry(place, entry)
+        except (FormatError, MissingError) as error:
+            earlier = place.find_previous(entry)
+            if earlier is None or not fall_back:
+                raise place.name_previous(error, entry) from None
+            warnings.warn(f"{error}; loading step {earlier.step}", RuntimeWarning, stacklevel=2)
+            entry = earlier
+
+
+def _load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
     """Load a checkpoint that was saved as one state. FormatError if any byte of it was altered or
     cut."""
     index = repository.index(entry)
@@ -58,7 +80,7 @@ def load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
 
 def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:
     """Read all of a checkpoint and compare it with its checksums. Returns the bytes of its files.
-    Raises as `load_entry` does."""
+    Raises as `load` does."""
     index = repository.index(entry)
     shards.read_pieces(
         repository, entry.path, _list_pieces(repository, entry, index), lambda _: None

@@ -364,7 +364,7 @@ class Save:
                 repository.abandon(self._attempt_path or repository.begin(self.step, self.attempt))
         self._enter("removed")
 
-    # -- the thread ------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def start(self, finish: Callable[[Save], Exception | None]) -> None:
         """Call `finish` in a thread behind training. It returns the error for a later call."""
