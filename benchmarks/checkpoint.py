@@ -35,7 +35,7 @@ import torch.distributed.checkpoint as dcp
 import penstock
 import torch
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.dcp.storage import Storage
+from penstock.checkpoint.dcp import Storage
 
 from . import __main__ as command
 from .pairing import bootstrap_interval

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import torch
 from penstock.checkpoint import fault_points
-from penstock.checkpoint.dcp.storage import Reader, Storage
+from penstock.checkpoint.dcp import Reader, Storage
 from tests.checkpoint import ranks as checkpoint_ranks
 
 ROWS = 37

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import torch
-from penstock.checkpoint.dcp.storage import Reader, Storage
+from penstock.checkpoint.dcp import Reader, Storage
 
 SIZE = 5 << 20
 """Size of a replicated tensor that both ranks write a part of."""

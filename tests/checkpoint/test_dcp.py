@@ -31,7 +31,7 @@ if not torch.distributed.is_available():
 
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
-from penstock.checkpoint.dcp.storage import Reader, Storage  # noqa: E402
+from penstock.checkpoint.dcp import Reader, Storage  # noqa: E402
 from tests import warm  # noqa: E402
 from tests.checkpoint import dcp_programs as checkpoint_dcp  # noqa: E402
 from tests.slices import thinned  # noqa: E402

@@ -22,11 +22,7 @@ MIB = 1 << 20
 
 def turns(flush: Flush, size: int) -> list[int]:
     """Run a whole transfer."""
-    found = []
-    while size:
-        found.append(flush.take_turn(size))
-        size -= found[-1]
-    return found
+    return [stop - start for start, stop in flush.take_turns(size)]
 
 
 @given(st.integers(1, 1 << 30), st.sampled_from([None, 1e18]))
@@ -84,8 +80,8 @@ def test_a_save_that_waits_for_the_broker_is_abandoned(socket: Path, tmp_path: P
     """A save whose window opens in a year is given up as fast as any other."""
     with broker(socket, "--bytes-per-s", "1"), Checkpoints(tmp_path / "c") as checkpoints:
         checkpoints.save(1, {"x": np.zeros(80 * MIB, np.uint8)})
-        assert checkpoints._flush is not None
-        while checkpoints._flush._permit is None:
+        assert checkpoints._save is not None
+        while checkpoints._save.flush._permit is None:
             pass
         checkpoints.abandon()
         assert checkpoints.steps() == []

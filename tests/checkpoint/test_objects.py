@@ -204,7 +204,7 @@ def test_many_jobs_one_after_the_other(place: Place) -> None:
 def test_through_dcp(place: Place) -> None:
     torch = pytest.importorskip("torch")
     dcp = pytest.importorskip("torch.distributed.checkpoint")
-    from penstock.checkpoint.dcp.storage import Reader, Storage
+    from penstock.checkpoint.dcp import Reader, Storage
 
     with Storage(place.url, keep=2) as storage:
         for step in range(3):

@@ -447,7 +447,7 @@ def test_dcp_on_storage_that_hangs(storage: Faulty, folder: Path) -> None:
     names the hanging call."""
     torch = pytest.importorskip("torch")
     dcp = pytest.importorskip("torch.distributed.checkpoint")
-    from penstock.checkpoint.dcp.storage import Reader, Storage
+    from penstock.checkpoint.dcp import Reader, Storage
 
     with Storage(folder) as home:
         storage.hang("fsync", "rank-0")

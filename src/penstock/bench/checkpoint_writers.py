@@ -150,9 +150,9 @@ class PenstockWriter:
         """See CheckpointWriter."""
         with translate_errors(path):
             place = Folder(os.path.dirname(path))
-            pieces, _ = shards.examined(place, path)
-            memory = {piece: shards.block_memory(piece.length) for piece in pieces}
-            shards.read(place, place.path, pieces, memory.__getitem__)
+            pieces, _ = shards.read_manifest(place, path)
+            memory = {piece: shards.allocate_block(piece.length) for piece in pieces}
+            shards.read_pieces(place, place.path, pieces, memory.__getitem__)
         return {
             Tensor(piece.name, piece.dtype, piece.shape[0]): memory[piece][: piece.length]
             for piece in pieces

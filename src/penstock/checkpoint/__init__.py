@@ -19,14 +19,15 @@ jobs (`penstock.sharing`), and the object client of `penstock.engine`.
 from __future__ import annotations
 
 from . import shards
-from .checkpoints import Checkpoints, CommittedSave, load
+from .checkpoints import Checkpoints
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import Folder
 from .interval import Advice, Costs, Failures, advise_interval
-from .loading import Checkpoint, verify_checkpoint
+from .loading import Checkpoint, load, verify_checkpoint
 from .manifest import Piece
 from .repositories import open_repository
 from .repository import CheckpointEntry, Repository
+from .save import CommittedSave
 from .staging import Staging
 from .tiers import LocalTier
 

@@ -10,32 +10,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import errors
 from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
 from ..topology import Place
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 
 Gathers = tuple[Gather, Gather, Gather]
 """Three functions that are used at once: by the thread that trains, by the thread behind it, and by
 the threads that drain held saves to the repository."""
 
 
-def choose_gathers(
+class Ranks(NamedTuple):
+    """The ranks of a job, as one thread of this rank reaches them."""
+
+    place: Place
+    gather: Gather
+
+    def run_together(self, work: Callable[[], Any]) -> list[Any]:
+        """Run `work` on each rank and return the results of all ranks, as JSON has them. If it
+        raises on any rank, all ranks raise."""
+        value, own_error = None, None
+        try:
+            value = work()
+        except Exception as error:
+            own_error = error
+        error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
+        mark_point("wait for the other ranks")
+        rows = [json.loads(row) for row in self.gather(json.dumps([value, error_row]))]
+        mark_done("heard from the other ranks")
+        if own_error is not None:
+            raise own_error
+        for rank, (_, rank_error) in enumerate(rows):
+            if rank_error is not None:
+                kind = getattr(errors, rank_error[0], WorkerError)
+                raise (kind if issubclass(kind, PenstockError) else WorkerError)(
+                    f"rank {rank}: {rank_error[1]}"
+                )
+        return [row for row, _ in rows]
+
+
+def connect_ranks(
     place: Place, modules: Mapping[str, Any], gather: Gather | Gathers | None
-) -> Gathers:
-    """Choose the functions by which the ranks of a job exchange texts.
+) -> tuple[Ranks, Ranks, Ranks]:
+    """Choose the functions by which the threads of `Gathers` exchange texts.
 
     gather:  the user's own; a single one is used by all threads, never by two at once.
 
     UsageError if there are several ranks and no way to exchange texts.
     """
     if place.world_size == 1:
-        return _gather_alone, _gather_alone, _gather_alone
+        alone = Ranks(place, lambda text: [text])
+        return alone, alone, alone
     if gather is not None:
-        return gather if isinstance(gather, tuple) else (gather, gather, gather)
+        train, save, drain = gather if isinstance(gather, tuple) else (gather, gather, gather)
+        return Ranks(place, train), Ranks(place, save), Ranks(place, drain)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
@@ -47,12 +78,10 @@ def choose_gathers(
             f"the process group has {distributed.get_world_size()} ranks, but the checkpoint has"
             f" {place.world_size} ({place.source}): pass gather= for the ranks that save together"
         )
-    front, back, far = (_make_group_gather(distributed, place) for _ in range(3))
-    return front, back, far
-
-
-def _gather_alone(text: str) -> list[str]:
-    return [text]
+    for_train, for_save, for_drain = (
+        Ranks(place, _make_group_gather(distributed, place)) for _ in range(3)
+    )
+    return for_train, for_save, for_drain
 
 
 def _make_group_gather(distributed: Any, place: Place) -> Gather:
@@ -71,26 +100,3 @@ def _make_group_gather(distributed: Any, place: Place) -> Gather:
         return texts
 
     return gather
-
-
-def run_together(gather: Gather, place: Place, work: Callable[[], Any]) -> list[Any]:
-    """Run `work` on each rank and return the results of all ranks, as JSON has them. If it raises
-    on any rank, all ranks raise."""
-    value, own_error = None, None
-    try:
-        value = work()
-    except Exception as error:
-        own_error = error
-    error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
-    mark_point("wait for the other ranks")
-    rows = [json.loads(row) for row in gather(json.dumps([value, error_row]))]
-    mark_point("heard from the other ranks")
-    if own_error is not None:
-        raise own_error
-    for rank, (_, rank_error) in enumerate(rows):
-        if rank_error is not None:
-            kind = getattr(errors, rank_error[0], WorkerError)
-            raise (kind if issubclass(kind, PenstockError) else WorkerError)(
-                f"rank {rank}: {rank_error[1]}"
-            )
-    return [row for row, _ in rows]

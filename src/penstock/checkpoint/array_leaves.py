@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,18 +40,22 @@ class Leaf(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
 
 
-def compute_span(
-    address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
-) -> tuple[int, int, int]:
-    """Compute the lowest address of an array, the offset of its first element from there, and the
-    bytes from there to its end.
-
-    address:  of the first element.
-    strides:  in bytes.
-    """
-    if 0 in shape or itemsize == 0:
-        return address, 0, 0
-    reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
-    below = sum(reach for reach in reaches if reach < 0)
-    above = sum(reach for reach in reaches if reach > 0)
-    return address + below, -below, above - below + itemsize
+def describe_array(
+    path: str,
+    kind: str,
+    value: Any,
+    dtype: str,
+    itemsize: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    address: int,
+    device: str = "cpu",
+) -> Leaf:
+    """Describe an array of a state by the address of its first element; see `Leaf`."""
+    lowest, start, extent = address, 0, 0
+    if 0 not in shape and itemsize:
+        reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+        start = -sum(reach for reach in reaches if reach < 0)
+        lowest, extent = address - start, sum(map(abs, reaches)) + itemsize
+    path = path or "state"
+    return Leaf(path, kind, value, dtype, itemsize, shape, strides, lowest, extent, start, device)

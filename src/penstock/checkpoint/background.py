@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from ..errors import UsageError
 from .fault_points import build_stall_error
@@ -15,17 +14,33 @@ from .fault_points import build_stall_error
 _awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def start_thread(name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
-    """Start a thread that the end of the process waits for."""
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    thread.start()
-    _awaited.add(thread)
-    return thread
+class BackgroundTask:
+    """Work in a thread behind training. It returns the error that a later call of the user has to
+    raise, or None. The end of the process waits for it, unless it was given up."""
 
+    def __init__(self, name: str, work: Callable[[], Exception | None]) -> None:
+        self._error: Exception | None = None
 
-def give_up_thread(thread: threading.Thread) -> None:
-    """Let the process end without this thread, which may hang."""
-    _awaited.discard(thread)
+        def run() -> None:
+            self._error = work()
+
+        self.thread = threading.Thread(target=run, name=name, daemon=True)
+        self.thread.start()
+        _awaited.add(self.thread)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def take_error(self) -> Exception | None:
+        """Wait for the end of the work. The first call returns its error."""
+        self.thread.join()
+        error, self._error = self._error, None
+        return error
+
+    def give_up(self) -> None:
+        """Let the process end without this thread, which may hang."""
+        _awaited.discard(self.thread)
 
 
 @atexit.register

@@ -12,58 +12,34 @@ syncs and commits. What goes wrong there is raised by the next `save`, `wait` or
 
 from __future__ import annotations
 
-import functools
 import os
-import secrets
 import sys
-import threading
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 from ..budget import Budget
 from ..cache import Gather
-from ..errors import ForkError, FormatError, MissingError, UsageError
+from ..errors import ForkError, MissingError, UsageError
 from ..topology import detect
-from . import loading
-from .all_gather import Gathers, choose_gathers, run_together
-from .background import JoinDeadline, give_up_thread, start_thread
-from .drain import Drain, OnCommit
+from .all_gather import Gathers, Ranks, connect_ranks
+from .background import JoinDeadline
+from .drain import Drain
 from .fence import Fence
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
-from .loading import Checkpoint
+from .loading import Checkpoint, load
+from .manifest import Attempt
 from .pace import SavePace
-from .partition import Cut, choose_piece_bytes, divide_blocks
-from .pytree import SplitState, import_tensors, split_state
 from .recovery import recover_held_saves
 from .repositories import open_repository
-from .repository import KEEP_MIN, CheckpointEntry, RepositoryLock
-from .saving import Save, commit_save
-from .staging import Staged, Staging, count_staged_bytes
+from .repository import KEEP_MIN, RepositoryLock, make_session
+from .save import CommittedSave, Save, SaveTarget
+from .snapshot import StateSnapshot, divide_state
+from .staging import Staging, count_staged_bytes
 from .tiers import Local, LocalTier, Tiers, parse_local
 
 Busy = Literal["wait", "skip"]
-
-
-class CommittedSave(NamedTuple):
-    """A save of this rank that was committed.
-
-    bytes:      of its shard; the shards of all ranks together hold the state once.
-    blocked_s:  how long training waited: for an earlier save, and for the copy, in `save` and in
-                the optimizer's next step.
-    seconds:    from the call of `save` to the commit.
-    """
-
-    step: int
-    path: str
-    bytes: int
-    blocked_s: float
-    seconds: float
 
 
 class Checkpoints:
@@ -118,7 +94,7 @@ class Checkpoints:
         self.keep = keep
         self.busy = busy
         self.place = detect(rank, world_size, os.environ, sys.modules)
-        self._train_gather, self._save_gather, drain_gather = choose_gathers(
+        self._train_ranks, self._save_ranks, drain_ranks = connect_ranks(
             self.place, sys.modules, gather
         )
         if busy == "skip" and callable(gather) and self.place.world_size > 1:
@@ -130,26 +106,25 @@ class Checkpoints:
         self._staging = Staging()
         self._fence = Fence()
         self._pace = SavePace()
-        self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None
-        self._flush: Flush | None = None
-        self._step = 0  # of the save under way
+        self._save: Save | None = None  # the last that was begun
+        self._failure: Exception | None = None  # of a save that was waited for, for the next call
         self._closed = False
-        self._tries = 0
+        self._count = 0  # of the saves that were begun
         self.last: CommittedSave | None = None
         """The last save that was committed."""
         self.skipped = 0
         """Count of saves that were not begun because an earlier one was under way."""
         self._lock: RepositoryLock | None = None
-        self._session = secrets.token_hex(4)
+        self._session = make_session()
         self._drain: Drain | None = None
         try:
-            sessions = run_together(
-                self._train_gather, self.place, lambda: self._open_and_lock(folder, not tiers)
+            sessions = self._train_ranks.run_together(
+                lambda: self._open_and_lock(folder, not tiers)
             )
             self._session, self.folder = sessions[0], open_repository(folder)
+            self._target = SaveTarget(self.place, self.folder, self._lock)
             if tiers:
-                self._drain = self._recover_tiers(tiers, drain_gather)
+                self._drain = self._recover_tiers(tiers, drain_ranks)
         except BaseException:
             if self._lock is not None:
                 self._lock.close()
@@ -158,28 +133,30 @@ class Checkpoints:
     def _open_and_lock(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
             repository = open_repository(path, make=True)
-            self._lock = repository.lock(_describe_session(self._session))
+            self._lock = repository.lock(self._session)
             if clear:  # else what is held may belong to what lies there
                 repository.collect()
         return self._session
 
-    def _recover_tiers(self, local: Sequence[LocalTier], drain_gather: Gather) -> Drain:
+    def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
         """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
         then."""
-        target = self.folder, self._lock, self.place
-        tiers = Tiers(
-            local,
-            self.folder.path,
-            self.place,
-            _describe_session(self._session),
-            self._train_gather,
-        )
+        tiers = Tiers(local, self.folder.path, self._train_ranks, self._session)
         try:
-            last = recover_held_saves(tiers, *target, self._train_gather, self._budget)
+            last = recover_held_saves(tiers, self._target, self._train_ranks, self._budget)
         except BaseException:
             tiers.close()
             raise
-        return Drain(tiers, *target[:2], self._save_gather, drain_gather, self._budget, last)
+        self._target = self._target._replace(tiers=tiers)
+        return Drain(
+            tiers,
+            self.folder.path,
+            self._save_ranks,
+            drain_ranks,
+            self._budget,
+            last,
+            self._record_commit,
+        )
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -205,29 +182,31 @@ class Checkpoints:
             return False
         self.wait(until="held")
         self._pace.record_start(step, began_s)
-        self._tries += 1
-        attempt = f"{self._session}{self._tries:x}"
-        failure: Exception | None = None
-        parts, cuts, copy = SplitState(None, ()), list[Cut](), _stage_nothing
+        self._count += 1
+        snapshot: StateSnapshot | Exception
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
-            parts, cuts, copy = self._stage_now(*self._divide_state(state, loader))
+            split, cuts = divide_state(state, loader, self.place)
+            snapshot = StateSnapshot(split, cuts, self._staging, self._fence)
         except Exception as error:
-            failure = error  # the thread sends it to the other ranks
-        self._flush = Flush(self._budget)
-        self._step = step
-        blocked_s = time.perf_counter() - began_s
-        args = (step, attempt, parts, cuts, copy, failure, began_s, blocked_s)
+            snapshot = error  # the thread sends it to the other ranks
+        self._save = save = Save(
+            self._target,
+            step,
+            Attempt(self._session, self._count),
+            snapshot=snapshot,
+            flush=Flush(self._budget),
+            began_s=began_s,
+        )
         try:
-            self._thread = start_thread("penstock-checkpoint", self._finish_save, *args)
+            save.start(self._finish_save)
         except BaseException:
             self._fence.take_down()  # nobody else would
             raise
-        if failure is not None:
-            self._thread.join()
-            self._thread, self._failure = None, None
-            raise failure
+        if isinstance(snapshot, Exception):
+            save.join(JoinDeadline(None))
+            raise snapshot
         return True
 
     def attach(self, optimizer: Any) -> None:
@@ -250,88 +229,34 @@ class Checkpoints:
         Fresh memory costs many times what a copy does."""
         self._check_usable()
         self.wait()
-        _, cuts = self._divide_state(state, None)
+        _, cuts = divide_state(state, None, self.place)
         self._staging.reserve(count_staged_bytes(cuts))
-
-    def _divide_state(self, state: Any, loader: Any) -> tuple[SplitState, list[Cut]]:
-        """Split a state, and divide it among the ranks: the split state and this rank's cuts."""
-        split = split_state({"state": state, "loader": loader})
-        sizes, ranks = [block.bytes for block in split.blocks], self.place.world_size
-        return split, divide_blocks(sizes, ranks, choose_piece_bytes(sizes, ranks))[self.place.rank]
-
-    def _stage_now(
-        self, parts: SplitState, cuts: list[Cut]
-    ) -> tuple[SplitState, list[Cut], Callable[[], Staged]]:
-        """Copy the parts that have to be copied now. Returns the split state without its arrays,
-        the cuts as they will lie, and a function, to be called once, that copies the rest and
-        returns all of it."""
-        now, later = self._fence.divide_cuts(parts.blocks, cuts)
-        memory, end = self._staging.reserve(count_staged_bytes(cuts)), count_staged_bytes(now)
-        first = self._staging.fill(memory[:end], parts.blocks, now)
-        bare = tuple(replace(block, leaves=()) for block in parts.blocks)
-        if not later:
-            return SplitState(parts.skeleton, bare), now, lambda: first
-        blocks = list(bare)
-        for cut in later:
-            blocks[cut.block] = parts.blocks[cut.block]
-        mark = import_tensors().record_mark()
-        self._fence.put_up()
-
-        def copy_rest() -> Staged:
-            try:
-                with import_tensors().use_side_stream(mark):
-                    second = self._staging.fill(memory[end:], blocks, later, behind=True)
-            finally:
-                self._fence.take_down()
-            return Staged(memory, first.checksums + second.checksums)
-
-        return SplitState(parts.skeleton, bare), now + later, copy_rest
 
     def _is_busy(self) -> bool:
         if self.busy == "wait":
             return False
-        is_alive = self._thread is not None and self._thread.is_alive()
-        return any(run_together(self._train_gather, self.place, lambda: is_alive))
+        is_under_way = self._save is not None and self._save.is_under_way
+        return any(self._train_ranks.run_together(lambda: is_under_way))
 
-    def _finish_save(
-        self,
-        step: int,
-        attempt: str,
-        parts: SplitState,
-        cuts: list[Cut],
-        copy: Callable[[], Staged],
-        failure: Exception | None,
-        began_s: float,
-        blocked_s: float,
-    ) -> None:
-        """Finish a save in the thread behind training: write, exchange results with the other
-        ranks, and commit; with tiers, hold the save and let it be drained."""
-        flush = self._flush
-        assert flush is not None
-        save = Save(step, attempt, self.place, parts, cuts, copy, failure)
-
-        def describe_commit() -> OnCommit:  # the copy is, and what it had the optimizer wait
-            blocked = blocked_s + self._fence.waited_s
-            return functools.partial(self._record_commit, step, blocked, began_s)
-
+    def _finish_save(self, save: Save) -> Exception | None:
+        """Finish a save in the thread behind training. With tiers, it is held, and drained later.
+        Returns the error for the next call."""
         try:
-            with flush:
+            with save.flush:
                 if self._drain is not None:
-                    self._failure = self._drain.hold(save, flush, describe_commit)
-                else:
-                    path_and_bytes = commit_save(
-                        save, self.folder, self._lock, self._save_gather, flush
-                    )
-                    describe_commit()(*path_and_bytes)
+                    return self._drain.hold(save)
+                save.write(self._save_ranks)
+                save.commit(self._save_ranks)
+                self._record_commit(save)
+                return None
         except Exception as error:
-            if not flush.stopped:
-                self._failure = error
+            return None if save.flush.stopped else error
+        finally:
+            save.free_memory()
 
-    def _record_commit(
-        self, step: int, blocked_s: float, began_s: float, path: str, size: int
-    ) -> None:
-        self.last = CommittedSave(step, path, size, blocked_s, time.perf_counter() - began_s)
-        self._pace.record_commit(began_s, blocked_s, self.last.seconds)
+    def _record_commit(self, save: Save) -> None:
+        self.last = save.describe_commit()
+        self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
         if self.place.rank == 0:
             self.folder.thin(self.keep)
 
@@ -361,9 +286,8 @@ class Checkpoints:
         held."""
         self._check_process()
         within = JoinDeadline(timeout_s)
-        if self._thread is not None:
-            within.join(self._thread, self._step)
-            self._thread = None
+        if self._save is not None:
+            self._failure = self._save.join(within) or self._failure
         failure = self._drain.settle(within) if self._drain is not None and not held else None
         failed, self._failure = self._failure, None
         return failure or failed
@@ -379,9 +303,8 @@ class Checkpoints:
         """
         if self._drain is not None:
             self._drain.stop()
-        if self._thread is not None and self._flush is not None:
-            self._flush.stop()
-            give_up_thread(self._thread)
+        if self._save is not None:
+            self._save.abandon()
         self._wait_until(timeout_s)
         if self._drain is not None:
             self._drain.resume()
@@ -416,7 +339,7 @@ class Checkpoints:
             own_costs = self._pace.compute_costs(step_s, slowdown)
             return [own_costs.blocked_s, own_costs.commit_s, own_costs.step_s]
 
-        rank_costs = run_together(self._train_gather, self.place, measure_costs)
+        rank_costs = self._train_ranks.run_together(measure_costs)
         blocked_s, commit_s, slowest_s = map(max, zip(*rank_costs, strict=True))
         costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=slowest_s, slowdown=slowdown)
         return advise_interval(
@@ -469,8 +392,8 @@ class Checkpoints:
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._budget = budget
-        if self._flush is not None:
-            self._flush.adopt(budget)
+        if self._save is not None:
+            self._save.flush.adopt(budget)
         if self._drain is not None:
             self._drain.adopt(budget)
 
@@ -481,12 +404,12 @@ class Checkpoints:
         if self._closed:
             return
         failure = None
-        if self._flush is None or not self._flush.stopped:
+        if self._save is None or not self._save.flush.stopped:
             failure = self._wait_until(timeout_s)
         self._closed = True
         self._fence.detach()
         self._staging.close()
-        hangs = self._thread is not None and self._thread.is_alive()
+        hangs = self._save is not None and self._save.is_under_way
         if self._drain is not None and not self._drain.under_way:
             self._drain.close()
         elif self._drain is not None:
@@ -513,31 +436,3 @@ class Checkpoints:
                 "these Checkpoints belong to the parent process: save there, or make new ones after"
                 " the fork"
             )
-
-
-def _describe_session(session: str) -> str:
-    """Describe this process and session, for locks."""
-    return f"process {os.getpid()} on {os.uname().nodename}, session {session}\n"
-
-
-def load(
-    folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
-) -> Checkpoint:
-    """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
-    lock, and changes nothing."""
-    place = open_repository(folder)
-    entry: CheckpointEntry | None = place.entry(step)
-    while True:
-        assert entry is not None
-        try:
-            return loading.load_entry(place, entry)
-        except (FormatError, MissingError) as error:
-            earlier = place.find_previous(entry)
-            if earlier is None or not fall_back:
-                raise place.name_previous(error, entry) from None
-            warnings.warn(f"{error}; loading step {earlier.step}", RuntimeWarning, stacklevel=2)
-            entry = earlier
-
-
-def _stage_nothing() -> Staged:
-    return Staged(np.empty(0, np.uint8), [])

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 from .. import limits
 from ..engine import Bucket, ObjectInfo, ObjectRefused, map_in_threads, require_whole, retry_until
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .manifest import seal, unseal
 from .repository import AGAIN
 
@@ -62,6 +62,9 @@ class Commits:
         """Return the URL of a numbered object."""
         return f"{self.url}/{number:08}.index"
 
+    def _get_key(self, number: int) -> str:
+        return f"{self._key}{number:08}.index"
+
     def list_commits(self) -> tuple[list[str], list[Commit]]:
         """List the names of the folders beside the numbered objects, and the numbered objects in
         order. Of each object only the beginning is read, and only once."""
@@ -90,11 +93,11 @@ class Commits:
 
     def read(self, number: int, stop: int = 1 << 62) -> bytes | None:
         """Read a numbered object up to byte `stop`; None if it does not exist."""
-        key = self._key + f"{number:08}.index"
 
         def ask() -> bytes | None:
             try:
-                return bytes(require_whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
+                fetched = self._bucket.fetch(self._get_key(number), 0, stop)
+                return bytes(require_whole(fetched, 0, stop).data)
             except ObjectRefused as error:
                 if error.code == errno.ENOENT:
                     return None
@@ -112,17 +115,16 @@ class Commits:
         url = self.get_url(number)
         mark_point(f"put {url}")
         done = self._put(number, data, new)
-        mark_point(f"was put {url}")
+        mark_done(f"wrote {url}")
         # It may have been written by a request whose answer was lost.
         return done or self.read(number) == data
 
     def _put(self, number: int, data: bytes, new: bool) -> bool:
         """Put a numbered object; False if it must be new and is not."""
-        key = self._key + f"{number:08}.index"
 
         def ask() -> bool:
             try:
-                self._bucket.put(key, data, new=new)
+                self._bucket.put(self._get_key(number), data, new=new)
             except ObjectRefused as error:
                 if error.code != errno.EEXIST:
                     raise
@@ -133,10 +135,10 @@ class Commits:
 
     def remove(self, number: int) -> None:
         """Remove a numbered object if it exists."""
-        key, url = self._key + f"{number:08}.index", self.get_url(number)
+        key, url = self._get_key(number), self.get_url(number)
         mark_point(f"delete {url}")
         ask_service(url, lambda: self._bucket.delete([key]), "try again")
-        mark_point(f"deleted {url}")
+        mark_done(f"deleted {url}")
 
     def claim(self, session: str) -> Claim:
         """Become the job that writes here: the job before can commit nothing any more."""

@@ -12,7 +12,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self
@@ -24,7 +24,7 @@ from ..engine import storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..sharing import TransferPermit
 from .array_leaves import Memory
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .manifest import Piece, ShardEntry, build_damage_error, encode_manifest
 
 _PAGE = 4096
@@ -109,19 +109,22 @@ class Flush:
     ) -> None:
         self.close()
 
-    def take_turn(self, left_bytes: int) -> int:
-        """Wait until bytes may be written, and return how many of those left: whole MiB, or all
-        that is left. Raises as `check` does."""
-        mark_point("wait for a turn to write")
-        length = self._wait_for_rate(left_bytes)
-        with self._changed:
+    def take_turns(self, size: int) -> Iterator[tuple[int, int]]:
+        """Divide the bytes of a write into turns, [start, stop) each: whole MiB, or all that is
+        left. Waits before each turn until it may be written. Raises as `check` does."""
+        start = 0
+        while start < size:
+            mark_point("wait for a turn to write")
+            length = self._wait_for_rate(size - start)
+            with self._changed:
+                self.check()
+                if self._permit is None and self._shared:
+                    self._permit = TransferPermit(size - start)
+            if self._permit is not None:
+                self._permit.wait(length)
             self.check()
-            if self._permit is None and self._shared:
-                self._permit = TransferPermit(left_bytes)
-        if self._permit is not None:
-            self._permit.wait(length)
-        self.check()
-        return length
+            yield start, start + length
+            start += length
 
     def _wait_for_rate(self, left_bytes: int) -> int:
         with self._changed:
@@ -166,7 +169,7 @@ class Flush:
             mark_point(f"sync {path}")
             if sync:
                 os.fdatasync(file)
-            mark_point(f"synced {path}")
+            mark_done(f"synced {path}")
         return ShardEntry(os.path.basename(path), len(data) + len(end), crc)
 
     def copy(self, path: str, source: ShardSource) -> None:
@@ -190,14 +193,13 @@ class Flush:
             with storage_errors(path, _AGAIN):
                 mark_point(f"sync {path}")
                 os.fdatasync(file)
-                mark_point(f"synced {path}")
+                mark_done(f"synced {path}")
 
     def _copy(self, path: str, source: ShardSource, file: int, direct: int) -> None:
-        size, at = source.bytes, 0
+        size = source.bytes
         memory = np.frombuffer(mmap.mmap(-1, min(size, _TURN_MAX) or 1), np.uint8)
-        while at < size:
-            with storage_errors(path, _AGAIN):
-                part = memory[: self.take_turn(size - at)]
+        for at, stop in self.take_turns(size):
+            part = memory[: stop - at]
             if source.read(part, at) < len(part):
                 raise build_damage_error(path, "its source became shorter during the copy")
             with storage_errors(path, _AGAIN):
@@ -209,7 +211,6 @@ class Flush:
                         raise
                     direct, whole = -1, 0
                 write_all(file, part[whole:].data, at + whole)
-            at += len(part)
 
     def _write(self, path: str, file: int, data: Memory) -> int:
         """Write the data, or all of it but the last part of a page. Returns the bytes written."""
@@ -232,12 +233,9 @@ class Flush:
         return len(data)
 
     def _write_turns(self, path: str, file: int, data: Memory) -> None:
-        at = 0
-        while at < len(data):
-            end = at + self.take_turn(len(data) - at)
+        for at, stop in self.take_turns(len(data)):
             mark_point(f"write {path} from byte {at:,} on")
-            write_all(file, data[at:end].data, at)
-            at = end
+            write_all(file, data[at:stop].data, at)
 
 
 def _open_direct(path: str) -> int:

@@ -29,10 +29,10 @@ from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .flushing import Flush, ShardSource
 from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
-from .repository import AGAIN, CheckpointEntry, Repository
+from .repository import AGAIN, CheckpointEntry, Repository, describe_writer
 
 INDEX = "index"
 _COMMITTED = re.compile(r"step-(\d+)\.(\d+)")
@@ -94,22 +94,21 @@ class Folder(Repository):
                     f"{attempt_path}: {shard.file} has {size:,} bytes, but {shard.bytes:,} were"
                     " written: is the folder shared by all ranks? Save again: nothing was committed"
                 )
-        last = max((entry.sequence for entry in self._list_used_sequences()), default=0)
-        entry = CheckpointEntry(last + 1, index.step, "")
-        entry = entry._replace(path=os.path.join(self.path, f"step-{index.step}.{last + 1}"))
+        sequence = self._find_last_sequence() + 1
+        path = os.path.join(self.path, f"step-{index.step}.{sequence}")
         with storage_errors(attempt_path, AGAIN):
             put_index(attempt_path, encode_index(index))
             lock.check()
             mark_point(f"rename {attempt_path}")
             try:
-                os.rename(attempt_path, entry.path)
+                os.rename(attempt_path, path)
             except OSError:
-                if not _is_there(entry.path):  # or it is done, and the answer was lost
+                if not _is_there(path):  # or it is done, and the answer was lost
                     raise
         mark_point(f"sync folder {self.path}")
-        sync_folder(self.path, f"save again: {entry.path} is there, but a power cut may take it")
-        mark_point(f"committed {entry.path}")
-        return entry
+        sync_folder(self.path, f"save again: {path} is there, but a power cut may take it")
+        mark_done(f"committed {path}")
+        return CheckpointEntry(sequence, index.step, path)
 
     def abandon(self, attempt_path: str) -> None:
         """Remove the shards of an attempt. If that fails, the next commit or the next call tries
@@ -127,7 +126,7 @@ class Folder(Repository):
             sync_folder(entry.path, "try again")
         mark_point(f"remove {entry.path}")
         self._clear()
-        mark_point(f"removed {entry.path}")
+        mark_done(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
         committed = {os.path.basename(entry.path) for entry in self.entries()}
@@ -137,12 +136,10 @@ class Folder(Repository):
             if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
         ]
 
-    def collect(self) -> list[str]:
-        leftovers = self.leftovers()
-        for path in leftovers:
+    def collect(self) -> None:
+        for path in self.leftovers():
             mark_point(f"collect {path}")
             self._clear(path)
-        return [path for path in leftovers if path not in self._unremoved]
 
     def _clear(self, *paths: str) -> None:
         """Remove folders that are no checkpoints; those that cannot be removed are tried again the
@@ -183,18 +180,17 @@ class Folder(Repository):
             finally:
                 os.close(file)
 
-    def lock(self, session: str) -> FolderLock:
+    def lock(self, session: str = "") -> FolderLock:
         return FolderLock(self.path, session)
 
     def _list_names(self) -> list[str]:
         with translate_read_errors(self.path):
             return sorted(os.listdir(self.path))
 
-    def _list_used_sequences(self) -> Iterator[CheckpointEntry]:
-        """List all sequence numbers in use, also those of removals that were cut off."""
-        for name in self._list_names():
-            if match := _COMMITTED.fullmatch(name):
-                yield CheckpointEntry(int(match[2]), int(match[1]), name)
+    def _find_last_sequence(self) -> int:
+        """Find the highest sequence number in use, also by removals that were cut off."""
+        matches = map(_COMMITTED.fullmatch, self._list_names())
+        return max((int(match[2]) for match in matches if match), default=0)
 
 
 class FolderLock:
@@ -203,7 +199,7 @@ class FolderLock:
 
     def __init__(self, folder: str, session: str) -> None:
         self.path = os.path.join(folder, ".lock")
-        self._session = session.encode()
+        self._session = describe_writer(session).encode()
         with storage_errors(self.path, "try again"):
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:

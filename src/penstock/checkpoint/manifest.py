@@ -23,6 +23,7 @@ ALIGNMENT = 64
 """Alignment of pieces in bytes: a cache line, and enough for any element of any dtype."""
 
 _VERSION = 1
+SESSION_DIGITS = 8
 _TRAILER = struct.Struct("<8sQ")  # magic, where the manifest begins
 _MAGIC = b"PENSHARD"
 TRAILER_BYTES = _TRAILER.size
@@ -63,10 +64,26 @@ class ShardEntry(NamedTuple):
     crc32c: int
 
 
+class Attempt(NamedTuple):
+    """The name of a save in storage: the session, which is a job's own, and the number of the save
+    in the session. Numbers grow, but not by one: a save that failed has one, too."""
+
+    session: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.session}{self.number:x}"
+
+    @classmethod
+    def parse(cls, name: str) -> Attempt:
+        """Parse what `str` gives."""
+        return cls(name[:SESSION_DIGITS], int(name[SESSION_DIGITS:] or "0", 16))
+
+
 class CheckpointIndex(NamedTuple):
     """The index of a checkpoint. A checkpoint exists if and only if this file does.
 
-    attempt:  the save attempt that made it.
+    attempt:  the save that made it; see `Attempt`.
     ranks:    the number of ranks that wrote it.
     kind:     the format of `content`: "state" is that of `penstock.checkpoint.pytree`.
     """

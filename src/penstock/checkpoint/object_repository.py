@@ -22,7 +22,7 @@ from ..errors import FormatError, PenstockError, StorageError, UsageError
 from . import repository
 from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error
-from .fault_points import mark_point
+from .fault_points import mark_done, mark_point
 from .flushing import Flush, ShardSource
 from .folder_repository import translate_read_errors
 from .manifest import (
@@ -33,7 +33,7 @@ from .manifest import (
     encode_index,
     encode_manifest,
 )
-from .repository import AGAIN, CheckpointEntry, Repository
+from .repository import AGAIN, CheckpointEntry, Repository, describe_writer
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
 _SHARD = re.compile(r"rank-\d+\.shard")
@@ -55,9 +55,8 @@ class Prefix(Repository):
             )
         self._key = f"{where.key}/" if where.key else ""
         self._commits = Commits(self._bucket, self._key, self.path)
-        self._maybe_committed: set[str] = (
-            set()
-        )  # attempts that may be committed, whatever answer came
+        self._maybe_committed: set[str] = set()
+        """Attempts that may be committed, whatever the service answered."""
 
     def entries(self) -> list[CheckpointEntry]:
         """List the checkpoints as `Repository.entries` says. Only the beginning of each index is
@@ -79,7 +78,7 @@ class Prefix(Repository):
             for commit in commits
             if commit.attempt != ""
         ]
-        return [commit for commit in folders if _ATTEMPT.fullmatch(commit)], entries
+        return [folder for folder in folders if _ATTEMPT.fullmatch(folder)], entries
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -92,25 +91,21 @@ class Prefix(Repository):
         end, crc = encode_manifest(pieces, len(memory))
         size = len(memory) + len(end)
 
-        def turns() -> Iterator[memoryview]:
-            at = 0
-            while at < len(memory):
-                stop = at + flush.take_turn(len(memory) - at)
+        def read_turns() -> Iterator[memoryview]:
+            for at, stop in flush.take_turns(len(memory)):
                 yield memory[at:stop].data
-                at = stop
             yield memoryview(end)
 
-        self._upload(f"{attempt_path}/{name}", turns(), size)
+        self._upload(f"{attempt_path}/{name}", read_turns(), size)
         return ShardEntry(name, size, crc)
 
     def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
         with translate_read_errors(file), open(file, "rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
 
-            def turns() -> Iterator[bytes]:
-                at = 0
-                while at < size:
-                    stop = at + flush.take_turn(size - at)
+            def read_turns() -> Iterator[bytes]:
+                for start, stop in flush.take_turns(size):
+                    at = start
                     while at < stop:
                         part = os.pread(source.fileno(), stop - at, at)
                         if not part:
@@ -118,24 +113,22 @@ class Prefix(Repository):
                         yield part
                         at += len(part)
 
-            self._upload(f"{attempt_path}/{name}", turns(), size)
+            self._upload(f"{attempt_path}/{name}", read_turns(), size)
 
     def _upload(self, url: str, data: Iterable[bytes | memoryview], size: int) -> None:
+        key = self._get_key(url)
         with storage_errors(url, AGAIN):
-            self._send(url, self._get_key(url), data, size)
-
-    def _send(self, url: str, key: str, data: Iterable[bytes | memoryview], size: int) -> None:
-        mark_point(f"put {url}")
-        if size <= limits.object_part_bytes:
-            whole_data = b"".join(data)
-            ask_service(url, lambda: self._bucket.put(key, whole_data), AGAIN)
-        else:
-            try:
-                self._bucket.upload(key, data, size)
-            except ObjectRefused as error:
-                if not self._is_there(key, size):
-                    raise build_service_error(error, url, AGAIN) from None
-        mark_point(f"was put {url}")
+            mark_point(f"put {url}")
+            if size <= limits.object_part_bytes:
+                whole_data = b"".join(data)
+                ask_service(url, lambda: self._bucket.put(key, whole_data), AGAIN)
+            else:
+                try:
+                    self._bucket.upload(key, data, size)
+                except ObjectRefused as error:
+                    if not self._is_there(key, size):
+                        raise build_service_error(error, url, AGAIN) from None
+            mark_done(f"uploaded {url}")
 
     def _is_there(self, key: str, size: int) -> bool:
         """True if an upload was finished by a request whose answer was lost. Nobody else uses its
@@ -165,7 +158,7 @@ class Prefix(Repository):
         except UsageError:
             self._maybe_committed.discard(attempt_path)
             raise
-        mark_point(f"committed {attempt_path}")
+        mark_done(f"committed {attempt_path}")
         return CheckpointEntry(number, index.step, attempt_path)
 
     def abandon(self, attempt_path: str) -> None:
@@ -181,11 +174,9 @@ class Prefix(Repository):
         self._commits.remove(entry.sequence)
         self._maybe_committed.discard(entry.path)
         if entry.step >= 0:
-            with contextlib.suppress(
-                PenstockError
-            ):  # no checkpoint any more; `leftovers` lists its shards
+            with contextlib.suppress(PenstockError):  # `leftovers` lists what is left of it
                 self._clear(entry.path)
-        mark_point(f"removed {entry.path}")
+        mark_done(f"removed {entry.path}")
 
     def leftovers(self) -> list[str]:
         """List leftovers as `Repository.leftovers` says; none if an index is damaged, because it
@@ -196,15 +187,12 @@ class Prefix(Repository):
             return []
         return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
 
-    def collect(self) -> list[str]:
-        removed = []
+    def collect(self) -> None:
         with contextlib.suppress(PenstockError):
             for url in self.leftovers():
                 mark_point(f"collect {url}")
                 self._clear(url)
-                removed.append(url)
             self._commits.thin()
-        return removed
 
     def _clear(self, url: str) -> None:
         keys = [f"{self._get_key(url)}/{name}" for name in self._list_shards(url)]
@@ -219,8 +207,8 @@ class Prefix(Repository):
         sizes = {info.name[len(key) :]: info.size for info in objects}
         return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
 
-    def lock(self, session: str) -> Claim:
-        return self._commits.claim(session)
+    def lock(self, session: str = "") -> Claim:
+        return self._commits.claim(describe_writer(session))
 
     # -- reading -----------------------------------------------------------------------------------
 

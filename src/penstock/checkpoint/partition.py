@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import limits
-from .manifest import pad_length
+from .manifest import Piece, pad_length
 
 
 class Cut(NamedTuple):
@@ -26,6 +26,11 @@ class Cut(NamedTuple):
     def bytes(self) -> int:
         return self.stop - self.start
 
+    def make_piece(self, name: str, dtype: str, file: str, offsets: Sequence[int] = ()) -> Piece:
+        """Make the piece of a shard that holds these bytes, still without its place in the shard
+        and its checksum. offsets: of the block in its whole, if it is a chunk."""
+        return Piece(name, dtype, (self.bytes,), (*offsets, self.start), file, 0, self.bytes, 0)
+
 
 def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:
     """Choose the largest size of a piece: small enough that ranks get about equally much, and no
@@ -35,14 +40,16 @@ def choose_piece_bytes(sizes: Sequence[int], ranks: int) -> int:
     return most if ranks == 1 else pad_length(min(most, max(least, fair)))
 
 
+def _cut_block(block: int, size: int, piece_bytes: int) -> list[Cut]:
+    return [
+        Cut(block, start, min(start + piece_bytes, size)) for start in range(0, size, piece_bytes)
+    ]
+
+
 def divide_blocks(sizes: Sequence[int], ranks: int, piece_bytes: int) -> list[list[Cut]]:
     """Divide blocks that all ranks have: the cuts of each rank, in the order of the blocks. sizes:
     bytes of each block."""
-    cuts = [
-        Cut(block, start, min(start + piece_bytes, size))
-        for block, size in enumerate(sizes)
-        for start in range(0, size, piece_bytes)
-    ]
+    cuts = [cut for block, size in enumerate(sizes) for cut in _cut_block(block, size, piece_bytes)]
     shares: list[list[Cut]] = [[] for _ in range(ranks)]
     loads = [(0, rank) for rank in range(ranks)]
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
@@ -68,10 +75,7 @@ def divide_held_blocks(
             loads[block_holders[0]] += size
             shares[block_holders[0]] += [Cut(block, 0, size)] if size else []
         else:
-            cuts += [
-                Cut(block, start, min(start + piece_bytes, size))
-                for start in range(0, size, piece_bytes)
-            ]
+            cuts += _cut_block(block, size, piece_bytes)
     for cut in sorted(cuts, key=lambda cut: (-cut.bytes, cut)):
         rank = min(holders[cut.block], key=lambda rank: (loads[rank], rank))
         loads[rank] += cut.bytes

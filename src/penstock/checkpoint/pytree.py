@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, UsageError
-from .array_leaves import Leaf, Memory, compute_span
+from .array_leaves import Leaf, Memory, describe_array
 
 Json = Any
 
@@ -166,21 +166,9 @@ def _make_leaf(value: Any, path: str) -> Leaf:
             " which cannot be saved: make it of dicts, lists, tuples, numbers, strings, bytes,"
             " numpy arrays and torch tensors (save the state_dict() of an object)"
         )
-    lowest, start, extent = compute_span(
-        value.ctypes.data, value.shape, value.strides, value.dtype.itemsize
-    )
-    return Leaf(
-        path or "state",
-        kind,
-        value,
-        value.dtype.str,
-        value.dtype.itemsize,
-        value.shape,
-        value.strides,
-        lowest,
-        extent,
-        start,
-        "cpu",
+    dtype, address = value.dtype, value.ctypes.data
+    return describe_array(
+        path, kind, value, dtype.str, dtype.itemsize, value.shape, value.strides, address
     )
 
 

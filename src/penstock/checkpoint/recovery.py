@@ -3,23 +3,16 @@ loads or saves."""
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from typing import Any, NamedTuple
 
 from ..budget import Budget
-from ..cache import Gather
-from ..errors import DataError, FormatError, MissingError, PenstockError
-from ..topology import Place
-from . import shards
-from .all_gather import run_together
+from ..errors import DataError, FormatError, MissingError
+from .all_gather import Ranks
 from .flushing import Flush
-from .manifest import ShardEntry, decode_index, encode_index
-from .repository import Repository, RepositoryLock
-from .tiers import HeldSave, Tiers, copy_to_repository, find_whole_shards, read_held_save
-
-_SESSION = 8
-"""Characters of an attempt that name the job; those after them count its saves."""
+from .manifest import Attempt, ShardEntry
+from .save import Save, SaveTarget
+from .tiers import HeldSave, Tiers, find_whole_shards, read_held_save
 
 
 class _HeldParts(NamedTuple):
@@ -31,54 +24,47 @@ class _HeldParts(NamedTuple):
 
 
 def recover_held_saves(
-    tiers: Tiers,
-    repository: Repository,
-    lock: RepositoryLock | None,
-    place: Place,
-    gather: Gather,
-    budget: Budget,
+    tiers: Tiers, target: SaveTarget, ranks: Ranks, budget: Budget
 ) -> str | None:
     """Commit the saves that all hosts together hold, in the order in which they were saved, and
-    remove the rest, also the leftovers in the repository. All ranks call it; lock is the first
-    one's. Returns the attempt of the last checkpoint in the repository; None if there is none.
+    remove the rest, also the leftovers in the repository. All ranks call it. Returns the attempt of
+    the last checkpoint in the repository; None if there is none.
 
     A held save is committed only if nothing else was committed since. StorageError if the
     repository cannot be written: the saves stay held then.
     """
-    last, newest, by_attempt = _find_held_saves(tiers, repository, place, gather)
-    for attempt in sorted(by_attempt, key=_parse_attempt):
+    last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
+    for attempt in sorted(by_attempt, key=Attempt.parse):
         held, folders = by_attempt[attempt]
         if held is None or _is_committed(attempt, last):
             continue
         if not (newest or _is_next(attempt, held.after, last)):
-            _warn_uncommitted(place, held, "another checkpoint was committed since")
-        elif _commit_held_save(held, folders, repository, lock, place, gather, budget):
+            _warn_uncommitted(target, held, "another checkpoint was committed since")
+        elif _commit_held_save(held, folders, target, ranks, budget):
             last, newest = attempt, False
         else:
-            _warn_uncommitted(
-                place,
-                held,
-                "shards of it are missing: were they on a host that this job does not have?",
-            )
+            why = "shards of it are missing: were they on a host that this job does not have?"
+            _warn_uncommitted(target, held, why)
 
     def clear() -> None:
         tiers.clear()
-        if place.rank == 0:
-            repository.collect()
+        if target.place.rank == 0:
+            target.repository.collect()
 
-    run_together(gather, place, clear)
+    ranks.run_together(clear)
     return last
 
 
 def _find_held_saves(
-    tiers: Tiers, repository: Repository, place: Place, gather: Gather
+    tiers: Tiers, target: SaveTarget, ranks: Ranks
 ) -> tuple[str | None, bool, dict[str, _HeldParts]]:
     """Find the last attempt in the repository, True if that cannot be told, and by attempt the
     parts that lie on tiers."""
 
     def look() -> Any:
         known, last = True, None
-        if place.rank == 0 and (entries := repository.entries()):
+        repository = target.repository
+        if target.place.rank == 0 and (entries := repository.entries()):
             try:
                 last = repository.index(entries[-1]).attempt
             except DataError:  # damaged: what is held is all the more welcome
@@ -88,7 +74,7 @@ def _find_held_saves(
             [_describe_folder(folder, attempt) for folder, attempt in tiers.list_held_folders()],
         ]
 
-    rank_rows = run_together(gather, place, look)
+    rank_rows = ranks.run_together(look)
     by_attempt: dict[str, _HeldParts] = {}
     for rank, (_, folders) in enumerate(rank_rows):
         for attempt, folder, rows, document in folders:
@@ -96,53 +82,36 @@ def _find_held_saves(
             for row in rows:
                 parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
-                held = HeldSave(document[0], decode_index(document[1].encode(), folder))
-                by_attempt[attempt] = parts._replace(held=held)
+                by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
     last, known = rank_rows[0][0]
     return last, not known, by_attempt
 
 
 def _describe_folder(folder: str, attempt: str) -> list[Any]:
     held = read_held_save(folder)
-    document = None if held is None else [held.after, encode_index(held.index).decode()]
-    return [attempt, folder, list(find_whole_shards(folder).values()), document]
+    document = None if held is None else held.encode()
+    return [attempt, folder, find_whole_shards(folder), document]
 
 
 def _commit_held_save(
     held: HeldSave,
     folders: dict[ShardEntry, tuple[int, str]],
-    repository: Repository,
-    lock: RepositoryLock | None,
-    place: Place,
-    gather: Gather,
+    target: SaveTarget,
+    ranks: Ranks,
     budget: Budget,
 ) -> bool:
     """Commit a save if all its shards are there; False if some are missing."""
-    index, attempt_path = held.index, ""
-
-    def put() -> None:
-        nonlocal attempt_path
-        attempt_path = repository.begin(index.step, index.attempt)
-        for shard in index.shards:
-            rank, folder = folders.get(shard, (0, None))
-            if rank == place.rank and folder is not None:
-                with Flush(budget) as flush:
-                    copy_to_repository(repository, attempt_path, folder, shard, flush)
-            elif rank == place.rank:  # it went straight there, or it is lost
-                shards.read_shard_pieces(repository, attempt_path, shard)
-
+    own_shards: list[tuple[ShardEntry, str | None]] = []
+    for shard in held.index.shards:
+        rank, folder = folders.get(shard, (0, None))  # it went straight there, or it is lost
+        if rank == target.place.rank:
+            own_shards.append((shard, folder))
+    save = Save.restore(target, held.index, own_shards, Flush(budget))
     try:
-        run_together(gather, place, put)
+        save.drain(ranks, lambda: Flush(budget))
     except (MissingError, FormatError):
-        if place.rank == 0:
-            with contextlib.suppress(PenstockError):
-                repository.abandon(attempt_path)
+        save.remove()
         return False
-    run_together(
-        gather,
-        place,
-        lambda: None if lock is None else repository.commit(attempt_path, index, lock).path,
-    )
     return True
 
 
@@ -154,18 +123,14 @@ def _is_next(attempt: str, after: str | None, last: str | None) -> bool:
 
 def _is_committed(attempt: str | None, last: str | None) -> bool:
     """True if a save is the last that was committed, or came before it in the same job."""
-    if attempt is None or last is None or attempt[:_SESSION] != last[:_SESSION]:
+    if attempt is None or last is None:
         return False
-    return _parse_attempt(attempt) <= _parse_attempt(last)
+    save, newest = Attempt.parse(attempt), Attempt.parse(last)
+    return save.session == newest.session and save.number <= newest.number
 
 
-def _parse_attempt(attempt: str) -> tuple[str, int]:
-    """Split an attempt into its job and the number of the save."""
-    return attempt[:_SESSION], int(attempt[_SESSION:] or "0", 16)
-
-
-def _warn_uncommitted(place: Place, held: HeldSave, why: str) -> None:
-    if place.rank == 0:
+def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:
+    if target.place.rank == 0:
         warnings.warn(
             f"step {held.index.step} was held on tiers and is not committed: {why}",
             RuntimeWarning,

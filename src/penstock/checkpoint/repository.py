@@ -7,6 +7,8 @@ in both.
 
 from __future__ import annotations
 
+import os
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import NamedTuple, Protocol
 from ..errors import DataError, MissingError, PenstockError
 from .array_leaves import Memory
 from .flushing import Flush, ShardSource
-from .manifest import CheckpointIndex, Piece, ShardEntry
+from .manifest import SESSION_DIGITS, CheckpointIndex, Piece, ShardEntry
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""
@@ -117,12 +119,10 @@ class Repository(ABC):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def retain(self, keep: int) -> list[CheckpointEntry]:
-        """Remove all but the last `keep` checkpoints, never the last two. Returns the removed."""
-        removed = self.entries()[: -max(keep, KEEP_MIN)]
-        for entry in removed:
+    def retain(self, keep: int) -> None:
+        """Remove all but the last `keep` checkpoints, never the last two."""
+        for entry in self.entries()[: -max(keep, KEEP_MIN)]:
             self.remove(entry)
-        return removed
 
     def thin(self, keep: int) -> None:
         """Call `retain` after a commit, which stands whatever happens: an error becomes a
@@ -146,13 +146,13 @@ class Repository(ABC):
         them."""
 
     @abstractmethod
-    def collect(self) -> list[str]:
-        """Remove leftovers. Returns the removed."""
+    def collect(self) -> None:
+        """Remove leftovers, as far as that can be done."""
 
     @abstractmethod
-    def lock(self, session: str) -> RepositoryLock:
+    def lock(self, session: str = "") -> RepositoryLock:
         """Become the job that writes here. UsageError if another job holds the lock and it is not
-        taken over."""
+        taken over. session: of the job's saves, if it makes any."""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -171,3 +171,14 @@ class Repository(ABC):
     @abstractmethod
     def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
         """Open a shard by the path of its checkpoint and its name, joined by a slash."""
+
+
+def make_session() -> str:
+    """Make the name of a session, which no other job has."""
+    return secrets.token_hex(SESSION_DIGITS // 2)
+
+
+def describe_writer(session: str) -> str:
+    """Describe this process and a session of it, as locks name them."""
+    where = f"process {os.getpid()} on {os.uname().nodename}"
+    return f"{where}, session {session}\n" if session else f"{where}\n"

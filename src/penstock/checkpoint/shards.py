@@ -26,10 +26,10 @@ _READ_BYTES = 4 << 20
 """Bytes that are read and summed at a time, while the processor's caches hold them."""
 
 
-def read_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
-    """Read the pieces of a shard; FormatError if it is not the shard that the index names."""
+def list_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
+    """List the pieces of a shard; FormatError if it is not the shard that the index names."""
     path = f"{folder}/{shard.file}"
-    pieces, actual = examined(repository, path)
+    pieces, actual = read_manifest(repository, path)
     if actual.bytes != shard.bytes:
         raise build_damage_error(path, f"it has {actual.bytes:,} bytes, but had {shard.bytes:,}")
     if actual.crc32c != shard.crc32c:
@@ -37,7 +37,7 @@ def read_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) ->
     return pieces
 
 
-def examined(repository: Repository, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
+def read_manifest(repository: Repository, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
     """Read the manifest of a shard: its pieces, and the entry by which an index would name it."""
     name = os.path.basename(path)
     with repository.open_shard(path) as source:
@@ -49,13 +49,13 @@ def examined(repository: Repository, path: str) -> tuple[tuple[Piece, ...], Shar
     return decode_pieces(manifest, name, begin, path), ShardEntry(name, size, crc32c(manifest))
 
 
-def read(
+def read_pieces(
     repository: Repository,
     folder: str,
     wanted: Iterable[Piece],
     target: Callable[[Piece], Memory | None],
 ) -> None:
-    """Read pieces, several at a time.
+    """Read the bytes of pieces, several at a time, and compare them with their checksums.
 
     target:  returns where the bytes of a piece go: `piece.padded_bytes` of them, the last of them
              zeros; None if they are only to be checked.
@@ -105,6 +105,6 @@ def _read(source: ShardSource, size: int, at: int) -> bytes:
     return data[: source.read(data, at)].tobytes()
 
 
-def block_memory(size: int) -> Memory:
+def allocate_block(size: int) -> Memory:
     """Allocate memory for a block of this size, and for the zeros that are read with it."""
     return np.empty(pad_length(size), np.uint8)

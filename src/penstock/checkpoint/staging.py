@@ -33,6 +33,12 @@ class Staged(NamedTuple):
     memory: Memory
     checksums: list[int]
 
+    def split(self, cuts: Sequence[Cut]) -> list[Memory]:
+        """Split the memory into its parts, without their zeros."""
+        ends = np.cumsum([pad_length(cut.bytes) for cut in cuts], dtype=np.int64)
+        parts = np.split(self.memory, ends)
+        return [part[: cut.bytes] for part, cut in zip(parts, cuts, strict=False)]
+
 
 class Staging:
     """Staging memory for one state at a time."""

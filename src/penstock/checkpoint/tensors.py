@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
-from .array_leaves import Leaf, Memory, compute_span
+from .array_leaves import Leaf, Memory, describe_array
 
 
 def is_tensor(value: Any) -> bool:
@@ -29,22 +29,10 @@ def make_leaf(tensor: torch.Tensor, path: str) -> Leaf:
             " use torch.distributed.checkpoint with penstock's writer"
         )
     value = tensor.detach().resolve_conj().resolve_neg()
-    size = value.element_size()
+    size, address = value.element_size(), value.data_ptr()
     strides = tuple(stride * size for stride in value.stride())
-    lowest, start, extent = compute_span(value.data_ptr(), tuple(value.shape), strides, size)
-    return Leaf(
-        path or "state",
-        "torch",
-        value,
-        str(value.dtype).removeprefix("torch."),
-        size,
-        tuple(value.shape),
-        strides,
-        lowest,
-        extent,
-        start,
-        str(value.device),
-    )
+    dtype, shape, device = str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device
+    return describe_array(path, "torch", value, dtype, size, shape, strides, address, str(device))
 
 
 def pack_tensor(tensor: torch.Tensor) -> Memory:

@@ -22,12 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cache import Gather, machine_identity
+from ..cache import machine_identity
 from ..engine import storage_errors, sync_folder
 from ..errors import DataError, StorageError, UsageError
-from ..topology import Place
 from . import shards
-from .all_gather import run_together
+from .all_gather import Ranks
 from .fault_points import mark_point
 from .flushing import Flush
 from .folder_repository import (
@@ -82,6 +81,16 @@ class HeldSave:
     after: str | None
     index: CheckpointIndex
 
+    def encode(self) -> list[Any]:
+        """Encode as JSON has it."""
+        return [self.after, encode_index(self.index).decode()]
+
+    @classmethod
+    def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
+        """Decode what `encode` returned."""
+        after, text = document
+        return cls(after, decode_index(text.encode(), where))
+
 
 class Tiers:
     """The tiers of a host, as one of its ranks sees them. All ranks of a job make it at once.
@@ -95,25 +104,24 @@ class Tiers:
         self,
         tiers: Sequence[LocalTier],
         repository_path: str,
-        place: Place,
+        ranks: Ranks,
         session: str,
-        gather: Gather,
     ) -> None:
         self.paths = [resolve_path(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
-        self.rank = place.rank
+        self.rank = ranks.place.rank
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
-        identities = run_together(gather, place, lambda: [machine_identity(), self._make_folders()])
+        identities = ranks.run_together(lambda: [machine_identity(), self._make_folders()])
         self.group = [
-            rank for rank, identity in enumerate(identities) if identity == identities[place.rank]
+            rank for rank, identity in enumerate(identities) if identity == identities[self.rank]
         ]
         """Ranks that name these tiers."""
-        self.leading = self.group[0] == place.rank
+        self.leading = self.group[0] == self.rank
         try:
-            out = run_together(gather, place, lambda: self._take_locks(session))[self.group[0]]
+            out = ranks.run_together(lambda: self._take_locks(session))[self.group[0]]
         except BaseException:
             self.close()
             raise
@@ -192,9 +200,10 @@ class Tiers:
         sync_folder(self.paths[number])
         return path
 
-    def put_index(self, held: HeldSave) -> bool:
-        """Put the index of a save, which is held from then on; False if no tier takes the index."""
-        data = seal("held", [held.after, encode_index(held.index).decode()])
+    def put_index(self, held: HeldSave) -> None:
+        """Put the index of a save on the first tier that takes it; the save is held from then
+        on."""
+        data = seal("held", held.encode())
         for number in range(len(self.paths)):
             if number in self._left_out or self.rates[number] == 0:
                 continue
@@ -206,8 +215,7 @@ class Tiers:
             except StorageError as error:
                 self.record_failure(number, error)
             else:
-                return True
-        return False
+                break
 
     def remove(self, step: int, attempt: str) -> None:
         """Make a save not held any more, then remove the parts that this rank has. Other ranks do
@@ -254,22 +262,22 @@ def copy_to_repository(
 ) -> None:
     """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
     is not held any more; StorageError if the repository does not take it."""
-    shards.read_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
+    shards.list_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
     try:
         repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
         raise StorageError(str(error)) from None
 
 
-def find_whole_shards(folder: str) -> dict[str, ShardEntry]:
+def find_whole_shards(folder: str) -> list[ShardEntry]:
     """Find the shards in a held folder that are whole: every byte is read."""
-    entries, repository = {}, Folder(folder)
+    entries, repository = [], Folder(folder)
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError, StorageError):
-                pieces, shard = shards.examined(repository, f"{folder}/{name}")
-                shards.read(repository, folder, pieces, lambda _: None)
-                entries[name] = shard
+                pieces, shard = shards.read_manifest(repository, f"{folder}/{name}")
+                shards.read_pieces(repository, folder, pieces, lambda _: None)
+                entries.append(shard)
     return entries
 
 
@@ -278,8 +286,6 @@ def read_held_save(folder: str) -> HeldSave | None:
     path = os.path.join(folder, INDEX)
     try:
         with translate_read_errors(path), open(path, "rb") as file:
-            data: Any = file.read()
-        after, text = unseal("held", data, path)
-        return HeldSave(after, decode_index(text.encode(), path))
+            return HeldSave.decode(unseal("held", file.read(), path), path)
     except (DataError, StorageError):
         return None

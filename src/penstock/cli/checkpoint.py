@@ -142,8 +142,7 @@ def prune(
     place = open_repository(folder)
     collecting = leftovers or not place.takes_over
     locked = collecting and not dry_run
-    where = f"process {os.getpid()} on {os.uname().nodename}\n"
-    lock = place.lock(where) if locked else None
+    lock = place.lock() if locked else None
     try:
         gone = [entry.path for entry in place.entries()[:-keep]]
         left = place.leftovers()

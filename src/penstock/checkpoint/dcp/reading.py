@@ -75,7 +75,7 @@ class Reader(StorageReader):
         self._chunks = _group_chunks(
             piece
             for shard in self._index.shards
-            for piece in shards.read_shard_pieces(self._repository, self._entry.path, shard)
+            for piece in shards.list_shard_pieces(self._repository, self._entry.path, shard)
         )
         self.loader = self._read_loader()
 
@@ -205,7 +205,7 @@ class Reader(StorageReader):
         """Read chunks: the pieces that have a byte in [start, stop)."""
         memory, wanted = {}, {}
         for key, (start, stop, size) in ranges.items():
-            memory[key] = shards.block_memory(size)
+            memory[key] = shards.allocate_block(size)
             at = 0
             for piece in self._chunks.get(key, ()):
                 if piece.offsets[-1] != at:
@@ -218,7 +218,7 @@ class Reader(StorageReader):
                     f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
                     " there: load another checkpoint"
                 )
-        shards.read(self._repository, self._entry.path, wanted, lambda piece: wanted[piece])
+        shards.read_pieces(self._repository, self._entry.path, wanted, lambda piece: wanted[piece])
         return memory
 
     def _make_harmless(self, name: str, data: bytes) -> bytes:

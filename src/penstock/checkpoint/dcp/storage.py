@@ -22,23 +22,14 @@ import copy
 import dataclasses
 import math
 import os
-import secrets
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from torch.distributed.checkpoint.metadata import (
-    Metadata,
-    MetadataIndex,
-)
-from torch.distributed.checkpoint.planner import (
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-    WriteItemType,
-)
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
@@ -52,16 +43,12 @@ from .. import pytree, tensors
 from ..array_leaves import Leaf, Memory
 from ..background import JoinDeadline
 from ..flushing import Flush, lay_out_pieces
-from ..manifest import CheckpointIndex, Piece, pad_length
+from ..manifest import Attempt, CheckpointIndex, Piece, pad_length
 from ..partition import Cut, choose_piece_bytes, divide_held_blocks
 from ..repositories import open_repository, resolve_path
-from ..repository import KEEP_MIN, Repository, RepositoryLock
-from ..staging import Staged, Staging
+from ..repository import KEEP_MIN, Repository, RepositoryLock, make_session
+from ..staging import Staged, Staging, count_staged_bytes
 from .metadata import BYTES, DCP, LOADER, encode_metadata
-from .reading import Reader
-
-__all__ = ["Reader", "Storage", "Writer"]
-
 
 _REST_BYTES = 1 << 20
 """Bytes kept behind staged tensors for values that are no tensors; if those take more, all is
@@ -94,7 +81,7 @@ class Storage:
         self.path = resolve_path(folder)
         self.keep = keep
         self.budget = budget or Budget()
-        self._session = secrets.token_hex(4)
+        self._session = make_session()
         self._tries = 0
         self._repository: Repository | None = None
         self._lock: RepositoryLock | None = None
@@ -149,8 +136,7 @@ class Storage:
         """Open the repository, made and locked by this process."""
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
-            where = f"process {os.getpid()} on {os.uname().nodename}"
-            self._lock = self._repository.lock(f"{where}, session {self._session}\n")
+            self._lock = self._repository.lock(self._session)
             self._repository.collect()
         return self._repository, self._lock
 
@@ -161,7 +147,7 @@ class Storage:
 
     def _name_attempt(self) -> str:
         self._tries += 1
-        return f"{self._session}{self._tries:x}"
+        return str(Attempt(self._session, self._tries))
 
     def _take_arena(self) -> Staging:
         return self._arenas.pop() if self._arenas else Staging()
@@ -177,9 +163,11 @@ class Writer(StorageWriter, AsyncStager):
     def __init__(self, storage: Storage, step: int, loader: Any) -> None:
         self._storage = storage
         self._step = step
-        parts = pytree.split_state(loader.state_dict() if hasattr(loader, "state_dict") else loader)
-        whole = [Cut(number, 0, block.bytes) for number, block in enumerate(parts.blocks)]
-        self._loader = _LoaderState(parts, Staging().stage(parts.blocks, whole))
+        self._loader = pytree.split_state(
+            loader.state_dict() if hasattr(loader, "state_dict") else loader
+        )
+        cuts = _cut_whole(self._loader.blocks)
+        self._loader_memory = Staging().stage(self._loader.blocks, cuts).split(cuts)
         self._coordinator = False
         self._used = False
         self._planned: list[int] = []
@@ -214,10 +202,10 @@ class Writer(StorageWriter, AsyncStager):
 
         _map_state(state_dict, "", add_block, lambda value: value)
         arena = self._storage._take_arena()
-        cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
-        arena.reserve(sum(pad_length(cut.bytes) for cut in cuts) + self._loader.bytes + _REST_BYTES)
+        cuts, loader_cuts = _cut_whole(blocks), _cut_whole(self._loader.blocks)
+        arena.reserve(count_staged_bytes(cuts) + count_staged_bytes(loader_cuts) + _REST_BYTES)
         staged = arena.stage(blocks, cuts)
-        parts = _split_staged(staged, cuts)
+        parts = staged.split(cuts)
         self._places = {
             part.ctypes.data: (len(part), crc)
             for part, crc in zip(parts, staged.checksums, strict=True)
@@ -300,7 +288,7 @@ class Writer(StorageWriter, AsyncStager):
         shares = divide_held_blocks(sizes, item_holders, len(plans), largest)
         self._attempt = self._storage._name_attempt()
         self._attempt_path = self._storage._open_shared().begin(self._step, self._attempt)
-        extra = len(self._loader.parts.blocks)
+        extra = len(self._loader.blocks)
         self._planned = [
             len(cuts) + (extra if rank == 0 else 0) for rank, cuts in enumerate(shares)
         ]
@@ -346,8 +334,8 @@ class Writer(StorageWriter, AsyncStager):
             )
         entries = tuple(shard for _, _, shard in rows)
         content = encode_metadata(metadata) | {
-            "loader": self._loader.parts.skeleton,
-            "blocks": {block.name: block.bytes for block in self._loader.parts.blocks},
+            "loader": self._loader.skeleton,
+            "blocks": {block.name: block.bytes for block in self._loader.blocks},
         }
         index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
         repository.commit(self._attempt_path, index, lock)
@@ -394,15 +382,13 @@ class Writer(StorageWriter, AsyncStager):
             offsets = item.tensor_data.chunk.offsets
             of_tensors.add(known[item.index], cut, block.leaves[0].dtype, offsets)
         if self._coordinator:
-            for block, data in self._loader.blocks():
+            for block, data in zip(self._loader.blocks, self._loader_memory, strict=True):
                 rest.add_raw(block.name, data, LOADER)
         if in_place := self._reuse_staged(of_tensors, rest, arena):
             return in_place
-        both = _ShardLayout(file)
-        both.extend(of_tensors)
-        both.extend(rest)
-        staged = arena.stage(both.blocks, both.cuts)
-        return lay_out_pieces(both.pieces, staged.checksums), staged
+        of_tensors.extend(rest)
+        staged = arena.stage(of_tensors.blocks, of_tensors.cuts)
+        return lay_out_pieces(of_tensors.pieces, staged.checksums), staged
 
     def _reuse_staged(
         self, of_tensors: _ShardLayout, rest: _ShardLayout, arena: Staging
@@ -468,8 +454,7 @@ class _ShardLayout:
 
     def add(self, number: int, cut: Cut, dtype: str, offsets: Sequence[int]) -> None:
         self.cuts.append(cut._replace(block=number))
-        name, where = self.blocks[number].name, (*offsets, cut.start)
-        self.pieces.append(Piece(name, dtype, (cut.bytes,), where, self._file, 0, cut.bytes, 0))
+        self.pieces.append(cut.make_piece(self.blocks[number].name, dtype, self._file, offsets))
 
     def add_raw(self, name: str, data: Memory, dtype: str) -> None:
         self.blocks.append(pytree.ArrayBlock(name, len(data), data.ctypes.data, "cpu", (), True))
@@ -481,27 +466,8 @@ class _ShardLayout:
         self.pieces += other.pieces
 
 
-class _LoaderState(NamedTuple):
-    """A loader's state, and the memory that its blocks were copied to."""
-
-    parts: pytree.SplitState
-    staged: Staged
-
-    @property
-    def bytes(self) -> int:
-        return len(self.staged.memory)
-
-    def blocks(self) -> list[tuple[pytree.ArrayBlock, Memory]]:
-        cuts = [Cut(number, 0, block.bytes) for number, block in enumerate(self.parts.blocks)]
-        return list(zip(self.parts.blocks, _split_staged(self.staged, cuts), strict=True))
-
-
-def _split_staged(staged: Staged, cuts: Sequence[Cut]) -> list[Memory]:
-    """Split the staged memory by cuts."""
-    places = lay_out_pieces(
-        [Piece("", "", (), (), "", 0, cut.bytes, 0) for cut in cuts], staged.checksums
-    )
-    return [staged.memory[place.offset : place.offset + place.length] for place in places]
+def _cut_whole(blocks: Sequence[pytree.ArrayBlock]) -> list[Cut]:
+    return [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
 
 
 def _get_local_tensor(tensor: torch.Tensor) -> torch.Tensor:
