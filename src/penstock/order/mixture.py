@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import UsageError
-from .feistel_numpy import WORD, Words
+from .keys import WORD, Words
 from .order import Marks, Order, Shuffle, check_words
 
 Weights = Sequence[float]

@@ -28,17 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from .._core import Groups, Permutation
 from ..errors import UsageError
-from .feistel_numpy import GOLDEN, WORD, Words, find_outside, mix64
-
-try:
-    from .._core import Groups, Permutation
-
-    compiled = True
-except ModuleNotFoundError:
-    from .feistel_numpy import Groups, Permutation  # type: ignore[assignment]
-
-    compiled = False
+from .keys import GOLDEN, WORD, Words, find_outside, mix64
 
 Shuffle = Literal["exact", "blocked", "none"]
 """Method by which the sequence of an epoch is drawn."""
@@ -73,7 +65,7 @@ class Ordering(Protocol):
 
 
 class _Map(Protocol):
-    """Interface of permutations and their compositions; see `penstock.order.feistel_numpy`."""
+    """Interface of permutations and their compositions, as `Permutation` of the core has it."""
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
