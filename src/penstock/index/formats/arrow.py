@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int, unseen
+from ...extent import Files, Int, joined, unseen
 from ..codecs import arrow as codec
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
@@ -178,14 +178,7 @@ def _list_files(store: Store, place: Location, progress: Progress | None) -> tup
     if not names or any(name in ("", ".", "..") or {"/", "\0"} & set(name) for name in names):
         raise FormatError(f"{store.root}/state.json lists no files: save the dataset again")
     files = store.stat(names, lambda row: f"{store.root}/state.json, file {row}: ")
-    listed = store.stat(["state.json"])
-    return files, Files(
-        files.root,
-        np.concatenate([files.names, listed.names]),
-        np.concatenate([files.ends, listed.ends + len(files.names)]),
-        np.concatenate([files.size, listed.size]),
-        np.concatenate([files.mtime_ns, listed.mtime_ns]),
-    )
+    return files, joined(files, store.stat(["state.json"]))
 
 
 def _has_state(store: Store) -> bool:

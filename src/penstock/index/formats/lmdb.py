@@ -33,7 +33,7 @@ from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from .shards import number_first
+from .shards import check_named_once, number_first
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -241,9 +241,7 @@ def list_environments(store: Store, place: Location) -> list[str]:
                 f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
             )
         names += paths
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+    check_named_once(store, names)
     return names
 
 

@@ -52,10 +52,15 @@ def list_names(store: Store, place: Location) -> list[str]:
                 f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
             )
         names += matches
+    check_named_once(store, names)
+    return names
+
+
+def check_named_once(store: Store, names: Sequence[str]) -> None:
+    """Check that no file is named twice (UsageError)."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
-    return names
 
 
 def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...engine import crc32c
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
 from . import foreign, shards
-from .checksum import compute_crc32c
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -187,5 +187,5 @@ def _refused_error(
 
 def _mask_crc(data: bytes) -> int:
     """Compute the masked CRC-32C of a few bytes."""
-    crc = compute_crc32c(data)
+    crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
