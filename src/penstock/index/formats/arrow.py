@@ -194,13 +194,10 @@ def parse_file(
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
     known = choice.number_columns(source.path, [column.name for column in schema.columns])
-    for name in (*(columns or ()), *filter(None, [label])):
-        if name not in known:
-            raise UsageError(
-                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
-            )
-    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
-    wanted = [schema.columns[known[name]] for name in asked]
+    wanted = [
+        schema.columns[known[name]]
+        for name in choice.list_wanted(source.path, known, columns, label)
+    ]
     batches = [batch for batch in batches if batch.rows]
     methods = {batch.compression for batch in batches}
     if len(methods) > 1:
@@ -211,7 +208,7 @@ def parse_file(
     held = ArrowContent(
         schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
     )
-    named = _find_label({each.name: each for each in wanted}, label)
+    named = choice.find_label({column.name: column for column in wanted}, label)
     for each in wanted:
         if each.refused:
             if columns is not None:
@@ -457,26 +454,13 @@ def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _find_label(columns: Mapping[str, ArrowColumn], label: str | None) -> str | None:
-    if label is not None:
-        return label or None
-    return next(
-        (name for name in ("label", "labels") if name in columns and _is_label(columns[name])),
-        None,
-    )
-
-
-def _is_label(column: ArrowColumn) -> bool:
-    return column.kind == "fixed" and column.shape == () and column.dtype.kind in "iu"
-
-
 def _choose_label(
     held: ArrowContent, columns: Sequence[str] | None, label: str | None
 ) -> str | None:
     """Return the name of the column of labels, or None."""
     columns_by_name = {name: part.column for name, part in held.parts.items()}
-    named = _find_label(columns_by_name, label)
-    if named is not None and not _is_label(columns_by_name[named]):
+    named = choice.find_label(columns_by_name, label)
+    if named is not None and not choice.holds_integers(columns_by_name[named]):
         raise UsageError(
             f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
             f"integers"

@@ -120,6 +120,29 @@ def choose_columns(
     return names, label or None
 
 
+def list_wanted(
+    path: str, known: Collection[str], fields: Sequence[str] | None, label: str | None
+) -> list[str]:
+    """List the columns to read, the label among them; UsageError if a named one does not exist."""
+    named = [*(fields or ()), *([label] if label else [])]
+    for name in named:
+        if name not in known:
+            raise UsageError(f"{path} has no column {name!r}: its columns are {', '.join(known)}")
+    return list(known) if fields is None else list(dict.fromkeys(named))
+
+
+def holds_integers(column: Any) -> bool:
+    """True if a column of Arrow or Parquet holds one integer a row, and can be read."""
+    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
+
+
+def find_label(columns: Mapping[str, Any], label: str | None) -> str | None:
+    """Find the name of the label: the one given, or the first default that holds integers."""
+    if label is not None:
+        return label or None
+    return next((n for n in DEFAULTS if n in columns and holds_integers(columns[n])), None)
+
+
 def number_columns(path: str, names: Sequence[str]) -> dict[str, int]:
     """Number the columns by name; FormatError if two share a name."""
     numbers: dict[str, int] = {}

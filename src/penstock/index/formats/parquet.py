@@ -218,13 +218,9 @@ def _take_groups(
     nulls: str,
 ) -> ParquetContent:
     known = choice.number_columns(source.path, [leaf.name for leaf in leaves])
-    for name in (*(columns or ()), *filter(None, [label])):
-        if name not in known:
-            raise UsageError(
-                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
-            )
-    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
-    wanted = {name: leaves[known[name]] for name in asked}
+    wanted = {
+        name: leaves[known[name]] for name in choice.list_wanted(source.path, known, columns, label)
+    }
     for each in wanted.values():
         if each.refused:
             rest = [other.name for other in leaves if not other.refused]
@@ -232,11 +228,10 @@ def _take_groups(
                 f"{source.path}: column {each.name!r} {each.refused}; or name others "
                 f"(fields={rest})"
             )
-    if label is None:
-        label = next((n for n in ("label", "labels") if n in wanted and _is_label(wanted[n])), None)
-    elif label and not _is_label(wanted[label]):
+    label = choice.find_label(wanted, label)
+    if label is not None and not choice.holds_integers(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
-    held = ParquetContent(wanted, label=label or None, chunks={name: [] for name in wanted})
+    held = ParquetContent(wanted, label=label, chunks={name: [] for name in wanted})
     total = 0
     for number, group in enumerate(groups):
         rows, chunks = group[3], group[1]
@@ -425,10 +420,6 @@ def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
         if physical != stored:
             raise ValueError(f"{dtype} stored as type {physical}")
     return dtype, ()
-
-
-def _is_label(column: ParquetColumn) -> bool:
-    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
 
 
 def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
