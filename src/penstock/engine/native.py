@@ -236,7 +236,7 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, 
     return False
 
 
-def open_files_max() -> int:
+def compute_open_files_max() -> int:
     """Return how many files an engine keeps open: a quarter of the process's limit, so that the
     user's own fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -252,13 +252,13 @@ def measure_resident_fraction(path: str) -> float | None:
     return None if fraction < 0 else fraction
 
 
-def io_uring_refusal() -> int:
+def probe_io_uring() -> int:
     """Return the errno with which the kernel refuses io_uring to this process; 0 if it is
     allowed."""
     return _core.probe_io_uring()
 
 
-def file_system(path: str) -> str:
+def find_file_system(path: str) -> str:
     """Return the name of a path's file system ("ext4", "tmpfs", "nfs", ...), or its number in
     hexadecimal."""
     return _core.get_file_system(os.fsencode(path))
@@ -305,7 +305,7 @@ class NativeEngine:
     ) -> None:
         budget = budget or Budget()
         self._patience = patience
-        self._keep_open_max = open_files_max() if keep_open_max is None else keep_open_max
+        self._keep_open_max = compute_open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files

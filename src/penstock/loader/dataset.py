@@ -148,7 +148,7 @@ class _Request:
         try:
             saved = Index.load(sidecar, self.store.root)
         except OSError as error:
-            raise stores.storage_error(error.errno or errno.EIO, sidecar) from None
+            raise stores.build_storage_error(error.errno or errno.EIO, sidecar) from None
         reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
         if reason is not None:
             raise SidecarError(
@@ -219,7 +219,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
             return locate_data(f"{path}.idx")  # the prefix of several files
         if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
             return _locate_patterns(paths)
-        raise stores.storage_error(error.errno or errno.EIO, path) from None
+        raise stores.build_storage_error(error.errno or errno.EIO, path) from None
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):

@@ -152,7 +152,7 @@ def _count_bytes(decoded: Decoded) -> int:
 _recent = DecodedChunks(limits.decoded_chunks_bytes_max)
 
 
-def rows(
+def decode_samples(
     codec: str,
     options: Mapping[str, Any],
     chunks: Sequence[CompressedChunk],
