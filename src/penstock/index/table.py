@@ -244,7 +244,7 @@ class Index:
             )
         return f"{path} was written to after it was indexed"
 
-    def marked(self, scanned_ns: int) -> Index:
+    def flag_if_racy(self, scanned_ns: int) -> Index:
         """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
         times = self.sources.mtime_ns
         coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two

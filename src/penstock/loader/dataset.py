@@ -141,7 +141,7 @@ class _Request:
             raise self.unknown
         started_ns = time.time_ns()
         built = self.format.build(self.store, self.place, self.options, self.progress)
-        return replace(built, options=self.saved).marked(started_ns)
+        return replace(built, options=self.saved).flag_if_racy(started_ns)
 
     def load(self, sidecar: str) -> Index:
         """Load the saved index. Raises SidecarError if it is not of this data."""

@@ -240,7 +240,7 @@ class Mixture:
             )
         return positions
 
-    def drawn(self, position: int) -> list[int]:
+    def count_drawn(self, position: int) -> list[int]:
         """Count the samples drawn from each dataset, over all epochs, before a position."""
         place = self.epoch * len(self) + position
         stretch = next(s for s in reversed(self._require_stretches()) if s.start <= place)

@@ -60,7 +60,7 @@ class Ordering(Protocol):
     def for_steps(self, global_batch: int, steps: int) -> Ordering: ...
     def samples(self, positions: npt.ArrayLike) -> Words: ...
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]: ...
-    def drawn(self, position: int) -> list[int]: ...
+    def count_drawn(self, position: int) -> list[int]: ...
     def parts(self) -> tuple[Order, ...]: ...
 
 
@@ -156,8 +156,8 @@ class Order:
         """Return the samples, and no marks; see `Mixture.marks`."""
         return self.samples(positions), {}
 
-    def drawn(self, position: int) -> list[int]:
-        """Count the samples drawn over all epochs before a position; see `Mixture.drawn`."""
+    def count_drawn(self, position: int) -> list[int]:
+        """Count the samples drawn over all epochs before a position; see `Mixture.count_drawn`."""
         return [self.epoch * self.count + position]
 
     def parts(self) -> tuple[Order, ...]:
