@@ -30,7 +30,7 @@ from ...extent import Files, Int, joined, unseen
 from ..codecs import arrow as codec
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
-from . import choice
+from . import column_choice
 from .arrow_ipc import MAGIC, MARKER, ArrowColumn, RecordBatch, Schema, read_messages
 from .shards import list_files, number_first
 
@@ -43,7 +43,7 @@ _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    return choice.normalize_nulls(choice.normalize_options(options))
+    return column_choice.normalize_nulls(column_choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -136,16 +136,16 @@ def make_index(
     named = _choose_label(held[0], columns, label)
     if named is not None:
         _check_nulls(files, held, parts.pop(named), named, "error")
-        values = [each for one in held for each in one.parts[named].labels]
+        values = [batch_labels for content in held for batch_labels in content.parts[named].labels]
         label_column = np.concatenate(values) if values else np.zeros(0, np.int64)
         classes = _read_classes(held[0].schema, named, label_column)
     fields: list[Field] = []
     layouts: list[Layout] = []
-    for name, each in parts.items():
-        if columns is None and sum(part.nulls for part in each) == total:
+    for name, column_parts in parts.items():
+        if columns is None and sum(part.nulls for part in column_parts) == total:
             continue
-        _check_nulls(files, held, each, name, nulls)
-        field, layout = _make_field(files, held, each)
+        _check_nulls(files, held, column_parts, name, nulls)
+        field, layout = _make_field(files, held, column_parts)
         fields.append(field)
         layouts.append(layout)
     if not fields:
@@ -172,7 +172,7 @@ def _list_files(store: Store, place: Location, progress: Progress | None) -> tup
     if not state:
         raise UsageError(f"{store.root} holds several splits: open one of its folders")
     try:
-        names = [str(each["filename"]) for each in json.loads(state)["_data_files"]]
+        names = [str(entry["filename"]) for entry in json.loads(state)["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         names = []
     if not names or any(name in ("", ".", "..") or {"/", "\0"} & set(name) for name in names):
@@ -193,10 +193,10 @@ def parse_file(
 ) -> ArrowContent:
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
-    known = choice.number_columns(source.path, [column.name for column in schema.columns])
+    known = column_choice.number_columns(source.path, [column.name for column in schema.columns])
     wanted = [
         schema.columns[known[name]]
-        for name in choice.list_wanted(source.path, known, columns, label)
+        for name in column_choice.list_wanted(source.path, known, columns, label)
     ]
     batches = [batch for batch in batches if batch.rows]
     methods = {batch.compression for batch in batches}
@@ -208,22 +208,22 @@ def parse_file(
     held = ArrowContent(
         schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
     )
-    named = choice.find_label({column.name: column for column in wanted}, label)
-    for each in wanted:
-        if each.refused:
+    named = column_choice.find_label({column.name: column for column in wanted}, label)
+    for column in wanted:
+        if column.refused:
             if columns is not None:
-                raise FormatError(f"{source.path}: column {each.name!r} {each.refused}")
-            if "of type null" not in each.refused:
+                raise FormatError(f"{source.path}: column {column.name!r} {column.refused}")
+            if "of type null" not in column.refused:
                 rest = [other.name for other in schema.columns if not other.refused]
                 raise FormatError(
-                    f"{source.path}: column {each.name!r} {each.refused}; or name the others "
+                    f"{source.path}: column {column.name!r} {column.refused}; or name the others "
                     f"(fields={rest})"
                 )
             continue
-        part = held.parts[each.name] = ArrowPart(each)
+        part = held.parts[column.name] = ArrowPart(column)
         row = 0
         for batch in batches:
-            _add_batch(source, batch, part, row, nulls, each.name == named)
+            _add_batch(source, batch, part, row, nulls, column.name == named)
             row += batch.rows
     return held
 
@@ -247,7 +247,7 @@ def _add_batch(
         """Count the nulls of a node."""
         if number >= len(batch.nodes):
             raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
-        held, null_count = (int(each) for each in batch.nodes[number])
+        held, null_count = (int(value) for value in batch.nodes[number])
         if not 0 <= null_count <= held or (number in column.nodes and held != rows):
             raise source.flaw(
                 batch.at,
@@ -284,7 +284,7 @@ def _add_batch(
                 first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows"
             )
         values = np.frombuffer(data, column.dtype, rows)
-        part.labels.append(choice.convert_labels(source.path, column.name, values))
+        part.labels.append(column_choice.convert_labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
         part.pieces.append([*masks, *extents])
     elif column.kind == "fixed":
@@ -371,7 +371,7 @@ def _read_varied(
 def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[ArrowPart]]:
     """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
-    compression = next((each.compression for each in held if each.rows), "")
+    compression = next((content.compression for content in held if content.rows), "")
     for number, content in enumerate(held):
         for name in {**first.parts, **content.parts}:
             ours, theirs = first.parts.get(name), content.parts.get(name)
@@ -386,7 +386,7 @@ def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[Arr
                 f"others "
                 f"are of {compression or 'none'}: write them alike"
             )
-    return {name: [each.parts[name] for each in held] for name in first.parts}
+    return {name: [content.parts[name] for content in held] for name in first.parts}
 
 
 def _check_nulls(
@@ -411,7 +411,7 @@ def _make_field(
     column = parts[0].column
     field = Field(column.name, column.dtype, column.shape)
     if any(part.pieces for part in parts):
-        compression = next(each.compression for each in held if each.rows)
+        compression = next(content.compression for content in held if content.rows)
         options = {
             "compression": compression,
             "kind": column.kind,
@@ -419,10 +419,10 @@ def _make_field(
             "shape": None if column.shape is None else list(column.shape),
             "width": column.width,
         }
-        first = number_first([rows for each in held for rows in each.rows])
+        first = number_first([rows for content in held for rows in content.rows])
         layout = Chunked(first, _lay_out_chunks(parts))
         return Field(column.name, column.dtype, column.shape, Codec("arrow", options)), layout
-    counts = np.array([sum(each.rows) for each in held], np.int64)
+    counts = np.array([sum(content.rows) for content in held], np.int64)
     file = np.repeat(np.arange(len(held), dtype=np.uint32), counts)
     if column.kind == "varied":
         none = [np.zeros(0, np.int64)]
@@ -459,8 +459,8 @@ def _choose_label(
 ) -> str | None:
     """Return the name of the column of labels, or None."""
     columns_by_name = {name: part.column for name, part in held.parts.items()}
-    named = choice.find_label(columns_by_name, label)
-    if named is not None and not choice.holds_integers(columns_by_name[named]):
+    named = column_choice.find_label(columns_by_name, label)
+    if named is not None and not column_choice.holds_integers(columns_by_name[named]):
         raise UsageError(
             f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
             f"integers"
@@ -475,7 +475,7 @@ def _read_classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | N
         names = features[name]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
         return None
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(names)):
         return None

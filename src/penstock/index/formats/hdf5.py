@@ -37,8 +37,8 @@ from ...extent import Int
 from ..codecs import missing_library
 from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
-from . import choice
-from .grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from . import column_choice
+from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
 from .sandbox import Sandbox
 from .shards import list_files
 
@@ -56,8 +56,8 @@ _INFLATED_MAX = 1100
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = choice.normalize_array_options(options)
-    choice.check_switch(normalized, "isolate", True)
+    normalized = column_choice.normalize_array_options(options)
+    column_choice.check_switch(normalized, "isolate", True)
     return normalized
 
 
@@ -477,7 +477,7 @@ def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: b
         _lay_out_dataset(source, dataset, "label", where, bias, fill)
     if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
-    return choice.convert_labels(source.path, where, dataset[()])
+    return column_choice.convert_labels(source.path, where, dataset[()])
 
 
 def _compact_layout() -> int:

@@ -17,7 +17,7 @@ from ...errors import FormatError, MissingError
 from ...extent import Int, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign
+from . import unsupported
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store
@@ -93,7 +93,7 @@ def _choose_split(store: Store, base: str, path: str, first: ListingLine) -> Spl
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
-    description = foreign.describe_foreign(os.fsencode(first.text), path)
+    description = unsupported.describe_unsupported(os.fsencode(first.text), path)
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"

@@ -4,7 +4,7 @@ Leaves are named by their keys, with dots between nested ones, or numbered. A sa
 leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
 text, arrays with a header, pickles) are the bytes as stored, which are not decoded.
 
-fields, label:  see `penstock.index.formats.choice`.
+fields, label:  see `penstock.index.formats.column_choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
@@ -26,7 +26,7 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
-from . import arrow, choice, rows, tokens
+from . import arrow, column_choice, rows, tokens
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import number_first
 
@@ -86,7 +86,7 @@ class _Leaf(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = choice.normalize_options(options)
+    normalized = column_choice.normalize_options(options)
     if "block_size" in options:
         normalized["block_size"] = tokens.check_count("block_size", options["block_size"])
     return normalized
@@ -147,7 +147,7 @@ def build(
             f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
             f"take it as a field"
         )
-    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
+    chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
     numbers = [names.index(name) for name in chosen]
     if kind != "plain":
         layout = _lay_out_chunks(chunks, bodies)

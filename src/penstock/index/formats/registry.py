@@ -20,8 +20,7 @@ from ..table import Index
 from . import (
     arrayrecord,
     arrow,
-    choice,
-    foreign,
+    column_choice,
     hdf5,
     listing,
     litdata,
@@ -38,6 +37,7 @@ from . import (
     tfrecord,
     tokens,
     tree,
+    unsupported,
     zarr,
 )
 from .location import Kind, Location
@@ -135,8 +135,8 @@ FORMATS: dict[str, Format] = {
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
             ("file", "pattern"),
-            choice.OPTIONS,
-            choice.normalize_options,
+            column_choice.OPTIONS,
+            column_choice.normalize_options,
             _wrap_builder(npz.build),
             npz.sniff,
         ),
@@ -144,8 +144,8 @@ FORMATS: dict[str, Format] = {
             "mds",
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
-            choice.OPTIONS,
-            choice.normalize_options,
+            column_choice.OPTIONS,
+            column_choice.normalize_options,
             _wrap_builder(mds.build),
             folder=mds.is_dataset,
         ),
@@ -153,7 +153,7 @@ FORMATS: dict[str, Format] = {
             "litdata",
             "a folder of LitData chunks (index.json); leaves are fields",
             ("folder",),
-            (*choice.OPTIONS, "block_size"),
+            (*column_choice.OPTIONS, "block_size"),
             litdata.normalize_options,
             _wrap_builder(litdata.build),
             folder=litdata.is_dataset,
@@ -312,7 +312,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     ):
         return format_name
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    description = "" if format_name else foreign.describe_foreign(head, name)
+    description = "" if format_name else unsupported.describe_unsupported(head, name)
     if description:
         raise FormatError(f"{path} is {description}")
     raise FormatError(

@@ -22,7 +22,7 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign, shards
+from . import shards, unsupported
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -123,7 +123,7 @@ def sniff(head: bytes, name: str) -> bool:
     if lower.endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and foreign.find_compression(head) is not None
+    return lower.endswith(ending) and unsupported.find_compression(head) is not None
 
 
 def build(
@@ -189,7 +189,7 @@ def build(
 
 
 def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
-    foreign.refuse_compressed(source, "tar archive")
+    unsupported.refuse_compressed(source, "tar archive")
     columns = source.walk("tar", **options)
     extensions = Names(columns["extension_text"], columns["extension_ends"])
     return TarShard(

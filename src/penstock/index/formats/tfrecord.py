@@ -20,7 +20,7 @@ from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign, shards
+from . import shards, unsupported
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -127,7 +127,7 @@ def build(
 
 
 def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
-    foreign.refuse_compressed(source, "TFRecord file")
+    unsupported.refuse_compressed(source, "TFRecord file")
     records = source.walk("tfrecord", check=check, features=names)
     columns = [records[part] for part in _COLUMNS] if names else []
     features = [

@@ -32,8 +32,8 @@ from ..codecs import CompressedChunk
 from ..codecs import zarr as codec
 from ..layout import Layout
 from ..table import Codec, Field, Index
-from . import choice
-from .grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
+from . import column_choice
+from .chunk_grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
 
 if TYPE_CHECKING:
     from ...engine import Progress, Store, StoreFile
@@ -55,7 +55,7 @@ _TYPES = {
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    return choice.normalize_array_options(options)
+    return column_choice.normalize_array_options(options)
 
 
 def is_array_or_group(store: Store) -> bool:
@@ -517,4 +517,4 @@ def _read_labels(
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
     values = np.concatenate([np.asarray(each) for each in decoded])
-    return choice.convert_labels(array.where, array.name, values), files
+    return column_choice.convert_labels(array.where, array.name, values), files
