@@ -140,7 +140,7 @@ class _Request:
         if self.unknown is not None:
             raise self.unknown
         started_ns = time.time_ns()
-        built = self.format.build(self.store, self.place, self.options, self.progress)
+        built = self.format.build(self.store, self.place, self.progress, **self.options)
         return replace(built, options=self.saved).flag_if_racy(started_ns)
 
     def load(self, sidecar: str) -> Index:
@@ -402,7 +402,7 @@ def _reopen(
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
     place, store = locate_data(*paths)
-    built = FORMATS[format].build(store, place, options, None)
+    built = FORMATS[format].build(store, place, None, **options)
     if built.fingerprint != fingerprint:
         raise ChangedError(
             f"{path} is not the data that was pickled (fingerprint {built.fingerprint}, was "

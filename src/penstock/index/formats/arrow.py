@@ -17,14 +17,14 @@ Options:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..codecs import arrow as codec
@@ -32,18 +32,10 @@ from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import column_choice
 from .arrow_ipc import MAGIC, MARKER, ArrowColumn, RecordBatch, Schema, read_messages
+from .location import Location
 from .shards import list_files, number_first
 
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
-
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return column_choice.normalize_nulls(column_choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:

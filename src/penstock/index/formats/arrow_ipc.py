@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine import StoreFile
 from ...errors import FormatError
 from .flatbuffer import FlatTable
-
-if TYPE_CHECKING:
-    from ...engine import StoreFile
 
 MAGIC = b"ARROW1"
 MARKER = b"\xff\xff\xff\xff"

@@ -68,14 +68,15 @@ def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
         options.pop(name, None)
 
 
-def normalize_nulls(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `normalize_nulls` checked, and left out if it has its default."""
-    value = options.get("nulls", "error")
+def normalize_table_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of tables in canonical form: `nulls` is left out if it has its default."""
+    normalized = normalize_options(options)
+    value = normalized.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
-    return {
-        name: setting for name, setting in options.items() if (name, setting) != ("nulls", "error")
-    }
+    if value == "error":
+        normalized.pop("nulls", None)
+    return normalized
 
 
 def _check_label(options: Mapping[str, Any]) -> None:

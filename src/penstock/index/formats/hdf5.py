@@ -28,10 +28,11 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import missing_library
@@ -39,12 +40,9 @@ from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
 from . import column_choice
 from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from .location import Location
 from .sandbox import Sandbox
 from .shards import list_files
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")

@@ -18,21 +18,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
 from . import arrow, column_choice, rows, tokens
+from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -414,8 +412,7 @@ def _index_tables(
         def fetch(offset: int, length: int) -> bytes:
             return source.read(start + offset, max(0, min(length, end - start - offset)))
 
-        # Of the same class, since formats do not know stores.
-        table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
+        table = StoreFile(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
         content = arrow.parse_file(table, columns, label, "error")
         held, announced = sum(content.rows), chunks[number].samples
         if held != announced:

@@ -25,19 +25,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..layout import RowTable
 from ..table import Field, Index
+from .location import Location
 from .shards import check_named_once, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""

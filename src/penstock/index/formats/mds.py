@@ -14,20 +14,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
 from ..table import Field, Index
 from . import column_choice, rows
+from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _NUMBERS = {
     "int": "<i8",

@@ -13,20 +13,18 @@ Compressed archives (numpy.savez_compressed) would have to be unpacked as a whol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Int
 from ..layout import Fixed
 from ..table import Field, Index
 from . import column_choice, npy, zip
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _SUFFIX = ".npy"
 

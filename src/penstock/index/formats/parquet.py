@@ -17,13 +17,14 @@ throws and nothing catches. pyarrow gets the pages of one column, and a footer m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import BOOL, BYTES, INT, CompressedChunk, ThriftReader
@@ -31,20 +32,12 @@ from ..codecs import parquet as codec
 from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
 from . import column_choice
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
 _FOOTER_BYTES_MAX = 256 * limits.MIB
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return column_choice.normalize_nulls(column_choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:

@@ -14,19 +14,17 @@ never used as paths.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..layout import RowTable
 from ..table import Field, Index
 from . import shards, unsupported
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from .location import Location
 
 OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
 _LABEL = "cls"

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import crc32c
+from ...engine import Progress, Store, StoreFile, crc32c
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
 from . import shards, unsupported
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from .location import Location
 
 OPTIONS = ("check", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")

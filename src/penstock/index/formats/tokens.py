@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed, Layout, Pieces
 from ..table import Field, Index
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _LLMC_BYTES = 1024
 _LLMC = {20240520: "<u2", 20240801: "<u4"}

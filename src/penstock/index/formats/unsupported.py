@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ...engine import StoreFile
+from ...engine import StoreFile
 
 
 class UnsupportedKind(NamedTuple):

@@ -20,12 +20,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import limits
-from ...engine import crc32c
+from ...engine import Progress, Store, StoreFile, crc32c
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..codecs import CompressedChunk
@@ -34,10 +34,7 @@ from ..layout import Layout
 from ..table import Codec, Field, Index
 from . import column_choice
 from .chunk_grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from .location import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
@@ -51,11 +48,6 @@ _TYPES = {
     "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
 }
 # fmt: on
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return column_choice.normalize_array_options(options)
 
 
 def is_array_or_group(store: Store) -> bool:
