@@ -44,8 +44,8 @@ from ..engine import (
     ReadMethod,
     check_purpose,
     check_requests,
+    check_usable,
 )
-from ..errors import UsageError
 from ..extent import Int, Requests, merge
 from ..plan import Placement, rotation_start
 from .disk import DiskTier
@@ -267,8 +267,7 @@ class CachedEngine:
     def _check_usable(self) -> None:
         if self._fault is not None:
             raise self._fault
-        if self._closed:
-            raise UsageError("this engine is closed: create another")
+        check_usable(False, self._closed)
 
     # -- the threads ---------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from .protocol import (
     Mask,
     check_buffers,
     check_requests,
+    check_usable,
     describe_argument,
     refuse_first,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "check_buffers",
     "check_purpose",
     "check_requests",
+    "check_usable",
     "compute_open_files_max",
     "crc32c",
     "describe_argument",

@@ -23,9 +23,9 @@ import numpy as np
 
 from .. import _core, limits
 from ..budget import Budget
-from ..errors import ForkError, UsageError
+from ..errors import UsageError
 from ..extent import Files, Requests
-from .protocol import Buffer, Completion, Engine, Failure
+from .protocol import Buffer, Completion, Engine, Failure, check_usable
 from .queue import PATIENCE, Patience, Purpose
 from .store import LOCAL
 
@@ -376,20 +376,11 @@ class NativeEngine:
         closing files, part of work_ns; work_ns, time that threads spent at work or waiting for
         storage; busy_ns, time while there was something to read.
         """
-        self._check_process()
+        check_usable(self._core.is_inherited)
         return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
-        self._check_process()
-        if self._core.is_closed:
-            raise UsageError("this engine is closed: create another")
-
-    def _check_process(self) -> None:
-        if self._core.is_inherited:
-            raise ForkError(
-                "this engine's threads belong to the process that was forked: "
-                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
-            )
+        check_usable(self._core.is_inherited, self._core.is_closed)
 
 
 class Arena:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..errors import UsageError
+from ..errors import ForkError, UsageError
 from ..extent import Requests
 from .queue import Purpose
 
@@ -95,6 +95,18 @@ class Engine(Protocol):
         Tickets that were not reported before are never reported.
         """
         ...
+
+
+def check_usable(is_inherited: bool, is_closed: bool = False) -> None:
+    """Raise ForkError if an engine was inherited by a forked process, UsageError if it is
+    closed."""
+    if is_inherited:
+        raise ForkError(
+            "this engine's threads belong to the process that was forked: "
+            "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+        )
+    if is_closed:
+        raise UsageError("this engine is closed: create another")
 
 
 def check_requests(
