@@ -99,11 +99,7 @@ def build(
 ) -> Index:
     """The index of all rows, file after file."""
     files, sources = _list_files(store, place, progress)
-
-    def parse(_: int, source: StoreFile) -> ArrowContent:
-        return parse_file(source, fields, label, nulls)
-
-    held = store.parse(files, parse, progress)
+    held = store.parse(files, lambda _, source: parse_file(source, fields, label), progress)
     return make_index("arrow", files, sources, held, fields, label, nulls)
 
 
@@ -125,7 +121,7 @@ def make_index(
         raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     label_column = None
     classes = None
-    named = _choose_label(held[0], columns, label)
+    named = _choose_label(held[0], label)
     if named is not None:
         _check_nulls(files, held, parts.pop(named), named, "error")
         values = [batch_labels for content in held for batch_labels in content.parts[named].labels]
@@ -137,7 +133,7 @@ def make_index(
         if columns is None and sum(part.nulls for part in column_parts) == total:
             continue
         _check_nulls(files, held, column_parts, name, nulls)
-        field, layout = _make_field(files, held, column_parts)
+        field, layout = _make_field(held, column_parts)
         fields.append(field)
         layouts.append(layout)
     if not fields:
@@ -180,9 +176,7 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def parse_file(
-    source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
-) -> ArrowContent:
+def parse_file(source: StoreFile, columns: Sequence[str] | None, label: str | None) -> ArrowContent:
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
     known = column_choice.number_columns(source.path, [column.name for column in schema.columns])
@@ -215,7 +209,7 @@ def parse_file(
         part = held.parts[column.name] = ArrowPart(column)
         row = 0
         for batch in batches:
-            _add_batch(source, batch, part, row, nulls, column.name == named)
+            _add_batch(source, batch, part, row, column.name == named)
             row += batch.rows
     return held
 
@@ -230,7 +224,7 @@ def shift_places(held: ArrowContent, start: int) -> ArrowContent:
 
 
 def _add_batch(
-    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, nulls: str, is_label: bool
+    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, is_label: bool
 ) -> None:
     """Add the values of a column in one batch to its part."""
     column, rows = part.column, batch.rows
@@ -396,9 +390,7 @@ def _check_nulls(
             )
 
 
-def _make_field(
-    files: Files, held: list[ArrowContent], parts: list[ArrowPart]
-) -> tuple[Field, Layout]:
+def _make_field(held: list[ArrowContent], parts: list[ArrowPart]) -> tuple[Field, Layout]:
     """Make the field and layout of one column of all files."""
     column = parts[0].column
     field = Field(column.name, column.dtype, column.shape)
@@ -446,9 +438,7 @@ def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _choose_label(
-    held: ArrowContent, columns: Sequence[str] | None, label: str | None
-) -> str | None:
+def _choose_label(held: ArrowContent, label: str | None) -> str | None:
     """Return the name of the column of labels, or None."""
     columns_by_name = {name: part.column for name, part in held.parts.items()}
     named = column_choice.find_label(columns_by_name, label)

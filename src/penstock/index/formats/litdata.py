@@ -413,7 +413,7 @@ def _index_tables(
             return source.read(start + offset, max(0, min(length, end - start - offset)))
 
         table = StoreFile(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
-        content = arrow.parse_file(table, columns, label, "error")
+        content = arrow.parse_file(table, columns, label)
         held, announced = sum(content.rows), chunks[number].samples
         if held != announced:
             raise source.flaw(

@@ -100,11 +100,7 @@ def build(
     files, sources = list_files(
         store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
     )
-
-    def parse(_: int, source: StoreFile) -> ParquetContent:
-        return _parse_file(source, fields, label, nulls)
-
-    held = store.parse(files, parse, progress)
+    held = store.parse(files, lambda _, source: _parse_file(source, fields, label, nulls), progress)
     first = held[0]
     for number, content in enumerate(held):
         if content.columns != first.columns or content.label != first.label:

@@ -95,11 +95,7 @@ def build(
 ) -> Index:
     """The index of all windows, file after file; none spans two files."""
     files, sources = list_files(store, place, progress, extensions)
-
-    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], TokenRun]:
-        return _parse_file(source, dtype, header_bytes)
-
-    runs = store.parse(files, parse, progress)
+    runs = store.parse(files, lambda _, source: _parse_file(source, dtype, header_bytes), progress)
     kind = runs[0][0]
     for file, (other, _) in enumerate(runs):
         if other != kind:
