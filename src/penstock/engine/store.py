@@ -248,14 +248,11 @@ class Posix:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         path = os.path.join(self.root, name)
+        file = _open(path)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return _pread(file, offset, length)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise build_storage_error(error.errno or errno.EIO, path) from None
+            return _fetch(file, path, offset, length)
+        finally:
+            os.close(file)
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
         def one(number: int) -> T:
