@@ -75,7 +75,7 @@ def _shuffle(x, out, keys, ticket, told, left_bits, right_bits, n, BLOCK: tl.con
 
 def keys_of(seed: int) -> list[int]:
     """24 words of 32 bits: the upper halves of SplitMix64's outputs."""
-    from penstock.order.feistel_numpy import random_words
+    from penstock.order.keys import random_words
 
     return [word >> 32 for word in random_words(seed, ROUNDS).tolist()]
 

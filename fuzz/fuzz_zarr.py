@@ -9,7 +9,7 @@ from typing import Any
 import numcodecs
 
 from fuzz.memory import examine, joined_parts, parted
-from penstock.index.formats.checksum import compute_crc32c
+from penstock.engine import crc32c
 
 _NAMES = ["zarr.json", ".zarray", "c/0", "0", "label/zarr.json", "label/c/0", "x/zarr.json"]
 _NAMES += ["x/c/0", "x/c/1"]
@@ -42,7 +42,7 @@ def sharded(inner: list[int], codecs: list[Any]) -> list[Any]:
 def shard(*words: int) -> bytes:
     """A shard of eight bytes with an index of these words."""
     index = struct.pack(f"<{len(words)}Q", *words)
-    return bytes(8) + index + compute_crc32c(index).to_bytes(4, "little")
+    return bytes(8) + index + crc32c(index).to_bytes(4, "little")
 
 
 def seeds() -> list[bytes]:
@@ -51,7 +51,7 @@ def seeds() -> list[bytes]:
     second: dict[str, Any] = {"zarr_format": 2, "shape": [3], "chunks": [4], "dtype": "<i2"}
     second |= {"order": "C", "compressor": None, "filters": None, "fill_value": 1}
     checked = [_BYTES, {"name": "crc32c"}]
-    four = [bytes(4) + compute_crc32c(bytes(4)).to_bytes(4, "little")]
+    four = [bytes(4) + crc32c(bytes(4)).to_bytes(4, "little")]
     label = [meta([3], [4], "uint8", [_BYTES]), bytes(4)]
     none = b""
     found = [

@@ -121,7 +121,7 @@ def examine(
         Location("folder", "", ROOT) if name is None else Location("file", name, f"{ROOT}/{name}")
     )
     try:
-        index = entry.build(store, place, entry.canonical(dict(options or {})), None)
+        index = entry.build(store, place, None, **entry.canonical(dict(options or {})))
     except PenstockError:
         return None
     count = index.count

@@ -29,9 +29,9 @@ scan_threads = 16
 header_bytes_max = 1 * MIB
 """Longest header of a container that is parsed; a longer one is treated as damage."""
 
-apart_silent_s = 120
+sandbox_silent_s = 120
 """Longest time that a library in another process may work on a file without reading any of it."""
-apart_memory_fraction = 0.25
+sandbox_memory_fraction = 0.25
 """Part of the machine's memory that that process may allocate; beyond it, the file is damaged."""
 
 # -- codecs ----------------------------------------------------------------------------------

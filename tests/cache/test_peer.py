@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.cache.peer import MemoryPeer, Reason
+from penstock.cache.peer import Reason
 from penstock.clock import JumpingClock
 from penstock.errors import UsageError
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching
+from tests.cache.memory import MemoryPeer
 
 SECOND_NS = 1_000_000_000
 

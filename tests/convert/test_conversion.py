@@ -681,7 +681,7 @@ def test_damage_is_found(photos: Path, tmp_path: Path) -> None:
 
     options = json.loads((tmp_path / "whole" / MANIFEST).read_text())["options"]
     options |= {"shards": 4, "shard_bytes": None, "name": "x"}
-    wrong = replace(right, pieces=damaging)
+    wrong = replace(right, encode_sample=damaging)
     with pytest.raises(StorageError, match="differs"):
         ShardsConversion(source, str(tmp_path / "out"), wrong, options, False, None).run()
     held = files_of(tmp_path / "out")

@@ -21,7 +21,7 @@ import penstock.cli.app
 from penstock.cli.options import import_function
 from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host_info import Machine, read_machine
-from penstock.engine.native import open_files_max
+from penstock.engine.native import compute_open_files_max
 from penstock.errors import UsageError
 from tests import warm
 
@@ -292,7 +292,7 @@ def test_too_few_open_files_are_warned_of(photos: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
     try:
-        assert open_files_max() == 25
+        assert compute_open_files_max() == 25
         level, says = said_of(penstock.open(photos, index="memory"))["open files"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import JumpingClock
-from penstock.engine.protocol import Engine, MemoryEngine
+from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
 from penstock.testing import EngineSuite
-from penstock.testing.engine_wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
+from tests.engine.memory import MemoryEngine
+from tests.engine.wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
 from tests.held import busied
 
 Held = tuple[Engine, Callable[[], None]]

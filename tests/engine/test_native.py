@@ -29,7 +29,7 @@ from penstock.engine.native import (
     NativeEngine,
     ReadMethod,
     choose_method,
-    open_files_max,
+    compute_open_files_max,
     survey_files,
 )
 from penstock.engine.protocol import Engine, Failure
@@ -292,10 +292,10 @@ def test_open_files_max() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (400, before[1]))
-        assert open_files_max() == 100
+        assert compute_open_files_max() == 100
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert 1 <= open_files_max() <= limits.open_files_max
+    assert 1 <= compute_open_files_max() <= limits.open_files_max
 
 
 # -- the arena -------------------------------------------------------------------------------

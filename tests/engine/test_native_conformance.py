@@ -16,8 +16,8 @@ from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
 from penstock.testing import EngineSuite, write_files
-from penstock.testing.engine_wrappers import Limited, Throttled, Traced
 from tests import held
+from tests.engine.wrappers import Limited, Throttled, Traced
 
 SHARED_MEMORY = Path("/dev/shm")
 

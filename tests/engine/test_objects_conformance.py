@@ -21,8 +21,8 @@ from penstock.engine.protocol import Engine
 from penstock.engine.queue import Patience
 from penstock.extent import Files
 from penstock.testing import EngineSuite
-from penstock.testing.engine_wrappers import Limited, Throttled, Traced
 from penstock.testing.reading import vanished_bytes
+from tests.engine.wrappers import Limited, Throttled, Traced
 from tests.held import busied
 from tests.services import S3, Fault, Proxy, environment, moto
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.clock import JumpingClock
-from penstock.engine.protocol import Completion, Engine, Failure, MemoryEngine, check_requests
+from penstock.engine.protocol import Completion, Engine, Failure, check_requests
 from penstock.engine.queue import PATIENCE, Patience, Purpose
 from penstock.errors import UsageError
 from penstock.testing import EngineRead, EngineSuite, finish, write_files
-from penstock.testing.engine_wrappers import (
+from tests.engine.memory import MemoryEngine
+from tests.engine.wrappers import (
     Fault,
     Faulty,
     Limited,

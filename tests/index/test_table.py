@@ -229,12 +229,12 @@ def test_an_index_made_shortly_after_a_change_is_racy():
     """Close in time, either way, counts; whole seconds need a wider margin."""
     index = fixed_index([7], 0, 4)
     fine = replace(index, sources=replace(index.files, mtime_ns=np.array([10**18 + 123])))
-    assert fine.marked(10**18).racy
-    assert fine.marked(10**18 + 40_000_000).racy
-    assert not fine.marked(10**18 + 60_000_000).racy
+    assert fine.flag_if_racy(10**18).racy
+    assert fine.flag_if_racy(10**18 + 40_000_000).racy
+    assert not fine.flag_if_racy(10**18 + 60_000_000).racy
     coarse = replace(index, sources=replace(index.files, mtime_ns=np.array([10**18])))
-    assert coarse.marked(10**18 + 1_500_000_000).racy
-    assert not coarse.marked(10**18 + 2_500_000_000).racy
+    assert coarse.flag_if_racy(10**18 + 1_500_000_000).racy
+    assert not coarse.flag_if_racy(10**18 + 2_500_000_000).racy
 
 
 # -- sidecar ---------------------------------------------------------------------------------------

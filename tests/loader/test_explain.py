@@ -24,8 +24,8 @@ from penstock.loader.epoch_record import record_epoch
 from penstock.loader.explain import PARTS, READY, Explanation, Setup, divide_time, explain_run
 from penstock.loader.workers import TimedFetch
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, divide_wait
-from penstock.testing.engine_wrappers import Throttled
 from tests.attempts import retried
+from tests.engine.wrappers import Throttled
 
 RECORD = 4096
 SECOND = 1_000_000_000

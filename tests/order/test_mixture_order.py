@@ -67,7 +67,7 @@ def test_every_pass_is_a_permutation(recipe: MixtureRecipe, seed: int, epochs: i
             assert held.min() >= 0
             assert held.max() < count
     middle = len(mixture) // 2
-    drawn = mixture.at_epoch(epochs - 1).drawn(middle)
+    drawn = mixture.at_epoch(epochs - 1).count_drawn(middle)
     before = source[: (epochs - 1) * len(mixture) + middle]
     assert drawn == np.bincount(before, minlength=len(recipe.counts)).tolist()
 

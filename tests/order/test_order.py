@@ -17,19 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import _core
 from penstock.errors import UsageError
-from penstock.order import feistel_numpy as twin
-from penstock.order import order as order_module
 from penstock.order.order import Order, key_state
 from tests.attempts import retried
+from tests.order import feistel_numpy as twin
 from tests.slices import first
 
-if order_module.compiled:
-    from penstock import _core
-
-    LEVELS = list(_core.list_order_levels())
-else:
-    LEVELS = []
+LEVELS = list(_core.list_order_levels())
 IMPLEMENTATIONS = [*LEVELS, "numpy"]
 EVERY = pytest.mark.parametrize("level", IMPLEMENTATIONS)
 SLOW = pytest.mark.skipif(not os.environ.get("PENSTOCK_SLOW"), reason="set PENSTOCK_SLOW=1")

@@ -97,7 +97,7 @@ def test_counts_beyond_32_bits(n: int, inverse: bool) -> None:
 
 def test_golden_values() -> None:
     """The recorded samples of 1,281,167 at five positions, by keys drawn from state 42."""
-    from penstock.order.feistel_numpy import Permutation
+    from tests.order.feistel_numpy import Permutation
 
     drawn = Permutation(1_281_167, 42)
     words = (1_281_166, drawn.left_count, drawn.right_bits, *drawn.keys.view(np.int32).tolist())
@@ -109,7 +109,7 @@ def test_golden_values() -> None:
 
 def test_values_that_walk_far_come_back() -> None:
     """A domain four times the count, so that most values go round the loop, some often."""
-    from penstock.order.feistel_numpy import Permutation
+    from tests.order.feistel_numpy import Permutation
 
     drawn = Permutation(60, 9, cipher=True)  # its domain is 256
     words = (59, drawn.left_count, drawn.right_bits, *drawn.keys.view(np.int32).tolist())

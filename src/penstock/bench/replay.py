@@ -21,7 +21,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import _sim, limits
-from ..engine import KINDS, OPEN_DIRECT, READ, Operations, Trace, assign_lanes, open_files_max
+from ..engine import (
+    KINDS,
+    OPEN_DIRECT,
+    READ,
+    Operations,
+    Trace,
+    assign_lanes,
+    compute_open_files_max,
+)
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
 from .latencies import Latencies
@@ -134,7 +142,7 @@ def replay(
         )
     _raise_file_limit()
     names = Names.of([os.path.abspath(path) for path in paths])
-    core = _sim.Replay(names=names.text, ends=names.ends, keep_max=open_files_max())
+    core = _sim.Replay(names=names.text, ends=names.ends, keep_max=compute_open_files_max())
     # All have started by then, and wait.
     began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
     players = [_Player(core, trace, numbers, speed, began_ns, paths) for numbers in threads]

@@ -44,13 +44,13 @@ from ..engine import (
     ReadMethod,
     check_purpose,
     check_requests,
+    check_usable,
 )
-from ..errors import UsageError
 from ..extent import Int, Requests, merge
 from ..plan import Placement, rotation_start
 from .disk import DiskTier
-from .keeper import Keeper, WantedKeys
 from .key_index import Addressed
+from .node_tiers import NodeTiers, WantedKeys
 from .peer import Peer, PeerCompletion, PeerRequest
 from .replicas import Replicas, UseTimes
 from .shared_memory import RamTier
@@ -144,7 +144,7 @@ class CachedEngine:
         self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, rank
         self._failed: dict[int, float] = {}  # rank -> when it is tried again
         self._trials: dict[int, int] = {}  # by ticket of the peer: rank
-        self._keeper = Keeper(
+        self._tiers = NodeTiers(
             addressed,
             placement,
             self._node,
@@ -238,7 +238,7 @@ class CachedEngine:
         )
         counts = self._inner.counters() | {name: self._counts[name] for name in names}
         counts |= dict(self._counts)
-        of_slab = self._keeper.slab.counters()._asdict()
+        of_slab = self._tiers.slab.counters()._asdict()
         counts |= {f"slab_{name}": count for name, count in of_slab.items()}
         if self._peer is not None:
             counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
@@ -260,15 +260,14 @@ class CachedEngine:
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
-        self._keeper.close()
+        self._tiers.close()
         self._replicas = None
         os.close(self._wake_fd)
 
     def _check_usable(self) -> None:
         if self._fault is not None:
             raise self._fault
-        if self._closed:
-            raise UsageError("this engine is closed: create another")
+        check_usable(False, self._closed)
 
     # -- the threads ---------------------------------------------------------------------------
 
@@ -299,18 +298,18 @@ class CachedEngine:
 
     def _run(self) -> None:
         while not self._closed and self._fault is None:
-            busy = self._keeper.busy
+            busy = self._tiers.busy
             self._sleep(_busy_ns if busy else _poll_ns)
             while self._reports:
                 self._take_report(self._reports.popleft())
-            self._keeper.drain()
+            self._tiers.drain()
             with self._lock:
                 asked = list(self._asked)
                 self._asked.clear()
             for step in asked:
                 self._begin(step)
             if busy:
-                self._keeper.look_again()
+                self._tiers.look_again()
 
     def _sleep(self, timeout_ns: int) -> None:
         """Wait until something happens; take the events of the peer."""
@@ -332,10 +331,10 @@ class CachedEngine:
         cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
         owner, slot = self._placement.place(cache_blocks)
         own = owner == self._node
-        for tier, rows, slots in self._keeper.tiers(np.flatnonzero(own), slot):
+        for tier, rows, slots in self._tiers.split_by_tier(np.flatnonzero(own), slot):
             step.parts += 1
             done = self._make_copier(step, rows)
-            self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
+            self._tiers.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
         away = owner >= 0
         away &= ~own
         rows = np.flatnonzero(away)
@@ -354,12 +353,12 @@ class CachedEngine:
         storage."""
 
         def done(wanted: WantedKeys) -> None:
-            there = self._keeper.find_ready(wanted)
+            there = self._tiers.find_ready(wanted)
             length, target = step.requests.length[rows], step.requests.target[rows]
             for number, buffer in enumerate(step.buffers):
                 part = np.flatnonzero(there & (step.requests.buffer[rows] == number))
-                self._keeper.copy(wanted, part, length[part], buffer, target[part])
-            name = "ram_bytes" if wanted.tier is self._keeper.slab else "disk_bytes"
+                self._tiers.copy(wanted, part, length[part], buffer, target[part])
+            name = "ram_bytes" if wanted.tier is self._tiers.slab else "disk_bytes"
             self._counts[name] += int(length[there].sum())
             self._read(step, rows[~there])
             self._end_part(step)
@@ -493,7 +492,7 @@ class CachedEngine:
 
     def _take_report(self, report: Completion) -> None:
         """Take a report of the storage engine: cache blocks, or rows of a batch."""
-        if self._keeper.take_report(report):
+        if self._tiers.take_report(report):
             return
         step, requests = self._direct.pop(report.ticket)
         asked = step.requests
@@ -525,15 +524,15 @@ class CachedEngine:
         ours &= owner == self._node
         ours &= self._addressed.key_lengths(keys) == request.lengths
         answer = _Answer(request, np.flatnonzero(ours))
-        for tier, rows, slots in self._keeper.tiers(answer.rows, slot):
+        for tier, rows, slots in self._tiers.split_by_tier(answer.rows, slot):
             answer.parts += 1
             done = self._make_answerer(answer, rows)
-            self._keeper.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
+            self._tiers.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
         self._end_answer(answer)
 
     def _make_answerer(self, answer: _Answer, rows: Int) -> Callable[[WantedKeys], None]:
         def done(wanted: WantedKeys) -> None:
-            there = self._keeper.find_ready(wanted)
+            there = self._tiers.find_ready(wanted)
             answer.ready_parts.append((wanted, np.flatnonzero(there), rows[there]))
             self._end_answer(answer)
 
@@ -554,9 +553,9 @@ class CachedEngine:
         total = int(ends[-1]) if len(ends) else 0
         out: list[Buffer] = [np.empty(total, np.uint8)]
         if len(answer.ready_parts) == 1 and total >= _view_bytes * np.count_nonzero(there):
-            out = self._keeper.view_keys(*answer.ready_parts[0], request.lengths)
+            out = self._tiers.view_keys(*answer.ready_parts[0], request.lengths)
         else:
             for wanted, positions, rows in answer.ready_parts:
-                self._keeper.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
+                self._tiers.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
         self._peer.answer(request.number, out, np.flatnonzero(~there))
         self._counts["served_bytes"] += total

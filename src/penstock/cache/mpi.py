@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import limits
-from ..clock import Clock, SystemClock
+from ..clock import SystemClock
 from ..engine import Buffer
 from ..errors import StorageError, UsageError
 from ..index import missing_library
@@ -163,13 +163,12 @@ class MPIPeer:
         ranks: MPI.Comm,
         job: str,
         timeout_s: float = limits.peer_timeout_s,
-        clock: Clock | None = None,
     ) -> None:
         self.node: int = ranks.Get_rank()
         self._ranks = ranks
         self._tags = int(ranks.Get_attr(MPI.TAG_UB) or 1 << 14)  # of fetches, from 1 on
         self._job = PeerJob(job)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._fetches = Fetches(timeout_s, self._clock)
         self._timeout_ns = int(timeout_s * 1e9)
         self._unanswered = OpenRequests()

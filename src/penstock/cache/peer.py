@@ -18,14 +18,11 @@ Every peer passes `penstock.testing.PeerSuite` unchanged.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import itertools
 import math
-import select
-import socket
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,7 +30,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from .. import limits
-from ..clock import Clock, SystemClock
+from ..clock import Clock
 from ..engine import Buffer, Mask, check_buffers, describe_argument, refuse_first
 from ..errors import UsageError
 
@@ -457,121 +454,3 @@ def _view_part(part: Part, number: int) -> memoryview:
             f"a part of the answer to request {number} is {describe_argument(part)}: use"
             " contiguous bytes"
         ) from None
-
-
-# -- within one process ----------------------------------------------------------------------------
-
-
-class MemoryPeer:
-    """Nodes in one process, for tests: exact, and deterministic if one thread drives them all.
-
-    Each step takes everything that was sent before, in the order of sending. An answer is copied
-    when the asker takes its step. Threads may each drive a node of their own.
-
-    Counters: `late`, answers that came after their fetch had been reported.
-    """
-
-    @staticmethod
-    def group(
-        count: int,
-        timeout_s: float = limits.peer_timeout_s,
-        clock: Clock | None = None,
-    ) -> list[MemoryPeer]:
-        """Make the nodes 0 to count - 1, all of which know each other."""
-        group: list[MemoryPeer] = []
-        group += (
-            MemoryPeer(node, group, timeout_s, clock or SystemClock()) for node in range(count)
-        )
-        return group
-
-    def __init__(
-        self, node: int, group: Sequence[MemoryPeer], timeout_s: float, clock: Clock
-    ) -> None:
-        self.node = node
-        self._group = group
-        self._inbox: deque[Callable[[MemoryPeer], None]] = deque()
-        self._fetches = Fetches(timeout_s, clock)
-        self._requests = OpenRequests()
-        self._counters = {"late": 0}
-        self._closed = False
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._rope.setblocking(False)
-
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
-        """Put the fetch into the other node's inbox."""
-        self._require_open()
-        if node == self.node or not 0 <= node < len(self._group):
-            raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffer)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
-        ticket, way = fetch.ticket, self.node
-        asked = keys.copy(), lengths.copy()
-        if not self._group[node]._post(lambda peer: peer._requests.add(way, *asked, ticket, way)):
-            self._fetches.end(fetch, Reason.GONE)
-        return ticket
-
-    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
-        """Take what is in the inbox; wait for it if there is nothing."""
-        self._require_open()
-        if not self._inbox:
-            waiting = select.poll()
-            for descriptor in (self._bell.fileno(), *also):
-                waiting.register(descriptor, select.POLLIN)
-            waiting.poll(math.ceil(self._fetches.wait_ns(timeout_ns) / 1e6))
-        with contextlib.suppress(BlockingIOError):
-            self._bell.recv(1 << 16)
-        for _ in range(len(self._inbox)):
-            self._inbox.popleft()(self)
-        self._fetches.expire()
-        return PeerEvents(self._fetches.report(), self._requests.report())
-
-    def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
-        """Put the parts into the asking node's inbox."""
-        self._require_open()
-        asked, views, mask = self._requests.settle(request, parts, refused)
-        self._group[asked.request.node]._post(lambda peer: peer._receive(asked.ticket, views, mask))
-
-    def counters(self) -> dict[str, int]:
-        return dict(self._counters)
-
-    def close(self) -> None:
-        """Forget everything, and tell the others."""
-        if self._closed:
-            return
-        self._closed = True
-        self._inbox.clear()
-        self._fetches.clear()
-        self._requests.clear()
-        self._bell.close()
-        self._rope.close()
-        node = self.node
-        for other in self._group:
-            other._post(lambda peer: peer._lose(node))
-
-    def _post(self, message: Callable[[MemoryPeer], None]) -> bool:
-        """Leave a message for this peer; False where it is closed."""
-        if self._closed:
-            return False
-        self._inbox.append(message)
-        with contextlib.suppress(OSError):  # it has rung already, or has just been closed
-            self._rope.send(b"!")
-        return True
-
-    def _receive(self, ticket: int, parts: list[memoryview], refused: Mask) -> None:
-        fetch = self._fetches.find(ticket)
-        if fetch is None:
-            self._counters["late"] += 1
-            return
-        fetch.begin(refused)
-        for part in parts:
-            fetch.take(part)
-        self._fetches.end(fetch)
-
-    def _lose(self, node: int) -> None:
-        for fetch in self._fetches.of(node):
-            self._fetches.end(fetch, Reason.GONE)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("the peer is closed: make a new one")

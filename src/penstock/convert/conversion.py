@@ -1,6 +1,6 @@
 """Write a data set as shards of another container: whole files or none, resumable, verified.
 
-    read (Loader) -> hold (recipes) -> write under a hidden name -> fsync -> read back, compare
+    read (Loader) -> store (recipes) -> write under a hidden name -> fsync -> read back, compare
         -> rename -> note in the manifest
 
 The manifest, `.penstock-convert.json` in the destination, records what is converted, how, and

@@ -60,30 +60,30 @@ class Sample(NamedTuple):
 class EncodingRecipe:
     """Encoding of one data set into one kind of container.
 
-    suffix:   of the files.
-    hold:     turns a sample into its stored form.
-    pieces:   the bytes to append to a file for a sample.
-    end:      the bytes that end a file of so many bytes.
-    opened:   options of `penstock.open` for reading the files back.
-    stored:   the names of the parts.
-    advised:  options that users have to give to `penstock.open`.
-    keyed, labelled:  whether keys and labels can be read back from the container.
-    beside:   labels are not in the container, and are written beside it.
+    suffix:          of the files.
+    store_sample:    turns a sample into its stored form.
+    encode_sample:   the bytes to append to a file for a stored sample.
+    encode_end:      the bytes that end a file of so many bytes.
+    read_options:    options of `penstock.open` for reading the files back.
+    part_names:      the names of the parts.
+    user_options:    options that users have to give to `penstock.open`.
+    has_keys, has_labels:  whether keys and labels can be read back from the container.
+    has_label_file:  labels are not in the container, and are written beside it.
     """
 
     suffix: str
     fields: tuple[Field, ...]
-    hold: Callable[[Sample], StoredSample]
-    pieces: Callable[[StoredSample], list[Bytes]]
-    end: Callable[[int], bytes]
-    opened: Mapping[str, Any]
-    stored: tuple[str, ...] = ("data",)
-    advised: Mapping[str, Any] = field(default_factory=dict)
-    keyed: bool = False
-    labelled: bool = False
-    beside: bool = False
+    store_sample: Callable[[Sample], StoredSample]
+    encode_sample: Callable[[StoredSample], list[Bytes]]
+    encode_end: Callable[[int], bytes]
+    read_options: Mapping[str, Any]
+    part_names: tuple[str, ...] = ("data",)
+    user_options: Mapping[str, Any] = field(default_factory=dict)
+    has_keys: bool = False
+    has_labels: bool = False
+    has_label_file: bool = False
 
-    def samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
+    def iterate_samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
         """Yield the samples of a batch whose first has position `start`."""
         names = index.keys(batch.ids)
         labels = _read_labels(index, batch)
@@ -95,9 +95,9 @@ class EncodingRecipe:
 
     def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
         """Yield the samples of a batch of written files in their stored form."""
-        names = self.stored
-        keys = index.keys(batch.ids) if self.keyed else [""] * len(batch)
-        labels = _read_labels(index, batch) if self.labelled else None
+        names = self.part_names
+        keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch)
+        labels = _read_labels(index, batch) if self.has_labels else None
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):
             parts = tuple((name, memoryview(column[row].tobytes())) for name, column in columns)
@@ -257,27 +257,27 @@ def _create_tar_recipe(source: Dataset, fields: tuple[Field, ...], keys: Keys) -
     label = index.label_column is not None and "cls" not in names
     arrays = [not is_raw(part) for part in fields]
 
-    def hold(sample: Sample) -> StoredSample:
+    def store_sample(sample: Sample) -> StoredSample:
         parts = [
             (name, containers.encode_npy(value) if array else value)
             for name, value, array in zip(names, sample.values, arrays, strict=True)
         ]
         return StoredSample(namer(sample), tuple(parts), sample.label if label else None)
 
-    def pieces(held: StoredSample) -> list[Bytes]:
+    def encode_sample(held: StoredSample) -> list[Bytes]:
         label = () if held.label is None else (("cls", str(held.label).encode()),)
         return containers.encode_tar_member(held.key, (*held.parts, *label))
 
     return EncodingRecipe(
         SUFFIXES["tar"],
         fields,
-        hold,
-        pieces,
+        store_sample,
+        encode_sample,
         containers.encode_tar_end,
         {"fields": {name: name for name in names}, "label": "cls" if label else ""},
         tuple(names),
-        keyed=True,
-        labelled=label,
+        has_keys=True,
+        has_labels=label,
     )
 
 
@@ -331,7 +331,7 @@ def _create_tfrecord_recipe(
     namer = _create_namer(source.index, keys, lambda name: name, unique=False)
     names = [part.name for part in fields]
 
-    def hold(sample: Sample) -> StoredSample:
+    def store_sample(sample: Sample) -> StoredSample:
         features = dict(zip(names, sample.values, strict=True))
         features["__key__"] = namer(sample).encode("utf-8", "surrogateescape")
         if sample.label is not None:
@@ -344,41 +344,41 @@ def _create_tfrecord_recipe(
         for part in fields
         if part.dtype.kind not in "iub" or part.dtype == np.uint8
     }
-    advised: dict[str, Any] = {"example": direct} if direct else {}
+    user_options: dict[str, Any] = {"example": direct} if direct else {}
     if source.index.label_column is not None:
-        advised["label"] = "label"
-    return _create_framed_recipe(fields, hold, advised)
+        user_options["label"] = "label"
+    return _create_framed_recipe(fields, store_sample, user_options)
 
 
 def _create_raw_tfrecord_recipe(source: Dataset, fields: tuple[Field, ...]) -> EncodingRecipe:
     """Plan each sample's bytes as a record; labels lie beside the shards."""
     _require_single(fields, "a plain record")
-    beside = source.index.label_column is not None
+    has_label_file = source.index.label_column is not None
     # Among the shards lies a file of labels then, which is none.
-    advised = {"format": "tfrecord", "extensions": ["tfrecord"]} if beside else {}
+    user_options = {"format": "tfrecord", "extensions": ["tfrecord"]} if has_label_file else {}
     return _create_framed_recipe(
         fields,
         lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
-        advised,
-        beside,
+        user_options,
+        has_label_file,
     )
 
 
 def _create_framed_recipe(
     fields: tuple[Field, ...],
-    hold: Callable[[Sample], StoredSample],
-    advised: Mapping[str, Any],
-    beside: bool = False,
+    store_sample: Callable[[Sample], StoredSample],
+    user_options: Mapping[str, Any],
+    has_label_file: bool = False,
 ) -> EncodingRecipe:
     return EncodingRecipe(
         SUFFIXES["tfrecord"],
         fields,
-        hold,
+        store_sample,
         lambda held: containers.encode_record(held.parts[0][1]),
         lambda _: b"",
         {"check": "all"},
-        advised=advised,
-        beside=beside,
+        user_options=user_options,
+        has_label_file=has_label_file,
     )
 
 
@@ -395,11 +395,11 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
             f"field {part.name!r} has samples of different lengths, and records have one: write "
             f"tar, tfrecord or lmdb"
         )
-    opened: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
+    read_options: dict[str, Any] = {"format": "records", "extensions": ["bin"]}
     if part.shape is None or is_raw(part):
-        opened["record_bytes"] = part.nbytes or row_bytes
+        read_options["record_bytes"] = part.nbytes or row_bytes
     else:
-        opened |= {"dtype": part.dtype.str, "shape": list(part.shape)}
+        read_options |= {"dtype": part.dtype.str, "shape": list(part.shape)}
 
     return EncodingRecipe(
         SUFFIXES["records"],
@@ -407,9 +407,9 @@ def _create_records_recipe(source: Dataset, fields: tuple[Field, ...]) -> Encodi
         lambda sample: StoredSample("", (("data", _view_bytes(sample.values[0])),), None),
         lambda held: [held.parts[0][1]],
         lambda _: b"",
-        opened,
-        advised=opened,
-        beside=index.label_column is not None,
+        read_options,
+        user_options=read_options,
+        has_label_file=index.label_column is not None,
     )
 
 
@@ -438,7 +438,7 @@ def _create_lmdb_recipe(
     if keys == "names" and _find_repeated(index, lambda name: name):
         raise UsageError("several samples have one name: use keys='both' (--keys both)")
 
-    def hold(sample: Sample) -> StoredSample:
+    def store_sample(sample: Sample) -> StoredSample:
         data = _view_bytes(sample.values[0])
         if as_datum:
             assert sample.label is not None
@@ -452,7 +452,7 @@ def _create_lmdb_recipe(
             )
         return StoredSample(key, (("data", data),), None)
 
-    beside = index.label_column is not None and not as_datum
+    has_label_file = index.label_column is not None and not as_datum
 
     def never(*_: Any) -> Any:
         raise AssertionError("LMDB is written as a whole")
@@ -460,11 +460,11 @@ def _create_lmdb_recipe(
     return EncodingRecipe(
         SUFFIXES["lmdb"],
         fields,
-        hold,
+        store_sample,
         never,
         never,
         {"exclude": []},
-        advised={"datum": True} if as_datum else {},
-        keyed=True,
-        beside=beside,
+        user_options={"datum": True} if as_datum else {},
+        has_keys=True,
+        has_label_file=has_label_file,
     )

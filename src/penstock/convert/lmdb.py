@@ -191,8 +191,8 @@ class LmdbConversion(Conversion):
             (data,),
             self.count,
             os.path.getsize(data),
-            dict(self.recipe.advised),
-            labels if self.recipe.beside else None,
+            dict(self.recipe.user_options),
+            labels if self.recipe.has_label_file else None,
             written,
         )
 

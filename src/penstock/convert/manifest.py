@@ -235,9 +235,9 @@ class Conversion:
             loader.load_state_dict({**loader.state_dict(), "step": start // size})
             at = start // size * size
             for batch in loader:
-                samples = self.recipe.samples(index, batch, at)
+                samples = self.recipe.iterate_samples(index, batch, at)
                 fresh = itertools.islice(samples, max(start - at, 0), None)
-                yield [self.recipe.hold(sample) for sample in fresh]
+                yield [self.recipe.store_sample(sample) for sample in fresh]
                 at += len(batch)
 
     def report(self, done: int) -> None:
@@ -249,7 +249,7 @@ class Conversion:
         """Write the labels beside a container that has no place for them. With `positions`, the
         labels of those positions; else of all."""
         labels = self.source.index.label_column
-        if not self.recipe.beside or labels is None:
+        if not self.recipe.has_label_file or labels is None:
             return
         if self.options["shuffle"] is not None:
             order = Order(self.count, self.options["shuffle"])
@@ -265,7 +265,7 @@ class Conversion:
 
     def open_written(self, path: str | Sequence[str]) -> Dataset:
         """Open written files with penstock's own reader."""
-        options = {"format": self.options["to"], **self.recipe.opened}
+        options = {"format": self.options["to"], **self.recipe.read_options}
         return open_dataset(path, index="memory", **options)
 
     def read_back(self, path: str, count: int) -> Iterator[bytes]:

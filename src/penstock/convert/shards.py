@@ -59,9 +59,9 @@ class ShardsConversion(Conversion):
         done = start
         with AtomicFile(path) as part:
             while held is not None and done < ends_at:
-                pieces = self.recipe.pieces(held)
+                pieces = self.recipe.encode_sample(held)
                 size = part.size + sum(map(len, pieces))
-                if most and done > start and size + len(self.recipe.end(size)) > most:
+                if most and done > start and size + len(self.recipe.encode_end(size)) > most:
                     break
                 part.write(*pieces)
                 digests += held.digest()
@@ -69,7 +69,7 @@ class ShardsConversion(Conversion):
                 if not done % REPORTED_EVERY:
                     self.report(done)
                 held = next(samples, None)
-            part.write(self.recipe.end(part.size))
+            part.write(self.recipe.encode_end(part.size))
             part.sync()
             self._compare(part.temporary, digests)
             part.commit()
@@ -128,7 +128,7 @@ class ShardsConversion(Conversion):
             self._list_files(),
             self.count,
             sum(int(shard["bytes"]) for shard in self.manifest.shards),
-            dict(self.recipe.advised),
-            labels if self.recipe.beside else None,
+            dict(self.recipe.user_options),
+            labels if self.recipe.has_label_file else None,
             self.count - before,
         )

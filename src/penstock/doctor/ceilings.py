@@ -25,12 +25,12 @@ from ..budget import Budget
 from ..engine import (
     ProbeResult,
     ReadMethod,
+    build_storage_error,
+    compute_open_files_max,
     drop_extents,
     is_url,
     measure_copying,
     open_engine,
-    open_files_max,
-    storage_error,
 )
 from ..errors import PenstockError, UsageError
 from ..extent import Extents, Files, Requests
@@ -155,7 +155,7 @@ def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float =
         ]
         reads = sum(_count_reads(requests) for requests in planned) / len(ids)
         read_bytes = sum(int(requests.length.sum()) for requests in planned) / len(ids)
-    kept_open = is_url(index.files.root) or len(index.files) <= open_files_max()
+    kept_open = is_url(index.files.root) or len(index.files) <= compute_open_files_max()
     return Demand(
         bytes=read_bytes,
         reads=reads,
@@ -189,7 +189,7 @@ def measure_opening(files: Files, threads: int = limits.scan_threads) -> Supply 
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            raise storage_error(error.errno or errno.EIO, path) from None
+            raise build_storage_error(error.errno or errno.EIO, path) from None
 
     rate, done = _measure_rate(one, threads)
     return Supply(
@@ -316,8 +316,8 @@ def measure_writing(folder: str) -> Supply:
 
 def _write_error(error: OSError, folder: str) -> PenstockError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return storage_error(error.errno, folder)
-    raised = storage_error(error.errno or errno.EIO, folder)
+        return build_storage_error(error.errno, folder)
+    raised = build_storage_error(error.errno or errno.EIO, folder)
     raised.args = (
         f"{folder} cannot be written to: {error.strerror}: make it writable, or make room",
     )

@@ -23,16 +23,16 @@ from ..engine import (
     Posix,
     ReadMethod,
     Residency,
-    file_system,
+    build_storage_error,
+    compute_open_files_max,
+    find_file_system,
     find_mount,
-    io_uring_refusal,
     is_url,
     measure_residency,
     open_engine,
-    open_files_max,
+    probe_io_uring,
     read_machine,
     readahead_bytes,
-    storage_error,
 )
 from ..errors import MissingError
 from ..index import summarize_cost
@@ -402,7 +402,7 @@ def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> l
     else:
         findings.append(Finding("good", "memory", memory))
     findings.append(_examine_shm(machine, job, batch_bytes))
-    refusal = io_uring_refusal()
+    refusal = probe_io_uring()
     if refusal:
         findings.append(
             Finding(
@@ -443,7 +443,7 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
         return [Finding("note", "file system", "the file system cannot be determined")]
     ahead = readahead_bytes(mount)
     kind = mount.file_system
-    if file_system(path) in LOCAL:
+    if find_file_system(path) in LOCAL:
         findings = [Finding("good", "file system", f"{kind}, of this machine")]
     else:
         findings = [
@@ -464,7 +464,7 @@ def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
 
 
 def _examine_files(dataset: Dataset, machine: Machine) -> Finding:
-    files, kept = len(dataset.index.files), open_files_max()
+    files, kept = len(dataset.index.files), compute_open_files_max()
     says = f"the data has {files:,}, and {kept:,} are kept open at most"
     if is_url(dataset.index.files.root):
         return Finding("good", "files", f"{files:,} objects")
@@ -523,7 +523,7 @@ def _examine_room(path: str) -> Finding:
     try:
         status = os.statvfs(path)
     except OSError as error:
-        raise storage_error(error.errno or 0, path) from None
+        raise build_storage_error(error.errno or 0, path) from None
     free = status.f_bavail * status.f_frsize
     says = f"{free / 1e9:,.3g} GB free"
     if not os.access(path, os.W_OK):

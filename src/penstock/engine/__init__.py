@@ -15,7 +15,14 @@ from __future__ import annotations
 from . import atomic_file, page_cache, store, trace_file
 from .atomic_file import AtomicFile, Bytes, storage_errors, sync_folder, write_all
 from .host_info import Machine, Mount, find_mount, read_machine, readahead_bytes
-from .native import Arena, ReadMethod, crc32c, file_system, io_uring_refusal, open_files_max
+from .native import (
+    Arena,
+    ReadMethod,
+    compute_open_files_max,
+    crc32c,
+    find_file_system,
+    probe_io_uring,
+)
 from .object_client import (
     Bucket,
     ObjectInfo,
@@ -37,6 +44,7 @@ from .protocol import (
     Mask,
     check_buffers,
     check_requests,
+    check_usable,
     describe_argument,
     refuse_first,
 )
@@ -59,9 +67,9 @@ from .store import (
     Progress,
     Store,
     StoreFile,
-    changed_error,
+    build_changed_error,
+    build_storage_error,
     map_in_threads,
-    storage_error,
 )
 from .trace_file import (
     CLOSE,
@@ -123,18 +131,20 @@ __all__ = [
     "add_mirrors",
     "assign_lanes",
     "atomic_file",
-    "changed_error",
+    "build_changed_error",
+    "build_storage_error",
     "check_buffers",
     "check_purpose",
     "check_requests",
+    "check_usable",
+    "compute_open_files_max",
     "crc32c",
     "describe_argument",
     "draw_large_extents",
     "drop_extents",
     "evict",
-    "file_system",
+    "find_file_system",
     "find_mount",
-    "io_uring_refusal",
     "is_url",
     "locate_objects",
     "map_in_threads",
@@ -142,17 +152,16 @@ __all__ = [
     "measure_residency",
     "open_bucket",
     "open_engine",
-    "open_files_max",
     "open_store",
     "page_cache",
     "parse_object_url",
+    "probe_io_uring",
     "read_extent",
     "read_machine",
     "readahead_bytes",
     "refuse_first",
     "require_whole",
     "retry_until",
-    "storage_error",
     "storage_errors",
     "store",
     "sync_folder",

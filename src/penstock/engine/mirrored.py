@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..errors import ForkError, UsageError
+from ..errors import UsageError
 from ..extent import Int, Requests
 from .native import ReadingEngine, ReadMethod
-from .protocol import Buffer, Completion, Failure, check_requests
+from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
 
 _poll_ns = 100_000_000
@@ -125,7 +125,7 @@ class MirroredEngine:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         """Cut the requests into parts, and hand on those that there is room for."""
-        self._check_process()
+        check_usable(is_inherited=os.getpid() != self._pid)
         check_requests(requests, buffers, len(self._holders))
         check_purpose(purpose)
         ticket = _MirroredTicket(self._submitted, requests, list(buffers), purpose)
@@ -148,7 +148,7 @@ class MirroredEngine:
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets."""
-        self._check_process()
+        check_usable(is_inherited=os.getpid() != self._pid)
         with self._moved:
             self._moved.wait_for(
                 lambda: self._done or not self._tickets or self._closed or self._fault,
@@ -198,16 +198,8 @@ class MirroredEngine:
             for asked in self._asked:
                 asked.clear()
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "this engine's threads belong to the process that was forked: "
-                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
-            )
-
     def _check_usable(self) -> None:
-        if self._closed:
-            raise UsageError("this engine is closed: create another")
+        check_usable(False, self._closed)
         if self._fault is not None:
             raise self._fault
 

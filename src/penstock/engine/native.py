@@ -23,9 +23,9 @@ import numpy as np
 
 from .. import _core, limits
 from ..budget import Budget
-from ..errors import ForkError, UsageError
+from ..errors import UsageError
 from ..extent import Files, Requests
-from .protocol import Buffer, Completion, Engine, Failure
+from .protocol import Buffer, Completion, Engine, Failure, check_usable
 from .queue import PATIENCE, Patience, Purpose
 from .store import LOCAL
 
@@ -236,7 +236,7 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, 
     return False
 
 
-def open_files_max() -> int:
+def compute_open_files_max() -> int:
     """Return how many files an engine keeps open: a quarter of the process's limit, so that the
     user's own fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -252,13 +252,13 @@ def measure_resident_fraction(path: str) -> float | None:
     return None if fraction < 0 else fraction
 
 
-def io_uring_refusal() -> int:
+def probe_io_uring() -> int:
     """Return the errno with which the kernel refuses io_uring to this process; 0 if it is
     allowed."""
     return _core.probe_io_uring()
 
 
-def file_system(path: str) -> str:
+def find_file_system(path: str) -> str:
     """Return the name of a path's file system ("ext4", "tmpfs", "nfs", ...), or its number in
     hexadecimal."""
     return _core.get_file_system(os.fsencode(path))
@@ -305,7 +305,7 @@ class NativeEngine:
     ) -> None:
         budget = budget or Budget()
         self._patience = patience
-        self._keep_open_max = open_files_max() if keep_open_max is None else keep_open_max
+        self._keep_open_max = compute_open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
         self.files = files
@@ -376,20 +376,11 @@ class NativeEngine:
         closing files, part of work_ns; work_ns, time that threads spent at work or waiting for
         storage; busy_ns, time while there was something to read.
         """
-        self._check_process()
+        check_usable(self._core.is_inherited)
         return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
-        self._check_process()
-        if self._core.is_closed:
-            raise UsageError("this engine is closed: create another")
-
-    def _check_process(self) -> None:
-        if self._core.is_inherited:
-            raise ForkError(
-                "this engine's threads belong to the process that was forked: "
-                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
-            )
+        check_usable(self._core.is_inherited, self._core.is_closed)
 
 
 class Arena:

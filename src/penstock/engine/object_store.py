@@ -43,10 +43,10 @@ from .store import (
     SaidBy,
     StoreFile,
     braces,
-    changed_error,
+    build_changed_error,
+    build_storage_error,
     map_in_threads,
     require_all,
-    storage_error,
 )
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class ObjectStore:
         states = self._look_up_folders(names)
         for name in names:
             if states[name].code != errno.EISDIR:
-                raise storage_error(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
+                raise build_storage_error(states[name].code or errno.ENOTDIR, f"{self.root}/{name}")
         versions = np.array([states[name].version for name in names], np.int64)
         return Files.of(self.root, names, np.full(len(names), -1, np.int64), versions)
 
@@ -178,7 +178,7 @@ class ObjectStore:
         try:
             return retry_until(ask, limits.object_listing_deadline_s, _sleep)
         except ObjectRefused as error:
-            raise storage_error(error.code, url, f" ({error.what})") from None
+            raise build_storage_error(error.code, url, f" ({error.what})") from None
 
     def _read(self, name: str, offset: int, length: int) -> tuple[bytes, int, int]:
         """Read the bytes of a range, and the size and version of the object; 0 and 0 if nothing is
@@ -479,16 +479,16 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
         return b""
     data, size, version = store._read(files.name(file), offset, length)
     if not size and not data:
-        raise changed_error(where, "nothing is there")
+        raise build_changed_error(where, "nothing is there")
     _check_same(int(files.size[file]), int(files.mtime_ns[file]), size, version, where)
     if len(data) != length:
-        raise changed_error(where, f"only {len(data):,} bytes are there")
+        raise build_changed_error(where, f"only {len(data):,} bytes are there")
     return data
 
 
 def _check_same(size: int, version: int, now_size: int, now_version: int, where: str) -> None:
     """Raise ChangedError unless an object has the size and version of the table."""
     if now_size != size:
-        raise changed_error(where, f"the object has {now_size:,} bytes and had {size:,}")
+        raise build_changed_error(where, f"the object has {now_size:,} bytes and had {size:,}")
     if now_version != version:
-        raise changed_error(where, "the object was written to")
+        raise build_changed_error(where, "the object was written to")

@@ -20,11 +20,10 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
-from ..errors import ForkError, UsageError
 from ..extent import Files, Requests
 from .native import ReadMethod
 from .object_client import Answer, Bucket, ObjectRefused, parse_root, require_whole, retry_until
-from .protocol import Buffer, Completion, Failure, check_requests
+from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import PATIENCE, Patience, Purpose
 
 
@@ -42,7 +41,6 @@ class ObjectEngine:
         files: Files,
         *,
         budget: Budget | None = None,
-        mean_bytes: float | None = None,
         deadline_s: float = limits.object_deadline_s,
         stall_s: float = limits.object_stall_s,
         patience: Patience = PATIENCE,
@@ -90,7 +88,7 @@ class ObjectEngine:
     def counters(self) -> dict[str, int]:
         """Return totals of finished tickets: bytes, runs, extents, tickets; and of all requests,
         and those of them that were repeats."""
-        self._check_process()
+        check_usable(os.getpid() != self._pid)
         return dict(self._work.counters)
 
     def __del__(self) -> None:
@@ -98,16 +96,7 @@ class ObjectEngine:
             self.close()
 
     def _check_usable(self) -> None:
-        self._check_process()
-        if self._work.closed:
-            raise UsageError("this engine is closed: create another")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "this engine's threads belong to the process that was forked: "
-                "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
-            )
+        check_usable(os.getpid() != self._pid, self._work.closed)
 
 
 def _choose_method(budget: Budget) -> ReadMethod:

@@ -62,7 +62,7 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
     if is_url(files.root):
         from .objects import ObjectEngine
 
-        return ObjectEngine(files, budget=budget, mean_bytes=mean_bytes)
+        return ObjectEngine(files, budget=budget)
     return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)
 
 

@@ -24,7 +24,7 @@ from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Files
 from .native import measure_resident_fraction
-from .store import map_in_threads, storage_error
+from .store import build_storage_error, map_in_threads
 
 Paths = Files | Sequence[str]
 
@@ -112,7 +112,7 @@ def evict(paths: Paths) -> Residency | None:
                 _sync(file)
                 _drop(file, 0, 0)
         except OSError as error:
-            raise storage_error(error.errno or errno.EIO, path) from None
+            raise build_storage_error(error.errno or errno.EIO, path) from None
         finally:
             os.close(file)
 
@@ -176,7 +176,7 @@ def _open_path(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise storage_error(error.errno or errno.EIO, path) from None
+        raise build_storage_error(error.errno or errno.EIO, path) from None
 
 
 def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:

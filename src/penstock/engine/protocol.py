@@ -21,7 +21,6 @@ Every engine and every wrapper passes `penstock.testing.EngineSuite` unchanged.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -29,17 +28,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..clock import Clock, SystemClock
-from ..errors import UsageError
+from ..errors import ForkError, UsageError
 from ..extent import Requests
-from .queue import PATIENCE, Patience, Purpose
+from .queue import Purpose
 
 Buffer = npt.NDArray[np.uint8]
 """A destination: one-dimensional, contiguous, writable, uint8."""
 
 Mask = npt.NDArray[np.bool_]
-
-_system_clock = SystemClock()
 
 
 class Failure(NamedTuple):
@@ -99,6 +95,18 @@ class Engine(Protocol):
         Tickets that were not reported before are never reported.
         """
         ...
+
+
+def check_usable(is_inherited: bool, is_closed: bool = False) -> None:
+    """Raise ForkError if an engine was inherited by a forked process, UsageError if it is
+    closed."""
+    if is_inherited:
+        raise ForkError(
+            "this engine's threads belong to the process that was forked: "
+            "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+        )
+    if is_closed:
+        raise UsageError("this engine is closed: create another")
 
 
 def check_requests(
@@ -247,72 +255,3 @@ def describe_argument(value: object) -> str:
     if value.ndim == 1 and len(value):
         words.append(f"{value[0]}..{value[-1]}")
     return ", ".join(words)
-
-
-class MemoryEngine:
-    """An engine over byte strings: exact, single-threaded, and deterministic.
-
-    File i is `contents[i]`; None is a missing file. Every outstanding ticket is executed
-    and reported by the next poll, in the order of turns, failures in the order of extents.
-    """
-
-    def __init__(
-        self,
-        contents: Sequence[bytes | bytearray | memoryview | None],
-        *,
-        patience: Patience = PATIENCE,
-        clock: Clock = _system_clock,
-    ) -> None:
-        self._contents = [
-            None if content is None else np.frombuffer(content, np.uint8) for content in contents
-        ]
-        self._patience = patience
-        self._clock = clock
-        self._pending: list[tuple[int, int, Requests, list[Buffer]]] = []  # turn, ticket, ...
-        self._submitted = 0
-        self._closed = False
-
-    def submit(
-        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
-    ) -> int:
-        """Check the requests and keep them for the next poll."""
-        self._require_open()
-        check_requests(requests, buffers, len(self._contents))
-        turn_ns = self._clock.now_ns() + self._patience.of(purpose)
-        ticket = self._submitted
-        self._submitted += 1
-        self._pending.append((turn_ns, ticket, requests, list(buffers)))
-        return ticket
-
-    def poll(self, timeout_ns: int) -> list[Completion]:
-        """Execute and report everything that was submitted; never waits."""
-        self._require_open()
-        pending, self._pending = self._pending, []
-        return [
-            Completion(ticket, self._read(requests, buffers))
-            for _, ticket, requests, buffers in sorted(pending, key=lambda entry: entry[:2])
-        ]
-
-    def close(self) -> None:
-        """Drop everything that was not polled."""
-        self._closed = True
-        self._pending.clear()
-        self._contents.clear()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("the engine is closed: make a new one")
-
-    def _read(self, requests: Requests, buffers: list[Buffer]) -> tuple[Failure, ...]:
-        failures = []
-        columns = (column.tolist() for column in requests[:-1])
-        for extent, (file, offset, length, buffer, target) in enumerate(zip(*columns, strict=True)):
-            content = self._contents[file]
-            if content is None:
-                failures.append(Failure(extent, errno.ENOENT, 0))
-                continue
-            data = content[offset : offset + length]
-            buffers[buffer][target : target + len(data)] = data
-            if len(data) < length:
-                failures.append(Failure(extent, 0, len(data)))
-        return tuple(failures)

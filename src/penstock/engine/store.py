@@ -83,7 +83,7 @@ class StoreFile:
         except OSError as error:
             if isinstance(error, PenstockError):
                 raise
-            raise storage_error(error.errno or errno.EIO, self.path) from None
+            raise build_storage_error(error.errno or errno.EIO, self.path) from None
         if flaw is not None:
             raise self.flaw(*flaw)
         result: dict[str, Any] = columns
@@ -198,7 +198,7 @@ class Posix:
                             if len(names) == count:
                                 break
             except OSError as error:
-                raise storage_error(error.errno or errno.EIO, path) from None
+                raise build_storage_error(error.errno or errno.EIO, path) from None
         return names
 
     def match(self, pattern: str) -> list[str]:
@@ -241,21 +241,18 @@ class Posix:
     def folders(self, names: Sequence[str]) -> Files:
         probed, errors = self.probe(unseen(self.root, names))
         for row in np.flatnonzero(errors != errno.EISDIR)[:1]:
-            raise storage_error(int(errors[row]) or errno.ENOTDIR, probed.path(int(row)))
+            raise build_storage_error(int(errors[row]) or errno.ENOTDIR, probed.path(int(row)))
         return Files(
             self.root, probed.names, probed.ends, np.full_like(probed.size, -1), probed.mtime_ns
         )
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         path = os.path.join(self.root, name)
+        file = _open(path)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return _pread(file, offset, length)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise storage_error(error.errno or errno.EIO, path) from None
+            return _fetch(file, path, offset, length)
+        finally:
+            os.close(file)
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
         def one(number: int) -> T:
@@ -279,7 +276,9 @@ class Posix:
     def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
         code, name = failures[0]
         more = f" (and {len(failures) - 1:,} more like it)" if len(failures) > 1 else ""
-        return storage_error(code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more)
+        return build_storage_error(
+            code, os.path.join(self.root, os.fsdecode(name)).rstrip("/"), more
+        )
 
 
 def _pread(file: int, offset: int, length: int) -> bytes:
@@ -299,14 +298,14 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise storage_error(error.errno or errno.EIO, path) from None
+        raise build_storage_error(error.errno or errno.EIO, path) from None
 
 
 def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
     try:
         return _pread(file, offset, length)
     except OSError as error:
-        raise storage_error(error.errno or errno.EIO, path) from None
+        raise build_storage_error(error.errno or errno.EIO, path) from None
 
 
 def map_in_threads(
@@ -335,11 +334,11 @@ def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | N
     """Return the files that were probed; raises the error of the first that could not be."""
     for row in np.flatnonzero(errors)[:1]:
         by = said_by(int(row)) if said_by else ""
-        raise storage_error(int(errors[row]), files.path(int(row)), said_by=by)
+        raise build_storage_error(int(errors[row]), files.path(int(row)), said_by=by)
     return files
 
 
-def storage_error(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
+def build_storage_error(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
     """Build the error for an errno that the operating system returned about a path."""
     error: PenstockError
     if "://" in path:
@@ -409,20 +408,20 @@ def read_sample(files: Files, file: int, offset: int, length: int, where: str) -
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise changed_error(where, "the file vanished") from None
+        raise build_changed_error(where, "the file vanished") from None
     except OSError as error:
-        raise storage_error(error.errno or errno.EIO, path) from None
+        raise build_storage_error(error.errno or errno.EIO, path) from None
     try:
         _check_same(os.fstat(descriptor), files, file, where)
         data = _pread(descriptor, offset, length)
     except OSError as error:
         if isinstance(error, PenstockError):
             raise
-        raise storage_error(error.errno or errno.EIO, path) from None
+        raise build_storage_error(error.errno or errno.EIO, path) from None
     finally:
         os.close(descriptor)
     if len(data) != length:
-        raise changed_error(where, f"only {len(data):,} bytes are there")
+        raise build_changed_error(where, f"only {len(data):,} bytes are there")
     return data
 
 
@@ -430,12 +429,12 @@ def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> Non
     """Raise ChangedError unless a file has the size and time of the table."""
     size = int(files.size[file])
     if now.st_size != size:
-        raise changed_error(where, f"the file has {now.st_size:,} bytes and had {size:,}")
+        raise build_changed_error(where, f"the file has {now.st_size:,} bytes and had {size:,}")
     if now.st_mtime_ns != int(files.mtime_ns[file]):
-        raise changed_error(where, "the file was written to")
+        raise build_changed_error(where, "the file was written to")
 
 
-def changed_error(where: str, what: str) -> ChangedError:
+def build_changed_error(where: str, what: str) -> ChangedError:
     """Build the error for a sample that is not as it was indexed."""
     return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
 

@@ -12,9 +12,9 @@ from .. import limits
 from ..engine import (
     ProbeResult,
     ReadingEngine,
-    changed_error,
+    build_changed_error,
+    build_storage_error,
     draw_large_extents,
-    storage_error,
     time_reads,
 )
 from ..errors import PenstockError
@@ -80,7 +80,7 @@ def _make_fault(index: Index) -> Callable[[Extents, int, int], PenstockError]:
         path = index.files.path(int(extents.file[row]))
         where = f"{path} at byte {int(extents.offset[row]):,}"
         if code > 0 and code != _STALE:
-            return storage_error(code, path, f" (byte {int(extents.offset[row]):,})")
-        return changed_error(where, "the file is of another size or modification time")
+            return build_storage_error(code, path, f" (byte {int(extents.offset[row]):,})")
+        return build_changed_error(where, "the file is of another size or modification time")
 
     return fault

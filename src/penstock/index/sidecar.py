@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..engine import sync_folder
 from ..errors import SidecarError
 
 Header = dict[str, Any]
@@ -57,7 +58,8 @@ def write_sidecar(path: str, header: Header, sections: Sections) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(folder or ".")
+    with contextlib.suppress(OSError):  # durable where the file system lets a folder be synced
+        sync_folder(folder)
 
 
 def _plan_sections(
@@ -85,16 +87,6 @@ def _plan_sections(
 
 def _align(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the rename durable; some file systems do not let a folder be synced."""
-    with contextlib.suppress(OSError):
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
 
 
 def read_sidecar(

@@ -17,19 +17,17 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..engine import Store
 from ..errors import UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
-
-if TYPE_CHECKING:
-    from ..engine import Store
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -244,7 +242,7 @@ class Index:
             )
         return f"{path} was written to after it was indexed"
 
-    def marked(self, scanned_ns: int) -> Index:
+    def flag_if_racy(self, scanned_ns: int) -> Index:
         """Return the same index, racy if a source changed close to the scan at `scanned_ns`."""
         times = self.sources.mtime_ns
         coarse = bool(len(times)) and not (times % 1_000_000_000).any()  # whole seconds, or two

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Failure, ReadMethod, changed_error, storage_error
+from ..engine import Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
 from ..errors import FormatError, PenstockError
 from ..index import Chunked, Field, Index, codecs
 from ..plan import FieldChunks, FieldRows, Group, Ids, StepPlan
@@ -198,7 +198,7 @@ def _decompress_field(
         for k, chunk in enumerate(places.number)
     ]
     try:
-        rows = codecs.rows(
+        rows = codecs.decode_samples(
             part.codec.name,
             part.codec.options,
             read,
@@ -272,10 +272,12 @@ def describe_failure(
     where = f"step {owner.step}, sample {sample:,}: {index.where(sample, field)}"
     path = index.files.path(int(requests.file[extent]))
     if code == errno.ESTALE:
-        return owner.step, changed_error(where, f"{path} is of another size or modification time")
+        return owner.step, build_changed_error(
+            where, f"{path} is of another size or modification time"
+        )
     if code == 0:
         wanted = int(requests.length[extent])
-        return owner.step, changed_error(
+        return owner.step, build_changed_error(
             where, f"{path} was cut short: {got:,} of {wanted:,} bytes read"
         )
-    return owner.step, storage_error(code, path, f" ({where})")
+    return owner.step, build_storage_error(code, path, f" ({where})")

@@ -140,15 +140,15 @@ class _Request:
         if self.unknown is not None:
             raise self.unknown
         started_ns = time.time_ns()
-        built = self.format.build(self.store, self.place, self.options, self.progress)
-        return replace(built, options=self.saved).marked(started_ns)
+        built = self.format.build(self.store, self.place, self.progress, **self.options)
+        return replace(built, options=self.saved).flag_if_racy(started_ns)
 
     def load(self, sidecar: str) -> Index:
         """Load the saved index. Raises SidecarError if it is not of this data."""
         try:
             saved = Index.load(sidecar, self.store.root)
         except OSError as error:
-            raise stores.storage_error(error.errno or errno.EIO, sidecar) from None
+            raise stores.build_storage_error(error.errno or errno.EIO, sidecar) from None
         reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
         if reason is not None:
             raise SidecarError(
@@ -219,7 +219,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
             return locate_data(f"{path}.idx")  # the prefix of several files
         if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
             return _locate_patterns(paths)
-        raise stores.storage_error(error.errno or errno.EIO, path) from None
+        raise stores.build_storage_error(error.errno or errno.EIO, path) from None
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):
@@ -402,7 +402,7 @@ def _reopen(
     except (OSError, SidecarError):
         pass  # moved or damaged since: the data itself decides
     place, store = locate_data(*paths)
-    built = FORMATS[format].build(store, place, options, None)
+    built = FORMATS[format].build(store, place, None, **options)
     if built.fingerprint != fingerprint:
         raise ChangedError(
             f"{path} is not the data that was pickled (fingerprint {built.fingerprint}, was "

@@ -133,7 +133,7 @@ class StepSampler:
     def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset before the run's position, over all epochs."""
         cursor, steps = self.cursor, self.steps
-        return self.order.at_epoch(cursor.epoch).drawn(
+        return self.order.at_epoch(cursor.epoch).count_drawn(
             min(cursor.step * steps.global_batch, len(self._requested_order))
         )
 

@@ -11,7 +11,7 @@ flight or time: `plan` divides positions among steps and ranks.
 from __future__ import annotations
 
 from . import shuffle_array
-from .feistel_numpy import TABLE_COUNT_MAX, Permutation, Words
+from .keys import TABLE_COUNT_MAX, Words, derive_cipher_key
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from .order import Marks, Order, Ordering, Shuffle, check_words, parse_shuffle
 from .quality import label_mix, shuffle_quality
@@ -27,7 +27,6 @@ __all__ = [
     "MixtureRecipe",
     "Order",
     "Ordering",
-    "Permutation",
     "ReadCost",
     "Shuffle",
     "Unit",
@@ -36,6 +35,7 @@ __all__ = [
     "check_words",
     "choose_blocks",
     "choose_chunk_blocks",
+    "derive_cipher_key",
     "divide_slots",
     "label_mix",
     "parse_shuffle",

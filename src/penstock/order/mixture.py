@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import UsageError
-from .feistel_numpy import WORD, Words
+from .keys import WORD, Words
 from .order import Marks, Order, Shuffle, check_words
 
 Weights = Sequence[float]
@@ -240,7 +240,7 @@ class Mixture:
             )
         return positions
 
-    def drawn(self, position: int) -> list[int]:
+    def count_drawn(self, position: int) -> list[int]:
         """Count the samples drawn from each dataset, over all epochs, before a position."""
         place = self.epoch * len(self) + position
         stretch = next(s for s in reversed(self._require_stretches()) if s.start <= place)

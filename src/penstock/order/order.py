@@ -28,17 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from .._core import Groups, Permutation
 from ..errors import UsageError
-from .feistel_numpy import GOLDEN, WORD, Words, find_outside, mix64
-
-try:
-    from .._core import Groups, Permutation
-
-    compiled = True
-except ModuleNotFoundError:
-    from .feistel_numpy import Groups, Permutation  # type: ignore[assignment]
-
-    compiled = False
+from .keys import GOLDEN, WORD, Words, find_outside, mix64
 
 Shuffle = Literal["exact", "blocked", "none"]
 """Method by which the sequence of an epoch is drawn."""
@@ -68,12 +60,12 @@ class Ordering(Protocol):
     def for_steps(self, global_batch: int, steps: int) -> Ordering: ...
     def samples(self, positions: npt.ArrayLike) -> Words: ...
     def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]: ...
-    def drawn(self, position: int) -> list[int]: ...
+    def count_drawn(self, position: int) -> list[int]: ...
     def parts(self) -> tuple[Order, ...]: ...
 
 
 class _Map(Protocol):
-    """Interface of permutations and their compositions; see `penstock.order.feistel_numpy`."""
+    """Interface of permutations and their compositions, as `Permutation` of the core has it."""
 
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
@@ -164,8 +156,8 @@ class Order:
         """Return the samples, and no marks; see `Mixture.marks`."""
         return self.samples(positions), {}
 
-    def drawn(self, position: int) -> list[int]:
-        """Count the samples drawn over all epochs before a position; see `Mixture.drawn`."""
+    def count_drawn(self, position: int) -> list[int]:
+        """Count the samples drawn over all epochs before a position; see `Mixture.count_drawn`."""
         return [self.epoch * self.count + position]
 
     def parts(self) -> tuple[Order, ...]:

@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ..errors import UsageError
-from .feistel_numpy import WORD
+from .keys import WORD
 from .order import Order
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..faces import hand_out
+from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from . import calibrate as calibrate

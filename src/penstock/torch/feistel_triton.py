@@ -19,7 +19,7 @@ import triton.language as tl
 
 import torch
 
-from ..order import TABLE_COUNT_MAX, Order, Permutation
+from ..order import TABLE_COUNT_MAX, Order, derive_cipher_key
 
 _FIRST = tl.constexpr(0x85EBCA6B)
 _SECOND = tl.constexpr(0xC2B2AE35)
@@ -237,7 +237,7 @@ class Cipher(NamedTuple):
 
 def make_cipher(order: Order, device: torch.device, inverse: bool = False) -> Cipher:
     """Make the cipher of an order for kernels on a device."""
-    drawn = Permutation(order.count, order.key(), cipher=True)
+    drawn = derive_cipher_key(order.count, order.key())
     keys = drawn.keys.view(np.int32).tolist()
     tabled = order.count <= TABLE_COUNT_MAX
     every = np.arange(order.count if tabled else 0)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import UsageError
-from ...faces import hand_out
+from ...lazy_exports import hand_out
 from .task import DeliveryTask as DeliveryTask
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ opens no file and knows neither formats nor layouts.
 from __future__ import annotations
 
 from . import arrow, parquet, zarr
-from .registry import CompressedChunk, missing_library, rows
+from .registry import CompressedChunk, decode_samples, missing_library
 from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "CompressedChunk",
     "ThriftReader",
     "arrow",
+    "decode_samples",
     "missing_library",
     "parquet",
-    "rows",
     "zarr",
 ]

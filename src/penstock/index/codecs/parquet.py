@@ -94,7 +94,7 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
         while pa.types.is_struct(part.type):
             (part,) = part.flatten()
         if part.null_count and (options["nulls"] == "error" or shape is not None):
-            row = sum(len(each) for each in columns) + int(np.argmax(np.asarray(part.is_null())))
+            row = sum(len(done) for done in columns) + int(np.argmax(np.asarray(part.is_null())))
             raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
         columns.append(part)
     if shape is None:

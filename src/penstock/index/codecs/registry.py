@@ -52,11 +52,11 @@ class CompressedChunk(NamedTuple):
 
     def pieces(self) -> list[memoryview]:
         """Cut the data into the bytes of each piece."""
-        found, start = [], 0
+        pieces, start = [], 0
         for length in self.lengths:
-            found.append(self.data[start : start + length])
+            pieces.append(self.data[start : start + length])
             start += length
-        return found
+        return pieces
 
 
 Decoder = Callable[[Mapping[str, Any], CompressedChunk], Decoded]
@@ -152,7 +152,7 @@ def _count_bytes(decoded: Decoded) -> int:
 _recent = DecodedChunks(limits.decoded_chunks_bytes_max)
 
 
-def rows(
+def decode_samples(
     codec: str,
     options: Mapping[str, Any],
     chunks: Sequence[CompressedChunk],
@@ -166,8 +166,8 @@ def rows(
 
     ValueError if a chunk does not hold what its index says.
     """
-    decoded = [_decode_chunk(codec, options, each, owner) for each in chunks]
-    arrays = [each for each in decoded if isinstance(each, np.ndarray)]
+    decoded = [_decode_chunk(codec, options, compressed, owner) for compressed in chunks]
+    arrays = [array for array in decoded if isinstance(array, np.ndarray)]
     if decoded and len(arrays) == len(decoded):
         shape, dtype = arrays[0].shape[1:], arrays[0].dtype
         if all(array.shape[1:] == shape and array.dtype == dtype for array in arrays):

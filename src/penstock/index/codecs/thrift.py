@@ -175,7 +175,7 @@ def _pack_value(kind: int, value: Any) -> bytes:
         inner, values = value
         assert len(values) < 1 << 31
         head = bytes([0xF0 | inner]) + _pack_varint(len(values))
-        return head + b"".join(_pack_value(inner, each) for each in values)
+        return head + b"".join(_pack_value(inner, element) for element in values)
     assert kind == STRUCT
     return bytes(value)
 

@@ -10,20 +10,18 @@ refused. Plain Riegeli files, which have no footer, are refused too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
 from ...extent import Int
 from ..layout import Pieces
 from ..table import Field, Index
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16

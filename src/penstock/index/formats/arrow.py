@@ -17,33 +17,25 @@ Options:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
-from ...extent import Files, Int, unseen
+from ...extent import Files, Int, joined, unseen
 from ..codecs import arrow as codec
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..table import Codec, Field, Index
-from . import choice
+from . import column_choice
 from .arrow_ipc import MAGIC, MARKER, ArrowColumn, RecordBatch, Schema, read_messages
+from .location import Location
 from .shards import list_files, number_first
 
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
-
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -107,11 +99,7 @@ def build(
 ) -> Index:
     """The index of all rows, file after file."""
     files, sources = _list_files(store, place, progress)
-
-    def parse(_: int, source: StoreFile) -> ArrowContent:
-        return parse_file(source, fields, label, nulls)
-
-    held = store.parse(files, parse, progress)
+    held = store.parse(files, lambda _, source: parse_file(source, fields, label), progress)
     return make_index("arrow", files, sources, held, fields, label, nulls)
 
 
@@ -133,19 +121,19 @@ def make_index(
         raise FormatError(f"{files.path(0)} claims {total:,} rows: the file is damaged")
     label_column = None
     classes = None
-    named = _choose_label(held[0], columns, label)
+    named = _choose_label(held[0], label)
     if named is not None:
         _check_nulls(files, held, parts.pop(named), named, "error")
-        values = [each for one in held for each in one.parts[named].labels]
+        values = [batch_labels for content in held for batch_labels in content.parts[named].labels]
         label_column = np.concatenate(values) if values else np.zeros(0, np.int64)
         classes = _read_classes(held[0].schema, named, label_column)
     fields: list[Field] = []
     layouts: list[Layout] = []
-    for name, each in parts.items():
-        if columns is None and sum(part.nulls for part in each) == total:
+    for name, column_parts in parts.items():
+        if columns is None and sum(part.nulls for part in column_parts) == total:
             continue
-        _check_nulls(files, held, each, name, nulls)
-        field, layout = _make_field(files, held, each)
+        _check_nulls(files, held, column_parts, name, nulls)
+        field, layout = _make_field(held, column_parts)
         fields.append(field)
         layouts.append(layout)
     if not fields:
@@ -172,20 +160,13 @@ def _list_files(store: Store, place: Location, progress: Progress | None) -> tup
     if not state:
         raise UsageError(f"{store.root} holds several splits: open one of its folders")
     try:
-        names = [str(each["filename"]) for each in json.loads(state)["_data_files"]]
+        names = [str(entry["filename"]) for entry in json.loads(state)["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         names = []
     if not names or any(name in ("", ".", "..") or {"/", "\0"} & set(name) for name in names):
         raise FormatError(f"{store.root}/state.json lists no files: save the dataset again")
     files = store.stat(names, lambda row: f"{store.root}/state.json, file {row}: ")
-    listed = store.stat(["state.json"])
-    return files, Files(
-        files.root,
-        np.concatenate([files.names, listed.names]),
-        np.concatenate([files.ends, listed.ends + len(files.names)]),
-        np.concatenate([files.size, listed.size]),
-        np.concatenate([files.mtime_ns, listed.mtime_ns]),
-    )
+    return files, joined(files, store.stat(["state.json"]))
 
 
 def _has_state(store: Store) -> bool:
@@ -195,19 +176,14 @@ def _has_state(store: Store) -> bool:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def parse_file(
-    source: StoreFile, columns: Sequence[str] | None, label: str | None, nulls: str
-) -> ArrowContent:
+def parse_file(source: StoreFile, columns: Sequence[str] | None, label: str | None) -> ArrowContent:
     """Parse one file for the columns asked for."""
     schema, batches = read_messages(source)
-    known = choice.number_columns(source.path, [column.name for column in schema.columns])
-    for name in (*(columns or ()), *filter(None, [label])):
-        if name not in known:
-            raise UsageError(
-                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
-            )
-    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
-    wanted = [schema.columns[known[name]] for name in asked]
+    known = column_choice.number_columns(source.path, [column.name for column in schema.columns])
+    wanted = [
+        schema.columns[known[name]]
+        for name in column_choice.list_wanted(source.path, known, columns, label)
+    ]
     batches = [batch for batch in batches if batch.rows]
     methods = {batch.compression for batch in batches}
     if len(methods) > 1:
@@ -218,22 +194,22 @@ def parse_file(
     held = ArrowContent(
         schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
     )
-    named = _find_label({each.name: each for each in wanted}, label)
-    for each in wanted:
-        if each.refused:
+    named = column_choice.find_label({column.name: column for column in wanted}, label)
+    for column in wanted:
+        if column.refused:
             if columns is not None:
-                raise FormatError(f"{source.path}: column {each.name!r} {each.refused}")
-            if "of type null" not in each.refused:
+                raise FormatError(f"{source.path}: column {column.name!r} {column.refused}")
+            if "of type null" not in column.refused:
                 rest = [other.name for other in schema.columns if not other.refused]
                 raise FormatError(
-                    f"{source.path}: column {each.name!r} {each.refused}; or name the others "
+                    f"{source.path}: column {column.name!r} {column.refused}; or name the others "
                     f"(fields={rest})"
                 )
             continue
-        part = held.parts[each.name] = ArrowPart(each)
+        part = held.parts[column.name] = ArrowPart(column)
         row = 0
         for batch in batches:
-            _add_batch(source, batch, part, row, nulls, each.name == named)
+            _add_batch(source, batch, part, row, column.name == named)
             row += batch.rows
     return held
 
@@ -248,7 +224,7 @@ def shift_places(held: ArrowContent, start: int) -> ArrowContent:
 
 
 def _add_batch(
-    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, nulls: str, is_label: bool
+    source: StoreFile, batch: RecordBatch, part: ArrowPart, row: int, is_label: bool
 ) -> None:
     """Add the values of a column in one batch to its part."""
     column, rows = part.column, batch.rows
@@ -257,7 +233,7 @@ def _add_batch(
         """Count the nulls of a node."""
         if number >= len(batch.nodes):
             raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
-        held, null_count = (int(each) for each in batch.nodes[number])
+        held, null_count = (int(value) for value in batch.nodes[number])
         if not 0 <= null_count <= held or (number in column.nodes and held != rows):
             raise source.flaw(
                 batch.at,
@@ -294,7 +270,7 @@ def _add_batch(
                 first[0], f"there are {len(data):,} bytes of labels for {rows:,} rows"
             )
         values = np.frombuffer(data, column.dtype, rows)
-        part.labels.append(choice.convert_labels(source.path, column.name, values))
+        part.labels.append(column_choice.convert_labels(source.path, column.name, values))
     if batch.compression or column.kind == "bits":
         part.pieces.append([*masks, *extents])
     elif column.kind == "fixed":
@@ -381,7 +357,7 @@ def _read_varied(
 def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[ArrowPart]]:
     """Check that all files have the same columns, and collect the parts of each."""
     first = held[0]
-    compression = next((each.compression for each in held if each.rows), "")
+    compression = next((content.compression for content in held if content.rows), "")
     for number, content in enumerate(held):
         for name in {**first.parts, **content.parts}:
             ours, theirs = first.parts.get(name), content.parts.get(name)
@@ -396,7 +372,7 @@ def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[Arr
                 f"others "
                 f"are of {compression or 'none'}: write them alike"
             )
-    return {name: [each.parts[name] for each in held] for name in first.parts}
+    return {name: [content.parts[name] for content in held] for name in first.parts}
 
 
 def _check_nulls(
@@ -414,14 +390,12 @@ def _check_nulls(
             )
 
 
-def _make_field(
-    files: Files, held: list[ArrowContent], parts: list[ArrowPart]
-) -> tuple[Field, Layout]:
+def _make_field(held: list[ArrowContent], parts: list[ArrowPart]) -> tuple[Field, Layout]:
     """Make the field and layout of one column of all files."""
     column = parts[0].column
     field = Field(column.name, column.dtype, column.shape)
     if any(part.pieces for part in parts):
-        compression = next(each.compression for each in held if each.rows)
+        compression = next(content.compression for content in held if content.rows)
         options = {
             "compression": compression,
             "kind": column.kind,
@@ -429,10 +403,10 @@ def _make_field(
             "shape": None if column.shape is None else list(column.shape),
             "width": column.width,
         }
-        first = number_first([rows for each in held for rows in each.rows])
+        first = number_first([rows for content in held for rows in content.rows])
         layout = Chunked(first, _lay_out_chunks(parts))
         return Field(column.name, column.dtype, column.shape, Codec("arrow", options)), layout
-    counts = np.array([sum(each.rows) for each in held], np.int64)
+    counts = np.array([sum(content.rows) for content in held], np.int64)
     file = np.repeat(np.arange(len(held), dtype=np.uint32), counts)
     if column.kind == "varied":
         none = [np.zeros(0, np.int64)]
@@ -464,26 +438,11 @@ def _lay_out_chunks(parts: list[ArrowPart]) -> Pieces:
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _find_label(columns: Mapping[str, ArrowColumn], label: str | None) -> str | None:
-    if label is not None:
-        return label or None
-    return next(
-        (name for name in ("label", "labels") if name in columns and _is_label(columns[name])),
-        None,
-    )
-
-
-def _is_label(column: ArrowColumn) -> bool:
-    return column.kind == "fixed" and column.shape == () and column.dtype.kind in "iu"
-
-
-def _choose_label(
-    held: ArrowContent, columns: Sequence[str] | None, label: str | None
-) -> str | None:
+def _choose_label(held: ArrowContent, label: str | None) -> str | None:
     """Return the name of the column of labels, or None."""
     columns_by_name = {name: part.column for name, part in held.parts.items()}
-    named = _find_label(columns_by_name, label)
-    if named is not None and not _is_label(columns_by_name[named]):
+    named = column_choice.find_label(columns_by_name, label)
+    if named is not None and not column_choice.holds_integers(columns_by_name[named]):
         raise UsageError(
             f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
             f"integers"
@@ -498,7 +457,7 @@ def _read_classes(schema: Schema, name: str, labels: Int) -> tuple[str, ...] | N
         names = features[name]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
         return None
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(names)):
         return None

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...engine import StoreFile
 from ...errors import FormatError
 from .flatbuffer import FlatTable
-
-if TYPE_CHECKING:
-    from ...engine import StoreFile
 
 MAGIC = b"ARROW1"
 MARKER = b"\xff\xff\xff\xff"
@@ -120,7 +118,7 @@ class RecordBatch:
         number += int(self.views[:views].sum())
         if not 0 <= number < len(self.buffers):
             raise source.flaw(self.at, f"the record batch has no buffer {number}: write it again")
-        offset, length = (int(each) for each in self.buffers[number])
+        offset, length = (int(value) for value in self.buffers[number])
         if offset < 0 or length < 0 or offset > self.body - length:
             raise source.flaw(
                 self.at,
@@ -292,9 +290,9 @@ def _parse_schema(table: FlatTable, source: StoreFile) -> Schema:
             f"machine"
         )
     walk = _ColumnCounter()
-    for each in table.tables(1):
-        walk.column(each, "", (), (), 0)
-    pairs = {each.text(0): each.text(1) for each in table.tables(2)}
+    for field in table.tables(1):
+        walk.column(field, "", (), (), 0)
+    pairs = {pair.text(0): pair.text(1) for pair in table.tables(2)}
     return Schema(walk.columns, pairs)
 
 

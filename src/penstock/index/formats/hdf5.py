@@ -24,27 +24,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import io
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import missing_library
 from ..layout import Chunked, Fixed, Layout
 from ..table import Codec, Field, Index
-from . import choice
-from .grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from . import column_choice
+from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
+from .location import Location
 from .sandbox import Sandbox
 from .shards import list_files
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
@@ -56,8 +54,8 @@ _INFLATED_MAX = 1100
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = choice.normalize_array_options(options)
-    choice.check_switch(normalized, "isolate", True)
+    normalized = column_choice.normalize_array_options(options)
+    column_choice.check_switch(normalized, "isolate", True)
     return normalized
 
 
@@ -171,35 +169,31 @@ def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Lay
 # -- one file --------------------------------------------------------------------------------------
 
 
-class _BlockFile:
+class _BlockFile(io.RawIOBase):
     """File object for h5py, over a source: read in blocks, of which the latest are kept."""
 
-    size_bytes = 1 << 18
-    held_max = 64
+    block_bytes = 1 << 18
+    kept_max = 64
 
     def __init__(self, source: StoreFile) -> None:
-        self.source, self.at = source, 0
-        self.held: OrderedDict[int, bytes] = OrderedDict()
+        super().__init__()
+        self.size, self.at = source.size, 0
         self.error: PenstockError | None = None
 
-    def _block(self, number: int) -> bytes:
-        if number in self.held:
-            self.held.move_to_end(number)
-            return self.held[number]
-        start = number * self.size_bytes
-        data = self.source.read(start, max(0, min(self.size_bytes, self.source.size - start)))
-        self.held[number] = data
-        if len(self.held) > self.held_max:
-            self.held.popitem(last=False)
-        return data
+        @functools.lru_cache(self.kept_max)
+        def read_block(number: int) -> bytes:
+            start = number * self.block_bytes
+            return source.read(start, max(0, min(self.block_bytes, source.size - start)))
 
-    def readinto(self, target: memoryview) -> int:
+        self._read_block = read_block
+
+    def readinto(self, target: Any) -> int:
         """Fill `target` from the current place."""
         try:
             view, done = memoryview(target).cast("B"), 0
             while done < len(view):
-                number, inside = divmod(self.at + done, self.size_bytes)
-                part = self._block(number)[inside : inside + len(view) - done]
+                number, inside = divmod(self.at + done, self.block_bytes)
+                part = self._read_block(number)[inside : inside + len(view) - done]
                 if not part:
                     break
                 view[done : done + len(part)] = part
@@ -210,30 +204,14 @@ class _BlockFile:
             self.error = error
             raise
 
-    def read(self, length: int = -1) -> bytes:
-        """Read bytes from the current place."""
-        data = bytearray(max(0, min(length, self.source.size - self.at)))
-        return bytes(data[: self.readinto(memoryview(data))])
-
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""
-        self.at = offset + (0, self.at, self.source.size)[whence]
+        self.at = offset + (0, self.at, self.size)[whence]
         return self.at
 
     def tell(self) -> int:
         """Return the current place."""
         return self.at
-
-    def write(self, data: Any) -> int:
-        """Refuse: the file is open for reading."""
-        raise OSError("the file is open for reading")
-
-    def truncate(self, size: int | None = None) -> int:
-        """Refuse: the file is open for reading."""
-        raise OSError("the file is open for reading")
-
-    def flush(self) -> None:
-        """Do nothing: the file is open for reading."""
 
 
 @contextlib.contextmanager
@@ -455,13 +433,10 @@ def _find_chunks(
         stored.append((info.chunk_offset, info.filter_mask, info.byte_offset, info.size))
 
     dataset.id.chunk_iter(seen)
-    grid = ChunkGrid(shape, chunk, itemsize, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8")))
+    grid = ChunkGrid.absent(shape, chunk, itemsize)
     cells = grid.cells
-    total = math.prod(cells)
-    file = np.zeros(total, np.uint32)
-    offset, length = np.zeros(total, np.int64), np.full(total, -1, np.int64)
     if not stored:
-        return ChunkGrid(shape, chunk, itemsize, file, offset, length), {}
+        return grid, {}
     starts = np.array([each[0] for each in stored], np.int64).reshape(len(stored), -1)
     places = np.array([each[2:] for each in stored], np.int64)
     step = np.array(chunk, np.int64)
@@ -477,9 +452,8 @@ def _find_chunks(
     order = np.argsort(low)
     if (low[order][1:] < (low + places[:, 1])[order][:-1]).any():
         raise FormatError(f"{at}: chunks overlap each other: the file is damaged")
-    offset[number], length[number] = places[:, 0], places[:, 1]
-    masks = {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
-    return ChunkGrid(shape, chunk, itemsize, file, offset, length), masks
+    grid.offset[number], grid.length[number] = places[:, 0], places[:, 1]
+    return grid, {int(n): each[1] for n, each in zip(number, stored, strict=True) if each[1]}
 
 
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
@@ -501,7 +475,7 @@ def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: b
         _lay_out_dataset(source, dataset, "label", where, bias, fill)
     if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:
         raise FormatError(f"{at} claims {dataset.shape[0]:,} labels: the file is damaged")
-    return choice.convert_labels(source.path, where, dataset[()])
+    return column_choice.convert_labels(source.path, where, dataset[()])
 
 
 def _compact_layout() -> int:
@@ -516,8 +490,6 @@ def _measure_bias(userblock_bytes: int) -> int:
 
     Libraries before 2024 left out the user block. A small file in memory shows it.
     """
-    import io
-
     import h5py
 
     memory = io.BytesIO()

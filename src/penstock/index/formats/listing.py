@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store
 from ...errors import FormatError, MissingError
 from ...extent import Int, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store
+from . import unsupported
+from .location import Location
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 
@@ -47,8 +46,9 @@ def sniff(head: bytes, name: str) -> bool:
     return bool(text) and all(c.isprintable() or c.isspace() for c in text)
 
 
-def build(store: Store, name: str, progress: Progress | None = None) -> Index:
+def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
     """Make the index of the files that a listing names, in its order."""
+    name = place.name
     source = store.stat([name])
     path = source.path(0)
     lines = _split_lines(path, store.read(name, 0, int(source.size[0])))
@@ -93,7 +93,7 @@ def _choose_split(store: Store, base: str, path: str, first: ListingLine) -> Spl
         if error == 0:
             return split
     shown = " nor ".join(files.path(file) for file in range(len(files)))
-    description = foreign.describe_foreign(os.fsencode(first.text), path)
+    description = unsupported.describe_unsupported(os.fsencode(first.text), path)
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"

@@ -4,7 +4,7 @@ Leaves are named by their keys, with dots between nested ones, or numbered. A sa
 leaf is "data". Integers, floats and arrays of one axis have their dtype. All other leaves (JPEG,
 text, arrays with a header, pickles) are the bytes as stored, which are not decoded.
 
-fields, label:  see `penstock.index.formats.choice`.
+fields, label:  see `penstock.index.formats.column_choice`.
 block_size:     for chunks of tokens: read them as LitData's TokensLoader does, in blocks of this
                 many tokens from the start of each chunk; by default a document is a sample.
 
@@ -18,21 +18,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
-from . import arrow, choice, rows, tokens
+from . import arrow, column_choice, rows, tokens
+from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -86,7 +84,7 @@ class _Leaf(NamedTuple):
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
-    normalized = choice.normalize_options(options)
+    normalized = column_choice.normalize_options(options)
     if "block_size" in options:
         normalized["block_size"] = tokens.check_count("block_size", options["block_size"])
     return normalized
@@ -147,7 +145,7 @@ def build(
             f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
             f"take it as a field"
         )
-    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
+    chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
     numbers = [names.index(name) for name in chosen]
     if kind != "plain":
         layout = _lay_out_chunks(chunks, bodies)
@@ -414,9 +412,8 @@ def _index_tables(
         def fetch(offset: int, length: int) -> bytes:
             return source.read(start + offset, max(0, min(length, end - start - offset)))
 
-        # Of the same class, since formats do not know stores.
-        table = type(source)(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
-        content = arrow.parse_file(table, columns, label, "error")
+        table = StoreFile(f"{source.path} (from byte {start:,} on)", end - start, fetch, -1)
+        content = arrow.parse_file(table, columns, label)
         held, announced = sum(content.rows), chunks[number].samples
         if held != announced:
             raise source.flaw(

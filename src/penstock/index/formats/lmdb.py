@@ -25,19 +25,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
 from ..layout import RowTable
 from ..table import Field, Index
-from .shards import number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from .location import Location
+from .shards import check_named_once, number_first
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""
@@ -241,9 +239,7 @@ def list_environments(store: Store, place: Location) -> list[str]:
                 f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
             )
         names += paths
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
+    check_named_once(store, names)
     return names
 
 

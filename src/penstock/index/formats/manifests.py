@@ -7,15 +7,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import limits
+from ...engine import Store
 from ...errors import FormatError
 from ...extent import Files, joined, unseen
 from .shards import check_below, check_inside
-
-if TYPE_CHECKING:
-    from ...engine import Store
 
 NAME = "index.json"
 

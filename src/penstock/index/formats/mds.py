@@ -3,7 +3,7 @@
 Columns are fields: numbers and arrays of fixed shape with their dtype, all others (text, JPEG,
 JSON, pickles, arrays of varying shape) as the bytes as stored, which are not decoded.
 
-fields, label:  see `penstock.index.formats.choice`.
+fields, label:  see `penstock.index.formats.column_choice`.
 
 A split is a sub-folder with an index of its own: open it. Compressed shards can be read after they
 are unpacked beside the compressed files. Hashes are not checked.
@@ -14,20 +14,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
 from ..table import Field, Index
-from . import choice, rows
+from . import column_choice, rows
+from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _NUMBERS = {
     "int": "<i8",
@@ -84,7 +82,7 @@ def build(
     files = _list_files(store, manifest, shards, progress)
     names = [column.part.name for column in table]
     integers = {c.part.name for c in table if c.part.shape == () and c.part.dtype.kind in "iu"}
-    chosen, label = choice.choose_columns(manifest.path, names, integers, fields, label)
+    chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
     sizes = [column.size for column in table]
     wanted = None if label is None else names.index(label)
     width = 0 if wanted is None else table[wanted].part.dtype.itemsize
@@ -102,7 +100,7 @@ def build(
     if wanted is not None and label is not None:
         dtype = table[wanted].part.dtype
         values = [np.ascontiguousarray(each.values).view(dtype).reshape(-1) for each in shard_rows]
-        labels = choice.convert_labels(manifest.path, label, np.concatenate(values))
+        labels = column_choice.convert_labels(manifest.path, label, np.concatenate(values))
     return Index(
         format="mds",
         files=files,

@@ -12,20 +12,18 @@ The types that forks number differently are told apart by the size of .bin.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
 from ...extent import Files, Int, joined, unseen
 from ..layout import Layout, Pieces, RowTable
 from ..table import Field, Index
 from . import tokens
+from .location import Location
 from .shards import list_names, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _MAGIC = b"MMIDIDX\0\0"
 _OLD = b"TNTIDX"

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
 from ..layout import Fixed
 from ..table import Field, Index
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 MAGIC = b"\x93NUMPY"
 

@@ -4,7 +4,8 @@ samples.
 One file, or several (a pattern, a list) with the same arrays. By default all arrays of the
 archive are fields, and have to have the same number of rows.
 
-fields, label:  see `penstock.index.formats.choice`; the label is an array of one integer a sample.
+fields, label:  see `penstock.index.formats.column_choice`; the label is an array of one integer a
+                sample.
 
 Compressed archives (numpy.savez_compressed) would have to be unpacked as a whole, and are refused.
 """
@@ -12,20 +13,18 @@ Compressed archives (numpy.savez_compressed) would have to be unpacked as a whol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Int
 from ..layout import Fixed
 from ..table import Field, Index
-from . import choice, npy, zip
+from . import column_choice, npy, zip
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _SUFFIX = ".npy"
 
@@ -96,7 +95,9 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
     if not members:
         raise FormatError(f"{source.path} holds no arrays: save some with numpy.savez")
     wanted = (
-        set(members) if fields is None else {*fields, *((label,) if label else choice.DEFAULTS)}
+        set(members)
+        if fields is None
+        else {*fields, *((label,) if label else column_choice.DEFAULTS)}
     )
     headers = {
         name: _read_header(source, member) for name, member in members.items() if name in wanted
@@ -106,7 +107,7 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
         for name, header in headers.items()
         if header.dtype.kind in "ui" and len(header.shape) == 1
     }
-    names, label = choice.choose_columns(source.path, list(members), integers, fields, label)
+    names, label = column_choice.choose_columns(source.path, list(members), integers, fields, label)
     parts, base, rows = [], [], {}
     for name in (*names, *((label,) if label else ())):
         what, header = f"{source.path}, array {name!r}", headers[name]
@@ -128,7 +129,7 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
         header, member = headers[label], members[label]
         length = header.shape[0] * header.dtype.itemsize
         data = source.read(member.offset + header.data_offset, length)
-        labels = choice.convert_labels(source.path, label, np.frombuffer(data, header.dtype))
+        labels = column_choice.convert_labels(source.path, label, np.frombuffer(data, header.dtype))
     return _NpzArrays(parts, base, rows[names[0]], labels)
 
 

@@ -17,34 +17,27 @@ throws and nothing catches. pyarrow gets the pages of one column, and a footer m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import BOOL, BYTES, INT, CompressedChunk, ThriftReader
 from ..codecs import parquet as codec
 from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
-from . import choice
+from . import column_choice
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
 _FOOTER_BYTES_MAX = 256 * limits.MIB
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return choice.normalize_nulls(choice.normalize_options(options))
 
 
 def sniff(head: bytes, _: str) -> bool:
@@ -107,11 +100,7 @@ def build(
     files, sources = list_files(
         store, place, progress, _EXTENSIONS if place.kind == "folder" else ()
     )
-
-    def parse(_: int, source: StoreFile) -> ParquetContent:
-        return _parse_file(source, fields, label, nulls)
-
-    held = store.parse(files, parse, progress)
+    held = store.parse(files, lambda _, source: _parse_file(source, fields, label, nulls), progress)
     first = held[0]
     for number, content in enumerate(held):
         if content.columns != first.columns or content.label != first.label:
@@ -119,14 +108,14 @@ def build(
                 f"{files.path(number)} has other columns than {files.path(0)}: open files of one "
                 f"schema, or name columns that are the same (fields=)"
             )
-    counts = [rows for each in held for rows in each.rows]
+    counts = [rows for content in held for rows in content.rows]
     if not counts:
         raise FormatError(f"{files.path(0)} holds no rows: there is nothing to read")
     codec_fields, layouts = [], []
     for column in first.columns.values():
         if column.name == first.label:
             continue
-        chunks = [chunk for each in held for chunk in each.chunks[column.name]]
+        chunks = [chunk for content in held for chunk in content.chunks[column.name]]
         options = _make_options(column, chunks, nulls)
         codec_fields.append(
             Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
@@ -134,7 +123,7 @@ def build(
         layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
     if not codec_fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
-    labels = [each.labels for each in held if each.labels is not None]
+    labels = [content.labels for content in held if content.labels is not None]
     return Index(
         format="parquet",
         files=files,
@@ -148,8 +137,10 @@ def build(
 def _lay_out_chunks(held: Sequence[ParquetContent], name: str) -> RowTable:
     """Lay out the column chunk of each row group."""
     chunks = [content.chunks[name] for content in held]
-    file = np.repeat(np.arange(len(held), dtype=np.uint32), [len(each) for each in chunks])
-    places = [(chunk.offset, chunk.length) for each in chunks for chunk in each]
+    file = np.repeat(
+        np.arange(len(held), dtype=np.uint32), [len(file_chunks) for file_chunks in chunks]
+    )
+    places = [(chunk.offset, chunk.length) for file_chunks in chunks for chunk in file_chunks]
     table = np.array(places, np.int64).reshape(-1, 2)
     return RowTable(file, table[:, 0].copy(), table[:, 1].copy())
 
@@ -217,26 +208,22 @@ def _take_groups(
     label: str | None,
     nulls: str,
 ) -> ParquetContent:
-    known = choice.number_columns(source.path, [leaf.name for leaf in leaves])
-    for name in (*(columns or ()), *filter(None, [label])):
-        if name not in known:
-            raise UsageError(
-                f"{source.path} has no column {name!r}: its columns are {', '.join(known)}"
-            )
-    asked = list(known) if columns is None else [*dict.fromkeys([*columns, *filter(None, [label])])]
-    wanted = {name: leaves[known[name]] for name in asked}
-    for each in wanted.values():
-        if each.refused:
+    known = column_choice.number_columns(source.path, [leaf.name for leaf in leaves])
+    wanted = {
+        name: leaves[known[name]]
+        for name in column_choice.list_wanted(source.path, known, columns, label)
+    }
+    for column in wanted.values():
+        if column.refused:
             rest = [other.name for other in leaves if not other.refused]
             raise FormatError(
-                f"{source.path}: column {each.name!r} {each.refused}; or name others "
+                f"{source.path}: column {column.name!r} {column.refused}; or name others "
                 f"(fields={rest})"
             )
-    if label is None:
-        label = next((n for n in ("label", "labels") if n in wanted and _is_label(wanted[n])), None)
-    elif label and not _is_label(wanted[label]):
+    label = column_choice.find_label(wanted, label)
+    if label is not None and not column_choice.holds_integers(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
-    held = ParquetContent(wanted, label=label or None, chunks={name: [] for name in wanted})
+    held = ParquetContent(wanted, label=label, chunks={name: [] for name in wanted})
     total = 0
     for number, group in enumerate(groups):
         rows, chunks = group[3], group[1]
@@ -249,11 +236,11 @@ def _take_groups(
             )
         if rows:
             held.rows.append(rows)
-            for each in wanted.values():
-                held.chunks[each.name].append(
-                    _locate_chunk(source, chunks[each.number], rows, end, each, old)
+            for column in wanted.values():
+                held.chunks[column.name].append(
+                    _locate_chunk(source, chunks[column.number], rows, end, column, old)
                 )
-                _check_nulls(source, chunks[each.number], each, nulls, total - rows)
+                _check_nulls(source, chunks[column.number], column, nulls, total - rows)
     if label:
         held.labels = _read_labels(source, held)
     return held
@@ -356,10 +343,10 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
 def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
     """Make the column of a leaf of the schema, below its parents."""
     leaf = path[-1]
-    name = b".".join(each[4] for each in path).decode()
-    if any(each[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for each in path):
+    name = b".".join(element[4] for element in path).decode()
+    if any(element[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for element in path):
         raise ValueError(f"column {name!r} is neither required nor optional nor repeated")
-    if any(each[3] == _REPEATED for each in path):
+    if any(element[3] == _REPEATED for element in path):
         return ParquetColumn(name, refused="is a list, which has no row of its own: flatten it")
     dtype, shape = "|u1", None
     refused = ""
@@ -374,10 +361,10 @@ def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
         shape,
         refused,
         number,
-        tuple(each[4] for each in path),
+        tuple(element[4] for element in path),
         physical,
         leaf[2] if physical == codec.FIXED else 0,
-        tuple(each[3] == _OPTIONAL for each in path),
+        tuple(element[3] == _OPTIONAL for element in path),
     )
 
 
@@ -427,10 +414,6 @@ def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
     return dtype, ()
 
 
-def _is_label(column: ParquetColumn) -> bool:
-    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
-
-
 def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
     """Read and decode the labels of a file."""
     assert held.label is not None
@@ -448,5 +431,5 @@ def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
             raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        labels.append(choice.convert_labels(source.path, held.label, values))
+        labels.append(column_choice.convert_labels(source.path, held.label, values))
     return np.concatenate(labels)

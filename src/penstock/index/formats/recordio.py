@@ -9,19 +9,17 @@ left out of the field, unless `header="keep"`. A `.idx` file beside is not neede
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Pieces, RowTable
 from ..table import Field, Index
 from . import shards
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store
-    from .location import Location
+from .location import Location
 
 OPTIONS = ("label", "header", "extensions")
 MAGIC = (0xCED7230A).to_bytes(4, "little")

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed
 from ..table import Field, Index
+from .location import Location
 from .shards import list_files
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store
-    from .location import Location
 
 _REACH = 100_000
 """Maximum distance from the given size at which a size that divides is searched."""

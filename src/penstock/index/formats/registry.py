@@ -12,16 +12,16 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...engine import Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files
 from ..table import Index
 from . import (
     arrayrecord,
     arrow,
-    choice,
-    foreign,
+    column_choice,
     hdf5,
     listing,
     litdata,
@@ -38,14 +38,10 @@ from . import (
     tfrecord,
     tokens,
     tree,
+    unsupported,
     zarr,
 )
 from .location import Kind, Location
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store
-
-Build = Callable[["Store", Location, Mapping[str, Any], "Progress | None"], Index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Format:
     """One container: its description, its kinds of place, its options, and its functions.
 
     canonical:  brings the options into canonical form, of JSON types; or UsageError.
-    build:      makes the index; options are canonical.
+    build:      makes the index, of (store, place, progress, **options); options are canonical.
     sniff:      True if a file is of this format, by its first bytes (4096 at most) and its name.
     folder:     True if the store's root is a dataset of this format, by files of certain names.
     names_of:   lists the files that a place's patterns match, if folders may be members.
@@ -68,18 +64,13 @@ class Format:
     kinds: tuple[Kind, ...]
     options: tuple[str, ...]
     canonical: Callable[[Mapping[str, Any]], dict[str, Any]]
-    build: Build
+    build: Callable[..., Index]
     sniff: Callable[[bytes, str], bool] | None = None
     folder: Callable[[Store], bool] | None = None
     names_of: Callable[[Store, Location], list[str]] | None = None
     stamp: Callable[[Store, Files], Any] | None = None
     beside: Callable[[Store, str], bool] | None = None
     passing: tuple[str, ...] = ()
-
-
-def _wrap_builder(build: Callable[..., Index]) -> Build:
-    """Wrap a builder that takes the options as keyword arguments, as most do."""
-    return lambda store, place, options, progress: build(store, place, progress, **options)
 
 
 FORMATS: dict[str, Format] = {
@@ -91,7 +82,7 @@ FORMATS: dict[str, Format] = {
             ("folder",),
             ("extensions",),
             tree.normalize_options,
-            lambda store, place, options, progress: tree.build(store, progress, **options),
+            tree.build,
         ),
         Format(
             "listing",
@@ -99,7 +90,7 @@ FORMATS: dict[str, Format] = {
             ("file",),
             (),
             dict,
-            lambda store, place, options, progress: listing.build(store, place.name, progress),
+            listing.build,
             listing.sniff,
         ),
         Format(
@@ -108,7 +99,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("record_bytes", "header_bytes", "dtype", "shape", "extensions"),
             records.normalize_options,
-            _wrap_builder(records.build),
+            records.build,
         ),
         Format(
             "npy",
@@ -116,7 +107,7 @@ FORMATS: dict[str, Format] = {
             ("file", "pattern"),
             (),
             dict,
-            lambda store, place, options, progress: npy.build(store, place, progress),
+            npy.build,
             npy.sniff,
         ),
         Format(
@@ -125,7 +116,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             lmdb.OPTIONS,
             lmdb.normalize_options,
-            _wrap_builder(lmdb.build),
+            lmdb.build,
             lmdb.sniff,
             lmdb.is_dataset,
             lmdb.list_environments,
@@ -135,27 +126,27 @@ FORMATS: dict[str, Format] = {
             "npz",
             "archives of arrays (numpy.savez); each array is a field",
             ("file", "pattern"),
-            choice.OPTIONS,
-            choice.normalize_options,
-            _wrap_builder(npz.build),
+            column_choice.OPTIONS,
+            column_choice.normalize_options,
+            npz.build,
             npz.sniff,
         ),
         Format(
             "mds",
             "a folder of MosaicML Streaming shards (index.json); columns are fields",
             ("folder",),
-            choice.OPTIONS,
-            choice.normalize_options,
-            _wrap_builder(mds.build),
+            column_choice.OPTIONS,
+            column_choice.normalize_options,
+            mds.build,
             folder=mds.is_dataset,
         ),
         Format(
             "litdata",
             "a folder of LitData chunks (index.json); leaves are fields",
             ("folder",),
-            (*choice.OPTIONS, "block_size"),
+            (*column_choice.OPTIONS, "block_size"),
             litdata.normalize_options,
-            _wrap_builder(litdata.build),
+            litdata.build,
             folder=litdata.is_dataset,
         ),
         Format(
@@ -164,7 +155,7 @@ FORMATS: dict[str, Format] = {
             ("file", "pattern"),
             ("window",),
             tokens.normalize_options,
-            _wrap_builder(megatron.build),
+            megatron.build,
             megatron.sniff,
             beside=megatron.has_idx_beside,
         ),
@@ -174,7 +165,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("window", "dtype", "header_bytes", "extensions"),
             tokens.normalize_flat_options,
-            _wrap_builder(tokens.build),
+            tokens.build,
             tokens.sniff,
         ),
         Format(
@@ -183,7 +174,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             (),
             dict,
-            lambda store, place, options, progress: arrayrecord.build(store, place, progress),
+            arrayrecord.build,
             arrayrecord.sniff,
         ),
         Format(
@@ -192,7 +183,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             tar.OPTIONS,
             tar.normalize_options,
-            _wrap_builder(tar.build),
+            tar.build,
             tar.sniff,
         ),
         Format(
@@ -201,7 +192,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             tfrecord.OPTIONS,
             tfrecord.normalize_options,
-            _wrap_builder(tfrecord.build),
+            tfrecord.build,
             tfrecord.sniff,
         ),
         Format(
@@ -210,7 +201,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             recordio.OPTIONS,
             recordio.normalize_options,
-            _wrap_builder(recordio.build),
+            recordio.build,
             recordio.sniff,
         ),
         Format(
@@ -218,8 +209,8 @@ FORMATS: dict[str, Format] = {
             "Arrow files and streams, Feather, saved Hugging Face datasets; a column is a field",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            arrow.normalize_options,
-            _wrap_builder(arrow.build),
+            column_choice.normalize_table_options,
+            arrow.build,
             arrow.sniff,
             arrow.is_saved_dataset,
         ),
@@ -229,7 +220,7 @@ FORMATS: dict[str, Format] = {
             ("file", "folder", "pattern"),
             ("dataset", "fields", "label", "fill", "isolate"),
             hdf5.normalize_options,
-            _wrap_builder(hdf5.build),
+            hdf5.build,
             hdf5.sniff,
             passing=("isolate",),
         ),
@@ -238,8 +229,8 @@ FORMATS: dict[str, Format] = {
             "a folder that is a Zarr array or group; an array is a field",
             ("folder",),
             ("dataset", "fields", "label", "fill"),
-            zarr.normalize_options,
-            _wrap_builder(zarr.build),
+            column_choice.normalize_array_options,
+            zarr.build,
             folder=zarr.is_array_or_group,
         ),
         Format(
@@ -247,8 +238,8 @@ FORMATS: dict[str, Format] = {
             "Parquet; a column is a field, decoded by row groups (needs pyarrow)",
             ("file", "folder", "pattern"),
             ("fields", "label", "nulls"),
-            parquet.normalize_options,
-            _wrap_builder(parquet.build),
+            column_choice.normalize_table_options,
+            parquet.build,
             parquet.sniff,
         ),
     )
@@ -312,7 +303,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     ):
         return format_name
     path = place.path if place.kind == "file" else os.path.join(store.root, name)
-    description = "" if format_name else foreign.describe_foreign(head, name)
+    description = "" if format_name else unsupported.describe_unsupported(head, name)
     if description:
         raise FormatError(f"{path} is {description}")
     raise FormatError(

@@ -7,17 +7,15 @@ varies, the sizes if several do, and the label if there is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...engine import StoreFile
 from ...extent import Files, Int
 from ..layout import Fixed, RowTable
 from .shards import number_first
-
-if TYPE_CHECKING:
-    from ...engine import StoreFile
 
 _SLAB_BYTES = 8 << 20
 """Maximum number of bytes of one read."""

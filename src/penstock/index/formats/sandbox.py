@@ -44,7 +44,7 @@ class Sandbox:
     silent_s: seconds that the process may take without finishing and without reading.
     """
 
-    def __init__(self, what: str, silent_s: int = limits.apart_silent_s) -> None:
+    def __init__(self, what: str, silent_s: int = limits.sandbox_silent_s) -> None:
         self.what, self.silent_s = what, silent_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -188,7 +188,7 @@ def serve() -> None:
     The timer that ends a silent process runs in it, so that it ends even if its caller is gone.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    limit_memory(limits.apart_memory_fraction)
+    limit_memory(limits.sandbox_memory_fraction)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it too, and ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

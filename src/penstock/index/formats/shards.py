@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...engine import Listing, Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, joined
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store
-    from .location import Location
+from .location import Location
 
 
 def list_files(
@@ -25,13 +23,7 @@ def list_files(
     Those of a folder are in ascending order of path bytes, those of patterns pattern by pattern.
     """
     if place.kind == "folder":
-        listing = store.scan(extensions, progress)
-        if not len(listing.files):
-            ending = f" with the extension {', '.join(extensions)}" if extensions else ""
-            raise FormatError(
-                f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
-                + (" and extensions=" if extensions else "")
-            )
+        listing = scan_folder(store, extensions, progress)
         return listing.files, joined(listing.folders, listing.files)
     if place.kind == "file":
         files = store.stat([place.name])
@@ -40,6 +32,18 @@ def list_files(
     files = store.stat(names)
     folders = store.folders(sorted({"", *(os.path.dirname(name) for name in names)}))
     return files, joined(folders, files)
+
+
+def scan_folder(store: Store, extensions: Sequence[str], progress: Progress | None) -> Listing:
+    """List the files below the root; FormatError if there are none."""
+    listing = store.scan(extensions, progress)
+    if not len(listing.files):
+        ending = f" with the extension {', '.join(extensions)}" if extensions else ""
+        raise FormatError(
+            f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
+            + (" and extensions=" if extensions else "")
+        )
+    return listing
 
 
 def list_names(store: Store, place: Location) -> list[str]:
@@ -52,10 +56,15 @@ def list_names(store: Store, place: Location) -> list[str]:
                 f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
             )
         names += matches
+    check_named_once(store, names)
+    return names
+
+
+def check_named_once(store: Store, names: Sequence[str]) -> None:
+    """Check that no file is named twice (UsageError)."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{os.path.join(store.root, twice)} is named twice: name it once")
-    return names
 
 
 def number_first(counts: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

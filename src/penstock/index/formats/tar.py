@@ -14,19 +14,17 @@ never used as paths.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign, shards
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from . import shards, unsupported
+from .location import Location
 
 OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
 _LABEL = "cls"
@@ -123,7 +121,7 @@ def sniff(head: bytes, name: str) -> bool:
     if lower.endswith(".tar"):
         return True
     ending = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-    return lower.endswith(ending) and foreign.find_compression(head) is not None
+    return lower.endswith(ending) and unsupported.find_compression(head) is not None
 
 
 def build(
@@ -189,7 +187,7 @@ def build(
 
 
 def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:
-    foreign.refuse_compressed(source, "tar archive")
+    unsupported.refuse_compressed(source, "tar archive")
     columns = source.walk("tar", **options)
     extensions = Names(columns["extension_text"], columns["extension_ends"])
     return TarShard(

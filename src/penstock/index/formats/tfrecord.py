@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...engine import Progress, Store, StoreFile, crc32c
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import RowTable
 from ..table import Field, Index
-from . import foreign, shards
-from .checksum import compute_crc32c
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from . import shards, unsupported
+from .location import Location
 
 OPTIONS = ("check", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")
@@ -127,7 +124,7 @@ def build(
 
 
 def _walk_file(source: StoreFile, check: str, names: list[str]) -> TfRecords:
-    foreign.refuse_compressed(source, "TFRecord file")
+    unsupported.refuse_compressed(source, "TFRecord file")
     records = source.walk("tfrecord", check=check, features=names)
     columns = [records[part] for part in _COLUMNS] if names else []
     features = [
@@ -187,5 +184,5 @@ def _refused_error(
 
 def _mask_crc(data: bytes) -> int:
     """Compute the masked CRC-32C of a few bytes."""
-    crc = compute_crc32c(data)
+    crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Fixed, Layout, Pieces
 from ..table import Field, Index
+from .location import Location
 from .shards import list_files, number_first
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
 
 _LLMC_BYTES = 1024
 _LLMC = {20240520: "<u2", 20240801: "<u4"}
@@ -97,11 +95,7 @@ def build(
 ) -> Index:
     """The index of all windows, file after file; none spans two files."""
     files, sources = list_files(store, place, progress, extensions)
-
-    def parse(_: int, source: StoreFile) -> tuple[np.dtype[Any], TokenRun]:
-        return _parse_file(source, dtype, header_bytes)
-
-    runs = store.parse(files, parse, progress)
+    runs = store.parse(files, lambda _, source: _parse_file(source, dtype, header_bytes), progress)
     kind = runs[0][0]
     for file, (other, _) in enumerate(runs):
         if other != kind:

@@ -8,17 +8,16 @@ the top, there are no labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError
+from ...engine import Listing, Progress, Store
 from ...extent import Int
 from ..layout import RowTable
 from ..table import Field, Index
-
-if TYPE_CHECKING:
-    from ...engine import Listing, Progress, Store
+from .location import Location
+from .shards import scan_folder
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,15 +25,11 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) for name, value in options.items()}
 
 
-def build(store: Store, progress: Progress | None, extensions: Sequence[str] = ()) -> Index:
+def build(
+    store: Store, _: Location, progress: Progress | None, extensions: Sequence[str] = ()
+) -> Index:
     """The index of the files below the store's root, in ascending order of path bytes."""
-    listing = store.scan(extensions, progress)
-    if not len(listing.files):
-        ending = f" with the extension {', '.join(extensions)}" if extensions else ""
-        raise FormatError(
-            f"{store.root} holds no files{ending} (hidden ones do not count): check the path"
-            + (" and extensions=" if extensions else "")
-        )
+    listing = scan_folder(store, extensions, progress)
     classes, labels = _find_classes(listing)
     return Index(
         format="tree",

@@ -20,24 +20,21 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import limits
+from ...engine import Progress, Store, StoreFile, crc32c
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..codecs import CompressedChunk
 from ..codecs import zarr as codec
 from ..layout import Layout
 from ..table import Codec, Field, Index
-from . import choice
-from .checksum import compute_crc32c
-from .grid import ChunkGrid, check_shape, group_chunks, lay_out_verbatim
-
-if TYPE_CHECKING:
-    from ...engine import Progress, Store, StoreFile
-    from .location import Location
+from . import column_choice
+from .chunk_grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
+from .location import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
@@ -51,11 +48,6 @@ _TYPES = {
     "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
 }
 # fmt: on
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return choice.normalize_array_options(options)
 
 
 def is_array_or_group(store: Store) -> bool:
@@ -376,14 +368,12 @@ def _list_chunk_files(
     store: Store, array: ZarrArray, fill: bool, progress: Progress | None
 ) -> tuple[Files, Int]:
     """List the files of an array's chunks that exist, and the number in the grid of each."""
-    grid = ChunkGrid(
-        array.shape, array.chunk, 1, *(np.zeros(0, kind) for kind in ("u4", "i8", "i8"))
-    )
-    total = math.prod(grid.cells)
+    counts = count_cells(array.shape, array.chunk)
+    total = math.prod(counts)
     at = f"{array.name}/" if array.name else ""
 
     def names(numbers: Any) -> list[str]:
-        cells = np.stack(np.unravel_index(numbers, grid.cells), axis=1).tolist()
+        cells = np.stack(np.unravel_index(numbers, counts), axis=1).tolist()
         head = [array.prefix] if array.prefix else []
         return [at + array.separator.join([*head, *map(str, cell)]) for cell in cells]
 
@@ -420,7 +410,7 @@ def _locate_chunks(
 ) -> ChunkGrid:
     """Locate the chunks of an array; those of shards by the index of each."""
     itemsize = array.dtype.itemsize
-    outer = ChunkGrid(array.shape, array.chunk, itemsize, *_make_absent(array.shape, array.chunk))
+    outer = ChunkGrid.absent(array.shape, array.chunk, itemsize)
     if array.inner is None:
         outer.file[number] = np.arange(len(files))
         outer.length[number] = files.size
@@ -433,7 +423,7 @@ def _locate_chunks(
         for row in np.flatnonzero(files.size == 0)[:1]:
             raise FormatError(f"{files.path(int(row))} is empty: write the chunk again")
         return outer
-    grid = ChunkGrid(array.shape, array.inner, itemsize, *_make_absent(array.shape, array.inner))
+    grid = ChunkGrid.absent(array.shape, array.inner, itemsize)
     per_shard = tuple(a // b for a, b in zip(array.chunk, array.inner, strict=True))
     size = math.prod(per_shard) * 16 + 4
 
@@ -462,11 +452,6 @@ def _locate_chunks(
     return grid
 
 
-def _make_absent(shape: tuple[int, ...], chunk: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    total = math.prod(-(-size // step) for size, step in zip(shape, chunk, strict=True))
-    return np.zeros(total, np.uint32), np.zeros(total, np.int64), np.full(total, -1, np.int64)
-
-
 def _read_shard_index(
     source: StoreFile, array: ZarrArray, size: int, chunk_bytes: int | None
 ) -> Any:
@@ -474,7 +459,7 @@ def _read_shard_index(
     place = 0 if array.first else source.size - size
     data = source.read(place, size)
     table = np.frombuffer(data, "<u8", (size - 4) // 8).reshape(-1, 2)
-    if compute_crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+    if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise source.flaw(place, "the checksum of the shard's index is wrong: it is damaged")
     absent = (table == np.uint64(_ABSENT)).all(axis=1)
     low, high = (size, source.size) if array.first else (0, place)
@@ -524,4 +509,4 @@ def _read_labels(
         except ValueError as error:
             raise FormatError(f"{files.path(file)}: the labels are damaged: {error}") from None
     values = np.concatenate([np.asarray(each) for each in decoded])
-    return choice.convert_labels(array.where, array.name, values), files
+    return column_choice.convert_labels(array.where, array.name, values), files

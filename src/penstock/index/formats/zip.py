@@ -7,12 +7,10 @@ records. An archive after a few other bytes can be read if all offsets agree wit
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from ...engine import StoreFile
 from ...errors import FormatError
-
-if TYPE_CHECKING:
-    from ...engine import StoreFile
 
 STORED, DEFLATED = 0, 8
 

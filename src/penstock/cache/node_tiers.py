@@ -1,6 +1,6 @@
 """Tiers of this node: cache blocks are read in once, and samples are copied out.
 
-A cache block is read when the first rank or peer wants it. The keeper is a state machine of one
+A cache block is read when the first rank or peer wants it. `NodeTiers` is a state machine of one
 thread. `want` is given keys, and calls back when their cache blocks are there, or when it is known
 that they will not be. The cache blocks are claimed in the tier; then they are read from storage, or
 waited for while another rank of this node reads them.
@@ -65,7 +65,7 @@ class WantedKeys:
     held: dict[int, Buffer] = field(default_factory=dict)
 
 
-class Keeper:
+class NodeTiers:
     """The tiers of a node, as one of its ranks uses them.
 
     read:    submits requests to the storage engine, for a purpose, and returns the ticket. The
@@ -128,7 +128,7 @@ class Keeper:
             self._disk.close()
         self.slab.close()
 
-    def tiers(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
+    def split_by_tier(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
         """Return, by tier, the rows of keys that this node keeps, and the tier's own slots."""
         ram = slots[rows] < self._ram_cache_blocks
         parts: list[tuple[Tier, Int, Int]] = []

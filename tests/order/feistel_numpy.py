@@ -1,4 +1,4 @@
-"""MixFeistel in numpy, bit-equal to the compiled core: its oracle, and its fallback.
+"""MixFeistel in numpy, bit-equal to the compiled core: its oracle.
 
 A `Permutation` maps one-dimensional uint64 arrays into others, which may be the same arrays. It
 returns the index of the first value outside [0, count), or the size, as the core's does.
@@ -7,37 +7,20 @@ returns the index of the first value outside [0, count), or the size, as the cor
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
-Halves = npt.NDArray[np.uint32]
+from penstock.order.keys import (
+    GOLDEN,
+    TABLE_COUNT_MAX,
+    WORD,
+    Halves,
+    Words,
+    derive_cipher_key,
+    find_outside,
+    mix64,
+    random_words,
+)
 
-TABLE_COUNT_MAX = 4096
-WORD = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
 PIECE = 8192  # values mapped at a time: their temporaries stay in the cache
-
-
-def mix64(z: int) -> int:
-    """SplitMix64's finaliser: a bijection of 64-bit words in which every bit moves half of all."""
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
-    return z ^ (z >> 31)
-
-
-def random_words(state: int, size: int) -> Words:
-    """The first outputs of SplitMix64 from a state."""
-    z = np.uint64(state) + np.uint64(GOLDEN) * np.arange(1, size + 1, dtype=np.uint64)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def find_outside(values: Words, count: int) -> int:
-    """The index of the first value at or above count, or the size."""
-    if values.size == 0 or int(values.max()) < count:
-        return values.size
-    return int(np.argmax(values >= np.uint64(count)))
 
 
 class Permutation:
@@ -49,9 +32,7 @@ class Permutation:
 
     def __init__(self, count: int, state: int, cipher: bool = False, level: str = "") -> None:
         self.count = count
-        self.right_bits = max(4, (count - 1).bit_length() // 2)
-        self.left_count = max(16, -(-count >> self.right_bits))
-        self.keys: Halves = (random_words(state, 8) >> np.uint64(32)).astype(np.uint32)
+        self.left_count, self.right_bits, self.keys = derive_cipher_key(count, state)
         self._table: Words | None = None
         self._inverse_table: Words | None = None
         if count <= TABLE_COUNT_MAX and not cipher:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ...engine import StoreFile
+from ...engine import StoreFile
 
 
-class ForeignKind(NamedTuple):
+class UnsupportedKind(NamedTuple):
     """One kind of file: its name, what to do instead, and how to recognise it.
 
     shows:       True if a file's first bytes are of this kind.
@@ -65,75 +64,75 @@ _COMPRESSIONS = {
     b"\x04\x22\x4d\x18": ("LZ4", "unlz4"),
 }
 
-_FOREIGN = (
+_UNSUPPORTED = (
     *(
-        ForeignKind(f"a file compressed by {name}", f"`{program}` it", _make_prefix_test(magic))
+        UnsupportedKind(f"a file compressed by {name}", f"`{program}` it", _make_prefix_test(magic))
         for magic, (name, program) in _COMPRESSIONS.items()
     ),
-    ForeignKind(
+    UnsupportedKind(
         "an FFCV file",
         "open what it was made from, since folders of images, WebDataset tar and others are read "
         "as they are (`penstock formats`)",
         _is_ffcv,
         (".beton",),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a file of torch.save",
         "load it by torch.load, and write its arrays by numpy.save",
         _is_torch,
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a safetensors file",
         "load it by safetensors.numpy.load_file, and write its arrays by numpy.save",
         _is_safetensors,
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a pickle",
         "it may run any program when it is loaded; where you trust it, load it by pickle.load, and "
         "write its arrays by numpy.save",
         _make_prefix_test(*(bytes([0x80, version]) for version in range(2, 6))),
         (".pkl", ".pickle"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a zip, 7-Zip or RAR archive",
         "unpack it, and open the folder",
         _make_prefix_test(b"PK\3\4", b"PK\5\6", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "an SQLite database",
         "write its rows as Parquet, by pandas.read_sql and DataFrame.to_parquet",
         _make_prefix_test(b"SQLite format 3\0"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "an ORC file",
         "write it as Parquet, by pyarrow.orc.read_table and pyarrow.parquet.write_table",
         _make_prefix_test(b"ORC"),
     ),
-    ForeignKind("an Avro file", "write its rows as Parquet", _make_prefix_test(b"Obj\1")),
-    ForeignKind(
+    UnsupportedKind("an Avro file", "write its rows as Parquet", _make_prefix_test(b"Obj\1")),
+    UnsupportedKind(
         "a MATLAB file from before version 7.3",
         "save it as -v7.3, which is HDF5; or load it by scipy.io.loadmat, and write its arrays by "
         "numpy.save",
         _make_prefix_test(b"MATLAB 5.0 MAT-file"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "an IDX file (as of MNIST)",
         "give what its header says, such as dtype='uint8', shape=(28, 28), header_bytes=16 for "
         "images and dtype='uint8', shape=(), header_bytes=8 for labels",
         _is_idx,
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a single image",
         "open the folder that it is in",
         _make_prefix_test(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "a table in text (CSV)",
         "write it as Parquet, by pyarrow.csv.read_csv and pyarrow.parquet.write_table",
         lambda _: False,
         (".csv", ".tsv"),
     ),
-    ForeignKind(
+    UnsupportedKind(
         "JSON",
         "write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
         "pyarrow.parquet.write_table",
@@ -143,11 +142,11 @@ _FOREIGN = (
 )
 
 
-def describe_foreign(head: bytes, name: str) -> str:
+def describe_unsupported(head: bytes, name: str) -> str:
     """Describe a file that is not read, and what to do, for a message; "" if it is unknown."""
     extension = os.path.splitext(name)[1].lower()
-    shown = [kind for kind in _FOREIGN if kind.shows(head)]
-    named = [each for each in _FOREIGN if extension in each.extensions]
+    shown = [kind for kind in _UNSUPPORTED if kind.shows(head)]
+    named = [each for each in _UNSUPPORTED if extension in each.extensions]
     for found in (shown + named)[:1]:
         return f"{found.what}, which penstock does not read: {found.remedy}"
     return ""

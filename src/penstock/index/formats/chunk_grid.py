@@ -41,6 +41,13 @@ class ChunkGrid(NamedTuple):
     offset: Int
     length: Int
 
+    @classmethod
+    def absent(cls, shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int) -> ChunkGrid:
+        """Make the grid of an array whose chunks are all absent, to be filled in."""
+        total = math.prod(count_cells(shape, chunk))
+        file, offset = np.zeros(total, np.uint32), np.zeros(total, np.int64)
+        return cls(shape, chunk, itemsize, file, offset, np.full(total, -1, np.int64))
+
     @property
     def cells(self) -> tuple[int, ...]:
         """Chunks along each axis."""

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..clock import Clock, SystemClock
-from ..engine import (
+from penstock.clock import Clock, SystemClock
+from penstock.engine import (
     PATIENCE,
     Buffer,
     Completion,
@@ -26,8 +26,8 @@ from ..engine import (
     Purpose,
     check_requests,
 )
-from ..errors import UsageError
-from ..extent import Requests
+from penstock.errors import UsageError
+from penstock.extent import Requests
 
 _system_clock = SystemClock()
 

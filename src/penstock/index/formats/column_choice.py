@@ -68,14 +68,15 @@ def check_switch(options: dict[str, Any], name: str, default: bool) -> None:
         options.pop(name, None)
 
 
-def normalize_nulls(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `normalize_nulls` checked, and left out if it has its default."""
-    value = options.get("nulls", "error")
+def normalize_table_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of tables in canonical form: `nulls` is left out if it has its default."""
+    normalized = normalize_options(options)
+    value = normalized.get("nulls", "error")
     if value not in ("error", "empty"):
         raise UsageError(f"nulls is {value!r}: use 'error' or 'empty'")
-    return {
-        name: setting for name, setting in options.items() if (name, setting) != ("nulls", "error")
-    }
+    if value == "error":
+        normalized.pop("nulls", None)
+    return normalized
 
 
 def _check_label(options: Mapping[str, Any]) -> None:
@@ -118,6 +119,29 @@ def choose_columns(
             f"without it (fields=), or give label=''"
         )
     return names, label or None
+
+
+def list_wanted(
+    path: str, known: Collection[str], fields: Sequence[str] | None, label: str | None
+) -> list[str]:
+    """List the columns to read, the label among them; UsageError if a named one does not exist."""
+    named = [*(fields or ()), *([label] if label else [])]
+    for name in named:
+        if name not in known:
+            raise UsageError(f"{path} has no column {name!r}: its columns are {', '.join(known)}")
+    return list(known) if fields is None else list(dict.fromkeys(named))
+
+
+def holds_integers(column: Any) -> bool:
+    """True if a column of Arrow or Parquet holds one integer a row, and can be read."""
+    return not column.refused and column.shape == () and np.dtype(column.dtype).kind in "iu"
+
+
+def find_label(columns: Mapping[str, Any], label: str | None) -> str | None:
+    """Find the name of the label: the one given, or the first default that holds integers."""
+    if label is not None:
+        return label or None
+    return next((n for n in DEFAULTS if n in columns and holds_integers(columns[n])), None)
 
 
 def number_columns(path: str, names: Sequence[str]) -> dict[str, int]:
