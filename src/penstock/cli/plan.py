@@ -82,7 +82,7 @@ def plan(
     chosen = load_scenario(scenario)
     given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
     ranges = [_parse_range(option, text) for option, text in given.items()]
-    grid = sizing.grid_of(
+    grid = sizing.make_grid(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
     words = {"--epoch-s": f"{epoch_s:g}", "--prices": prices, **given}
@@ -95,7 +95,7 @@ def plan(
         console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
         _write_grid(csv_path, grid) as seen,
     ):
-        found = sizing.sized(
+        found = sizing.find_cheapest(
             chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
         )
     _show(found)

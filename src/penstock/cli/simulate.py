@@ -168,17 +168,17 @@ def _simulate(
 
     runs = [sweep.SimulationRun(scenario, policy, model) for model in models for policy in policies]
     with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
-        found = sweep.outcomes(
-            runs, processes=_choose_processes(sweep.accesses(runs)), progress=progress
+        found = sweep.simulate_runs(
+            runs, processes=_choose_processes(sweep.count_accesses(runs)), progress=progress
         )
     for model in models:
         _show_outcomes(model, [each for each in found if each.model == model])
     if not any(isinstance(each, Result) for each in found):
         raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
 
-    values = {key: sweep.points(scenario, key) for key in (keys or sweep.KEYS)}
+    values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
     count = sum(len(each) + 1 for each in values.values()) * len(policies)
-    accesses = count * sweep.accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
+    accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
     remark = ""
     if no_sweeps:
         values = {}
@@ -190,7 +190,7 @@ def _simulate(
         console.say(remark)
         values = {}
     with console.show_progress("Varying " + ", ".join(values), "simulations") as progress:
-        swept = sweep.sweeps(
+        swept = sweep.vary_keys(
             scenario,
             values,
             policies=policies,

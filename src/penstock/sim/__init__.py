@@ -20,13 +20,13 @@ from ..faces import hand_out
 
 if TYPE_CHECKING:
     from . import calibrate as calibrate
-    from . import corrected as corrected
+    from . import fluid_model as fluid_model
     from . import parity as parity
     from . import record as record
     from . import report as report
     from . import sizing as sizing
     from . import sweep as sweep
-    from .closed import FORM as FORM
+    from .closed_forms import FORM as FORM
     from .importance import Value as Value
     from .results import SOURCES as SOURCES
     from .results import Result as Result
@@ -48,8 +48,8 @@ else:
         __name__,
         {
             "calibrate": "calibrate",
-            "closed": "FORM",
-            "corrected": "corrected",
+            "closed_forms": "FORM",
+            "fluid_model": "fluid_model",
             "importance": "Value",
             "parity": "parity",
             "record": "record",

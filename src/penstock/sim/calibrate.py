@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from ..errors import UsageError
-from . import corrected
+from . import fluid_model
 from .devices import Floats
 from .policies import NodeTraffic
 from .record import EpochRecord, LiveRun
@@ -356,13 +356,13 @@ class _Calibrator:
 
     def _flows(self) -> NodeTraffic:
         if self._traffic is None:
-            self._traffic = corrected.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
+            self._traffic = fluid_model.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
         return self._traffic
 
     def _seconds(self) -> Floats:
         """Seconds of each epoch by the model, float64 (epochs,)."""
         scenario = self._scenario()
-        ends = corrected.run_traffic(scenario, self._flows())
+        ends = fluid_model.run_traffic(scenario, self._flows())
         ends = ends.reshape(scenario.training.epochs, -1)[:, -1]
         seconds: Floats = np.diff(ends, prepend=0) / 1e9
         return seconds

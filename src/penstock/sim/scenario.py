@@ -151,7 +151,7 @@ class FatTreeSpec(StrictModel):
 
 
 class RoutedSpec(StrictModel):
-    """A `routed.RoutedNetwork`.
+    """A `routed_networks.RoutedNetwork`.
 
     link_mb_s:     of a link between switches, each way.
     switch_nodes:  terminals of a switch; each holds a node, or a gateway.
@@ -171,7 +171,7 @@ class RoutedSpec(StrictModel):
 
 
 class DragonflySpec(RoutedSpec):
-    """A `routed.Dragonfly`."""
+    """A `routed_networks.Dragonfly`."""
 
     kind: Literal["dragonfly"]
     group_switches: Annotated[int, Field(ge=1, le=1024)]
@@ -194,7 +194,7 @@ class DragonflySpec(RoutedSpec):
 
 
 class TorusSpec(RoutedSpec):
-    """A `routed.Torus`."""
+    """A `routed_networks.Torus`."""
 
     kind: Literal["torus"]
     dims: Annotated[
