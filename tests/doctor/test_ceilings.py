@@ -264,9 +264,3 @@ def test_the_fastest_real_device_says_its_speed(tmp_path: Path) -> None:
     assert supply is not None
     assert supply.per_s == 1.25e9
     assert "eth0 says 10,000 Mbit/s: nominal" in supply.how
-
-
-def test_all_supplies_of_a_data_set(records: penstock.Dataset) -> None:
-    """The ceilings come by resource, in the form that `roofline` takes."""
-    supplies = ceilings.measure_supplies(records, decode=lambda sample: sample["data"])
-    assert set(supplies) == {"copy", "bandwidth", "iops", "metadata", "decode"}

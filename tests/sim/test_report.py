@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock import sim
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.page import document, layout, words
+from penstock.page import document, layout, quantities
 from penstock.sim import report, sweep
 from penstock.sim.fluid_model import TRAFFIC
 from penstock.sim.results import SOURCES, Result
@@ -346,7 +346,7 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
             assert f"{each['policy']} cannot run: " in done.stdout
         else:
             assert each["total_s"] in [row[0] for row in rows[each["policy"]]]
-            assert words.brief(each["total_s"]) in done.stdout
+            assert quantities.brief(each["total_s"]) in done.stdout
     assert [each["key"] for each in values["sweeps"]] == ["nodes"]
     run(*arguments, folder=tmp_path)
     assert (tmp_path / "small.html").read_text() == page

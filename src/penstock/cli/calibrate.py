@@ -8,6 +8,7 @@ from typing import Any
 from ..engine import measure_copying
 from ..errors import UsageError
 from . import console
+from .output_files import write_text
 
 
 def calibrate_scenario(
@@ -36,10 +37,7 @@ def calibrate_scenario(
         console.say(f"{key}: {source}")
     console.say(f"the run was of the policy {found.policy}")
     if write is not None:
-        try:
-            write.write_text(found.yaml())
-        except OSError as error:
-            raise UsageError(f"cannot write {write}: {error.strerror}") from None
+        write_text(write, found.yaml())
     return wanted
 
 

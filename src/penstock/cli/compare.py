@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import UsageError
 from . import console
-from .simulate import check_writable, open_terminal, write_text
+from .output_files import check_writable, write_text
 
 _SHOWN = 3
 """Differences that are named."""
@@ -76,18 +74,9 @@ def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
     """Show one run against the first."""
     from ..bench import factor, judge_ratio
 
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=console.escape(f"{other} against {first}"),
-        title_justify="left",
-    )
-    table.add_column("", no_wrap=True)
-    for heading in (first, other):
-        table.add_column(console.escape(heading), justify="right", overflow="fold")
-    for heading in ("ratio", "95 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    title = console.escape(f"{other} against {first}")
+    numbers = [console.escape(first), console.escape(other), "ratio", "95 %"]
+    table = console.make_table("", *numbers, "", right=numbers, title=title)
     for row in rows:
         ratio = row.ratios[place]
         said = [
@@ -101,4 +90,4 @@ def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
             if ratio.low is not None and ratio.high is not None:
                 cells[1] = f"{factor(ratio.low)}–{factor(ratio.high)}"
         table.add_row(row.metric.name, *said, *cells, told, style=style)
-    open_terminal().print(table)
+    console.print_wide(table)

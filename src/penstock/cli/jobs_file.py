@@ -13,13 +13,13 @@ Every key is checked; a value may be a number of bytes or a text such as 200GB o
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from .. import limits
 from ..errors import UsageError
 from ..sharing import schedule
+from .amounts import parse_bytes
 
 try:
     import pydantic
@@ -29,28 +29,14 @@ except ModuleNotFoundError as error:
         f"penstock schedule needs {error.name}: install it with pip install 'penstock[sim]'"
     ) from None
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-}
 
-
-def parse_bytes(value: object) -> object:
-    """Bytes, or bytes per second, from a number or from a text such as 200GB or 4 GiB/s."""
-    if not isinstance(value, str):
-        return value
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGTP]?i?)B?(?:/s)?\s*", value)
-    if parts is None or parts[2] not in _UNITS:
-        raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
-    return float(parts[1]) * _UNITS[parts[2]]
+def _parse_bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
 
 
 Bytes = Annotated[
     float,
-    pydantic.BeforeValidator(parse_bytes),
+    pydantic.BeforeValidator(_parse_bytes),
     pydantic.Field(gt=0, allow_inf_nan=False, strict=True),
 ]
 Count = Annotated[int, pydantic.Field(ge=1, le=limits.schedule_jobs_max, strict=True)]

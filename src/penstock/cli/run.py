@@ -425,22 +425,14 @@ def _gather(crew: Crew, value: Any) -> list[Any]:
 
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     """Show a column for each loader, of several runs the one of median throughput."""
-    import rich.box
-    import rich.table
-
+    from ..page import counted
     from . import console
 
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{console.escape(name)}, {ranks} rank" + "s" * (ranks > 1),
-        title_justify="left",
-    )
-    table.add_column("", no_wrap=True)
-    columns = []
-    for loader in dict.fromkeys(run["loader"] for run in runs):
-        table.add_column(console.escape(loader), justify="right")
-        columns.append(_format_runs([run for run in runs if run["loader"] == loader]))
+    loaders = list(dict.fromkeys(run["loader"] for run in runs))
+    headings = [console.escape(loader) for loader in loaders]
+    title = f"{console.escape(name)}, {counted(ranks, 'rank')}"
+    table = console.make_table("", *headings, right=headings, title=title)
+    columns = [_format_runs([run for run in runs if run["loader"] == loader]) for loader in loaders]
     for line in (line for line in columns[0] if any(column[line] for column in columns)):
         table.add_row(line, *(column[line] for column in columns))
     console.out.print(table)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
-import rich.box
-import rich.console
-import rich.table
 import typer
 
 from ..errors import UsageError
-from ..page import words
+from ..page import brief, size
 from . import calibrate, console
+from .output_files import check_writable, write_text
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
@@ -102,10 +99,7 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from ..sim import (  # the command line does without the simulator's packages
-        load_scenario,
-        report,
-    )
+    from ..sim import load_scenario, report  # with packages that others do without
 
     if listed:
         _list_scenarios()
@@ -255,8 +249,6 @@ def _repeat_command(
     return shlex.join(words + ["--no-sweeps"] * no_sweeps)
 
 
-_full_width = 124  # of a table with all columns
-
 _ours = 'content="penstock simulate"'  # in the head of a page of ours
 
 
@@ -281,22 +273,18 @@ def choose_page_path(name: str) -> Path:
 def _list_scenarios() -> None:
     from ..sim import data_mb, list_scenarios, load_scenario, report
 
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("scenario", "nodes", "epochs", "data", "what"):
-        right = heading in ("nodes", "epochs", "data")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "what")
+    numbers = ("nodes", "epochs", "data")
+    table = console.make_table("scenario", *numbers, "what", right=numbers)
     for name in list_scenarios():
         each = load_scenario(name)
         training = each.training
-        data = words.size(data_mb(each))
+        data = size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
-    open_terminal().print(table)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    table.add_column("what it does")
+    console.print_wide(table)
+    table = console.make_table("policy", "what it does")
     for policy, what in report.POLICIES.items():
         table.add_row(policy, what)
-    open_terminal().print(table)
+    console.print_wide(table)
 
 
 def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
@@ -305,45 +293,33 @@ def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
 
     results = report.rank_results(outcomes)
     bound = next((each for each in results if each.policy == "lower_bound"), None)
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
-    )
     headings = ["run", "× bound", "before it", "epoch 1", "later"]
-    full = open_terminal().width >= _full_width
+    full = not console.out.is_terminal or console.out.width >= console.WIDE
     headings += ["waiting", *SOURCES] if full else []
-    table.add_column("policy", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = console.make_table("policy", *headings, right=headings, title=f"{model} model")
     for each in results:
         later = each.epochs_s[1:]
         row = [
-            words.brief(each.total_s),
+            brief(each.total_s),
             "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
-            words.brief(each.setup_s) if each.setup_s else "",
-            words.brief(float(each.epochs_s[0])),
-            words.brief(float(later.mean())) if len(later) else "",
+            brief(each.setup_s) if each.setup_s else "",
+            brief(float(each.epochs_s[0])),
+            brief(float(later.mean())) if len(later) else "",
         ]
         if full:
-            row.append(words.brief(max(0.0, float(each.stall_s.sum()))))
+            row.append(brief(max(0.0, float(each.stall_s.sum()))))
         if full and each is not bound:
-            row += [words.size(float(total)) for total in each.moved_mb.sum(axis=0)]
+            row += [size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
         table.add_row(report.mark_policy(each.policy), *row, style=style)
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
         table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
-    open_terminal().print(table)
+    console.print_wide(table)
     for refusal in refusals:
         console.show(console.escape(f"{refusal.policy} {report.explain_refusal(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         console.show("* trains on other samples than are due: not held by the bound")
-
-
-def open_terminal() -> rich.console.Console:
-    """Console of the terminal; any other reader gets whole lines."""
-    if console.out.is_terminal:
-        return console.out
-    return rich.console.Console(width=_full_width, highlight=False)
 
 
 def _simulation_values(
@@ -380,33 +356,3 @@ def _outcome_values(outcome: Any) -> dict[str, Any]:
         "moved_mb": dict(zip(SOURCES, outcome.moved_mb.T.tolist(), strict=True)),
         "notes": outcome.notes,
     }
-
-
-def check_writable(*targets: Path | None) -> None:
-    """Raise UsageError, before any work, for paths that no file can have."""
-    for target in targets:
-        if target is not None and not target.absolute().parent.is_dir():
-            raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
-        if target is not None and target.is_dir():
-            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
-
-
-@contextlib.contextmanager
-def replace_file(path: Path) -> Iterator[IO[str]]:
-    """Yield a file that replaces the one at the path when all of it has been written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                yield file
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write all of the text, or leave the file as it was."""
-    with replace_file(path) as file:
-        file.write(text)

@@ -37,7 +37,7 @@ from ..extent import Extents, Files, Requests
 from ..index import Chunked, measure_cost
 from ..loader import Dataset, Decode, choose_gap
 from ..plan import plan_samples
-from .roofline import Demand, Resource, Supply
+from .roofline import Demand, Supply
 
 _planned_samples = 64
 
@@ -351,23 +351,3 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)
     return done / max(took_s, 1e-9), done
-
-
-def measure_supplies(
-    dataset: Dataset,
-    budget: Budget | None = None,
-    *,
-    cold: bool = True,
-    decode: Decode | None = None,
-) -> dict[Resource, Supply]:
-    """Measure all ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
-    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
-    read = measure_storage(dataset, budget, cold=cold)
-    if read is not None:
-        supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = measure_opening(dataset.index.files)
-    if opens is not None:
-        supplies["metadata"] = opens
-    if decode is not None:
-        supplies["decode"] = measure_decoding(dataset, decode).all_cores
-    return supplies

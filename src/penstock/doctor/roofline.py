@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
@@ -35,6 +35,15 @@ NAMES: Mapping[Resource, str] = {
     "staging": "staging",
 }
 """Name of each resource in a sentence."""
+
+_USES: Mapping[Resource, str] = {
+    "bandwidth": "bytes",
+    "iops": "reads",
+    "metadata": "opens",
+    "network": "network_bytes",
+    "copy": "copied_bytes",
+}
+"""Resources of which each sample uses an amount of its own, and the amount's name in `Demand`."""
 
 _waiting_min = 0.05
 """Part of the time below which a run is not considered to be waiting."""
@@ -77,25 +86,19 @@ class Demand:
     copied_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("bytes", "reads", "opens", "network_bytes", "copied_bytes"):
+        for name in _USES.values():
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(f"Demand.{name} is {value!r}: give a number from 0 on")
 
     def of(self, resource: Resource) -> float:
         """Return the use of a resource, in the unit of its supply."""
-        match resource:
-            case "bandwidth":
-                return self.bytes
-            case "iops":
-                return self.reads
-            case "metadata":
-                return self.opens
-            case "network":
-                return self.network_bytes
-            case "copy":
-                return self.copied_bytes
-        return 1.0
+        used = _USES.get(resource)
+        return 1.0 if used is None else getattr(self, used)
+
+    def scaled(self, factor: float) -> Demand:
+        """Return the demand of so many samples."""
+        return Demand(**{name: factor * getattr(self, name) for name in _USES.values()})
 
     def cached(self, hit: float) -> Demand:
         """Return the demand if this part of the samples comes from a cache in memory instead of
@@ -171,14 +174,7 @@ class Roofline:
         """Return the form that records hold. headroom is None if it is infinite."""
         return {
             "measured": self.measured,
-            "ceilings": [
-                {
-                    "resource": ceiling.resource,
-                    "samples_per_s": ceiling.samples_per_s,
-                    "how": ceiling.how,
-                }
-                for ceiling in self.ceilings
-            ],
+            "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
             "bound": self.bound,
             "headroom": None if math.isinf(self.headroom) else self.headroom,
             "advice": list(self.advice),
@@ -246,21 +242,11 @@ class RunCounts:
     seconds:        of the interval.
     samples:        that were handed over.
     waited_s:       of the seconds, how long the user waited for the next batch.
-    bytes, reads, opens, network_bytes, copied_bytes: as in `Demand`, of all samples together.
-    decoded_s:      how long decode threads were busy, together.
-    decode_threads: how many there are.
     """
 
     seconds: float
     samples: int
     waited_s: float
-    bytes: float = 0.0
-    reads: float = 0.0
-    opens: float = 0.0
-    network_bytes: float = 0.0
-    copied_bytes: float = 0.0
-    decoded_s: float = 0.0
-    decode_threads: int = 0
 
     def __post_init__(self) -> None:
         if not (self.seconds > 0 and self.samples > 0):
@@ -270,37 +256,24 @@ class RunCounts:
         if not 0 <= self.waited_s <= self.seconds:
             raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
 
-    def demand(self) -> Demand:
-        """Return the demand of one sample."""
-        return Demand(
-            bytes=self.bytes / self.samples,
-            reads=self.reads / self.samples,
-            opens=self.opens / self.samples,
-            network_bytes=self.network_bytes / self.samples,
-            copied_bytes=self.copied_bytes / self.samples,
-        )
-
 
 def judge_run(
-    counted: RunCounts, supplies: Mapping[Resource, Supply], *, data: DataProfile | None = None
+    counted: RunCounts,
+    demand: Demand,
+    supplies: Mapping[Resource, Supply],
+    *,
+    data: DataProfile | None = None,
 ) -> Roofline:
     """Find the resource that binds a run in progress, from its counters and earlier measurements.
 
-    The run itself measures compute (the time without waiting) and decode (the time in which its
-    threads were busy). These take precedence over the supplies: no ceiling is below the rate that
-    the run reached; compute does not bind if the run waits for more than a twentieth of the time,
-    and nothing else binds if it waits for less.
+    The run itself measures compute (the time without waiting). That takes precedence over the
+    supplies: no ceiling is below the rate that the run reached; compute does not bind if the run
+    waits for more than a twentieth of the time, and nothing else binds if it waits for less.
 
     UsageError if it waits, and no supply is known that it could be waiting for.
     """
     measured = counted.samples / counted.seconds
-    known = dict(supplies)
-    known.pop("compute", None)
-    if counted.decoded_s > 0 and counted.decode_threads > 0:
-        busy = counted.decoded_s / (counted.seconds * counted.decode_threads)
-        how = f"{counted.decode_threads} threads, busy for {busy:.0%} of the time"
-        known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
-    demand = counted.demand()
+    known = {resource: each for resource, each in supplies.items() if resource != "compute"}
     waited = counted.waited_s / counted.seconds
     others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
