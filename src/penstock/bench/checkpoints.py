@@ -46,6 +46,7 @@ from .checkpoint_shapes import (
     list_files_by_rank,
 )
 from .checkpoint_writers import CheckpointWriter, make_writer
+from .observe import read_io
 from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
@@ -264,9 +265,10 @@ class WorkloadCheckpoints:
         paths = self.paths(epoch, step, self.loads_rank)
         self._together(lambda: evict(paths))
         loaded: list[State] = []
-        read_before = _count_device_bytes()
+        before = read_io()
         seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
-        read = None if read_before is None else (_count_device_bytes() or 0) - read_before
+        after = read_io()
+        read = after["read_bytes"] - before["read_bytes"] if before and after else None
 
         def compare() -> None:
             for path, file, state in zip(paths, mine, loaded, strict=True):
@@ -507,17 +509,3 @@ def dlio_metrics(
 
 def _describe_tensor(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
-
-
-def _count_device_bytes() -> int | None:
-    return _read_number("/proc/self/io", "read_bytes")
-
-
-def _read_number(path: str, name: str) -> int | None:
-    """Read a number of a file of /proc; None if the system does not give it."""
-    with contextlib.suppress(OSError), open(path) as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key == name:
-                return int(value.split()[0])
-    return None

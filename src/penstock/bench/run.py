@@ -24,7 +24,7 @@ from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps
-from .observe import Observer, ResourceUse, measure_memory
+from .observe import ResourceUse, is_charged, measure_memory, measure_use
 from .pace import StepPace, sharpen_timers
 from .ranks import Crew
 from .walk import walk
@@ -247,7 +247,7 @@ class _Runner:
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
         self.pace = StepPace()
-        self._observer = Observer(job.paths["train"][0])
+        self._charged = is_charged(job.paths["train"][0])
         self.walked: list[WalkedEpoch] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
@@ -276,10 +276,10 @@ class _Runner:
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
         cached_before = _count_cached(job, part, crew)
         crew.barrier()
-        before, started = self._observer.snapshot(), time.time()
+        before, started = measure_use(self._charged), time.time()
         batches = self.contenders[part].batches(number - 1)
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
-        ended, after = time.time(), self._observer.snapshot()
+        ended, after = time.time(), measure_use(self._charged)
         counter.check(where)
         walked = WalkedEpoch(
             number=number,

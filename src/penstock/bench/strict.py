@@ -33,7 +33,7 @@ def read_workload(
     compat: bool = False,
     warn: Warn = warnings.warn,
 ) -> DlioWorkload:
-    """Read the workload of a name (see `presets`), a YAML file, or a mapping such as `as_dict`'s.
+    """Read the workload of a name of `preset_names`, a YAML file, or a mapping such as `as_dict`'s.
 
     source:     None takes the name of `workload=` among the overrides, else "default".
     overrides:  as Hydra's; see `overrides`. hydra.run.dir sets output.folder.
@@ -50,15 +50,6 @@ def preset_names() -> list[str]:
     """Names of the workloads that come with penstock."""
     names = (path.name for path in _presets().iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
-
-
-def presets() -> dict[str, str]:
-    """A line about each workload that comes with penstock, by name."""
-    lines = {}
-    for name in preset_names():
-        with (_presets() / f"{name}.yaml").open(encoding="utf-8") as file:
-            lines[name] = file.readline().lstrip("# ").rstrip()
-    return lines
 
 
 def as_dict(workload: DlioWorkload) -> dict[str, Any]:

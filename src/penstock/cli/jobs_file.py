@@ -14,16 +14,16 @@ Every key is checked; a value may be a number of bytes or a text such as 200GB o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from .. import limits
 from ..errors import UsageError
 from ..sharing import schedule
+from ..sim import explain_error, parse_mapping
 from .amounts import parse_bytes
 
 try:
     import pydantic
-    import yaml
 except ModuleNotFoundError as error:
     raise UsageError(
         f"penstock schedule needs {error.name}: install it with pip install 'penstock[sim]'"
@@ -116,16 +116,12 @@ def read_jobs(path: Path) -> JobsFile:
         raise UsageError(
             f"{path} is no UTF-8 text ({error.reason} at byte {error.start})"
         ) from None
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise UsageError(f"{path} is nested too deeply: give a file of jobs") from None
+    values = parse_mapping(text, str(path), "begin with bandwidth, periodic or exclusive")
     try:
         jobs = JobsFile.model_validate(values)
     except pydantic.ValidationError as error:
-        raise UsageError("\n".join(_describe(path, each) for each in error.errors())) from None
+        lines = (explain_error(str(path), each, "a file of jobs") for each in error.errors())
+        raise UsageError("\n".join(lines)) from None
     if not jobs.periodic and jobs.exclusive is None:
         raise UsageError(f"{path} has no jobs: list some under periodic or exclusive")
     if jobs.periodic and jobs.bandwidth is None:
@@ -138,18 +134,6 @@ def read_jobs(path: Path) -> JobsFile:
             " give fewer"
         )
     return jobs
-
-
-def _describe(path: Path, error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "the file"
-    if error["type"] == "extra_forbidden":
-        return f"{path}: {key} is no key of a file of jobs: leave it out or mend its name"
-    if error["type"] == "missing":
-        return f"{path}: {key} is missing"
-    if error["type"] == "model_type":
-        return f"{path}: {key} is {error['input']!r}: use a mapping of keys"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{path}: {key} is {error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedule.PeriodicJob]]:

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from .scenario import SAMPLED as SAMPLED
     from .scenario import Policy as Policy
     from .scenario import Scenario as Scenario
+    from .scenario import explain_error as explain_error
     from .scenario import list_scenarios as list_scenarios
     from .scenario import load_scenario as load_scenario
+    from .scenario import parse_mapping as parse_mapping
     from .scenario import parse_scenario as parse_scenario
     from .simulation import Model as Model
     from .simulation import simulate as simulate
@@ -56,7 +58,8 @@ else:
             "report": "report",
             "results": "Result SOURCES",
             "scenario": (
-                "POLICIES Policy SAMPLED Scenario load_scenario list_scenarios parse_scenario"
+                "POLICIES Policy SAMPLED Scenario explain_error list_scenarios load_scenario "
+                "parse_mapping parse_scenario"
             ),
             "simulation": "Model simulate",
             "sizing": "Prices Range sizing",
