@@ -24,7 +24,7 @@ from penstock.bench.files import data_paths
 from penstock.bench.generate import generate_data
 from penstock.bench.ranks import launch
 from penstock.bench.run import run_workload as measured
-from penstock.bench.strict import as_dict, preset_names, read_workload
+from penstock.bench.workload_file import as_dict, preset_names, read_workload
 from tests import warm
 from tests.bench.small import job
 from tests.command import Ran

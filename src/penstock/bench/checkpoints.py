@@ -429,21 +429,18 @@ def run_checkpoints(
     scale: float = 1.0,
     verify: bool = False,
     compat: bool = False,
-    host: str | None = None,
-    seen: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Run checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
     then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
 
     compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
             pause of 1 s); otherwise times are those of the slowest rank.
-    seen:   receives the numbers of checkpoints that are done, and of all.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
     metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
     """
     checkpoints = WorkloadCheckpoints(
-        workload, place, barrier, gather, writer=writer, scale=scale, verify=verify, host=host
+        workload, place, barrier, gather, writer=writer, scale=scale, verify=verify
     )
     settings = workload.checkpoint
     writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
@@ -472,7 +469,6 @@ def run_checkpoints(
             if step:
                 time.sleep(pause)
             done[what].append(act(1, step))
-            seen(len(done["saves"]) + len(done["loads"]), writes + reads)
     return {
         "checkpoints": {**checkpoints.described(), **done},
         "dlio": dlio_metrics(checkpoints.totals, done["saves"], done["loads"], compat=compat),

@@ -25,9 +25,8 @@ from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps
 from .observe import ResourceUse, is_charged, measure_memory, measure_use
-from .pace import StepPace, sharpen_timers
 from .ranks import Crew
-from .walk import walk
+from .timed_steps import StepPace, sharpen_timers, walk
 from .workload import DlioWorkload
 
 CONTROL_S = 20.0

@@ -333,7 +333,10 @@ class _Results:
             console.show(f"{name}: {value:,.4f}")
         run = {"loader": "checkpoints", "epochs": [], **found}
         folder = workload.checkpoint.checkpoint_folder
-        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
+        seed = workload.train.seed
+        path = self._record(
+            workload, folder, runs=[run], compat=compat, seed=seed, ranks=count, hosts=hosts
+        )
         console.show(f"results: {console.escape(str(path))}")
 
     def write(self, verdict: bool) -> None:
@@ -349,9 +352,11 @@ class _Results:
             self._judge(job, len(walks))
         # Shown first: it is not lost where it cannot be written.
         _show_runs(job.workload.model.name, len(walks), self._runs)
+        first, ranks = walks[0], len(walks)
         path = self._record(
-            job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
-        )
+            job.workload, where, runs=self._runs, compat=job.compat, seed=first.seed, ranks=ranks,
+            hosts=first.hosts,
+        )  # fmt: skip
         for number, (each, found) in enumerate(self._measured):
             name = self._name(number)
             folder = self._folder / name if len(self._measured) > 1 else self._folder
@@ -383,29 +388,20 @@ class _Results:
     def _record(
         self,
         workload: DlioWorkload,
-        runs: list[dict[str, Any]],
-        compat: bool,
-        seed: int,
-        ranks: int,
-        hosts: int,
         where: str,
+        **found: Any,
     ) -> Path:
-        from ..bench import as_dict, hide_secrets, outputs, record, render_page
+        """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
+        from ..bench import as_dict, hide_secrets, make_record, outputs, render_page
 
-        values = record.whole(
-            command=shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
-            workload=as_dict(workload),
-            overrides=self._given.overrides,
-            compat=compat,
-            seed=seed,
-            started=self._started,
-            ended=time.time(),
-            ranks=ranks,
-            hosts=hosts,
-            load_before=self._load,
-            path=where,
-            runs=runs,
-        )
+        about = {
+            "command": shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
+            "workload": as_dict(workload),
+            "overrides": self._given.overrides,
+            "started": self._started,
+            "ended": time.time(),
+        }
+        values = make_record(about | found, where, self._load)
         with self._storing():
             path = outputs.write_record(self._folder, values)
             path.with_name("report.html").write_text(render_page([values]))

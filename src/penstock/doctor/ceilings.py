@@ -59,13 +59,12 @@ class StorageCeiling(NamedTuple):
 
 
 class DecodingCeiling(NamedTuple):
-    """Rates of a decode function.
+    """Rate of a decode function.
 
-    one, all_cores: samples/s of one thread, and of one thread on each core.
+    all_cores:      samples/s of one thread on each core.
     decoded_bytes:  mean size of its result for a sample.
     """
 
-    one: Supply
     all_cores: Supply
     decoded_bytes: float
 
@@ -212,7 +211,7 @@ def measure_copy_rate() -> Supply:
 def measure_decoding(
     dataset: Dataset, decode: Decode, threads: int | None = None
 ) -> DecodingCeiling:
-    """Measure the samples a second of a decode function, called as loaders call it; takes 0.5 s,
+    """Measure the samples a second of a decode function, called as loaders call it; takes 0.25 s,
     and the time to read a few samples.
 
     Raises UsageError if it fails, naming the sample.
@@ -235,11 +234,9 @@ def measure_decoding(
         if number < len(samples):
             sizes.append(_sum_bytes(result))
 
-    alone, done = _measure_rate(one, 1)
-    single = Supply(alone, f"{name}, {done:,} samples in one thread")
-    together, done = _measure_rate(one, threads)
-    every = Supply(together, f"{name}, {done:,} samples in {threads} threads")
-    return DecodingCeiling(single, every, float(np.mean(sizes)))
+    rate, done = _measure_rate(one, threads)
+    supply = Supply(rate, f"{name}, {done:,} samples in {threads} threads")
+    return DecodingCeiling(supply, float(np.mean(sizes)))
 
 
 def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:

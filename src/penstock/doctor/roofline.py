@@ -209,7 +209,6 @@ def estimate_roofline(
     supplies: Mapping[Resource, Supply],
     demand: Demand,
     *,
-    measured: float | None = None,
     data: DataProfile | None = None,
 ) -> Roofline:
     """Compute the ceilings of these supplies, and advice. A resource that a sample does not use
@@ -221,7 +220,7 @@ def estimate_roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _sort_ceilings(_compute_ceilings(supplies, demand), measured, data)
+    return _sort_ceilings(_compute_ceilings(supplies, demand), None, data)
 
 
 def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:

@@ -7,7 +7,7 @@ all tiers grow alike, and the storage's whole table is scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,7 +179,6 @@ def find_cheapest(
     epoch_s: float,
     *,
     prices: Prices = _prices,
-    policies: Sequence[str] = tuple(FORMS),
     seen: Callable[[NodeSettings], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
@@ -191,10 +190,10 @@ def find_cheapest(
         raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
     if not all(0 <= price < np.inf for price in prices):
         raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
-    choices: dict[str, Choice | None] = dict.fromkeys(policies)
-    least = {policy: np.full(len(grid.nodes), np.inf) for policy in policies}
-    total = grid.settings * len(policies)
-    for row, block in enumerate(_iterate_nodes(scenario, grid, prices, policies)):
+    choices: dict[str, Choice | None] = dict.fromkeys(FORMS)
+    least = {policy: np.full(len(grid.nodes), np.inf) for policy in FORMS}
+    total = grid.settings * len(FORMS)
+    for row, block in enumerate(_iterate_nodes(scenario, grid, prices)):
         for policy, forecast in block.forecasts.items():
             cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
             at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
@@ -224,9 +223,7 @@ def _describe_choice(policy: str, grid: SizingGrid, block: NodeSettings, at: int
     )
 
 
-def _iterate_nodes(
-    scenario: Scenario, grid: SizingGrid, prices: Prices, policies: Sequence[str]
-) -> Iterator[NodeSettings]:
+def _iterate_nodes(scenario: Scenario, grid: SizingGrid, prices: Prices) -> Iterator[NodeSettings]:
     cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
     for nodes in grid.nodes.tolist():
         cost = nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
@@ -234,7 +231,7 @@ def _iterate_nodes(
         yield NodeSettings(
             nodes,
             cost + prices.storage_gb_s * storage_mb_s / 1e3,
-            {policy: FORMS[policy](settings) for policy in policies},
+            {policy: form(settings) for policy, form in FORMS.items()},
         )
 
 
