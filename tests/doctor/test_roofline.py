@@ -31,7 +31,6 @@ demands = st.builds(
     bytes=st.floats(1, 1e9),
     reads=st.floats(1e-3, 100),
     opens=st.floats(1e-3, 100),
-    network_bytes=st.floats(1, 1e9),
     copied_bytes=st.floats(1, 1e9),
 )
 supplied = st.dictionaries(
@@ -59,12 +58,11 @@ def test_ceilings_are_capacity_over_demand() -> None:
             "bandwidth": Supply(200e6, ""),
             "iops": Supply(5000, ""),
             "metadata": Supply(3000, ""),
-            "network": Supply(1e9, ""),
             "copy": Supply(8e9, ""),
             "staging": staging_supply(1_000_000, 500.0, 4),
         },
-        # Samples of 400 kB, two in a read; a file holds ten; peers send 3/4 of what is not local.
-        Demand(bytes=400e3, reads=0.5, opens=0.1, network_bytes=300e3, copied_bytes=800e3),
+        # Samples of 400 kB, two in a read; a file holds ten.
+        Demand(bytes=400e3, reads=0.5, opens=0.1, copied_bytes=800e3),
     )
     assert {
         ceiling.resource: ceiling.samples_per_s for ceiling in roofline.ceilings
@@ -75,7 +73,6 @@ def test_ceilings_are_capacity_over_demand() -> None:
             "bandwidth": 500,  # W / bytes
             "iops": 10_000,  # IOPS * samples per read
             "metadata": 30_000,  # opens * samples per open
-            "network": 1e9 / 300e3,  # W / (bytes * (1 - local))
             "copy": 10_000,  # W / bytes
             "staging": 8000,  # E * N / T
         }
@@ -155,7 +152,7 @@ def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: floa
         assert estimate_roofline(supplies, after).samples_per_s >= before.samples_per_s
     full = demand.cached(1.0)
     assert not any(full.of(name) for name in ("bandwidth", "iops", "metadata"))
-    assert (full.network_bytes, full.copied_bytes) == (demand.network_bytes, demand.copied_bytes)
+    assert full.copied_bytes == demand.copied_bytes
 
 
 # -- advice ----------------------------------------------------------------------------------------
@@ -221,7 +218,7 @@ def test_every_resource_has_advice(resource: Resource) -> None:
     """Whichever binds: a sentence that names it, and one more that says what to do."""
     supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
     supplies[resource] = Supply(1e5, "")
-    demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
+    demand = Demand(bytes=1, reads=1, opens=1, copied_bytes=1)
     roofline = estimate_roofline(supplies, demand, data=DataProfile(total_bytes=1, memory_bytes=9))
     assert roofline.bound == resource
     assert len(roofline.advice) >= 2

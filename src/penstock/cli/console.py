@@ -103,10 +103,7 @@ def make_table(*headings: str, right: Sequence[str] = (), title: str = "") -> ri
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left"
     )
     for heading in headings:
-        is_number = heading in right
-        table.add_column(
-            heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
-        )
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     return table
 
 

@@ -19,9 +19,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import UsageError
 
-Resource = Literal[
-    "compute", "decode", "bandwidth", "iops", "metadata", "network", "copy", "staging"
-]
+Resource = Literal["compute", "decode", "bandwidth", "iops", "metadata", "copy", "staging"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 
 NAMES: Mapping[Resource, str] = {
@@ -30,7 +28,6 @@ NAMES: Mapping[Resource, str] = {
     "bandwidth": "storage bandwidth",
     "iops": "the rate of reads",
     "metadata": "the rate of opening files",
-    "network": "the network between hosts",
     "copy": "copying memory",
     "staging": "staging",
 }
@@ -40,7 +37,6 @@ _USES: Mapping[Resource, str] = {
     "bandwidth": "bytes",
     "iops": "reads",
     "metadata": "opens",
-    "network": "network_bytes",
     "copy": "copied_bytes",
 }
 """Resources of which each sample uses an amount of its own, and the amount's name in `Demand`."""
@@ -57,8 +53,8 @@ _gain_min = 1.05
 class Supply:
     """The most that a resource delivers a second, and how that was measured.
 
-    per_s:  bytes of bandwidth, network and copy; reads of iops; opens of metadata; samples of
-            compute, decode and staging.
+    per_s:  bytes of bandwidth and copy; reads of iops; opens of metadata; samples of compute,
+            decode and staging.
     """
 
     per_s: float
@@ -75,14 +71,12 @@ class Demand:
 
     bytes, reads:   from storage; a read that brings several samples counts as a part for each.
     opens:          of files, if they are not kept open.
-    network_bytes:  from other hosts.
     copied_bytes:   from memory to memory.
     """
 
     bytes: float = 0.0
     reads: float = 0.0
     opens: float = 0.0
-    network_bytes: float = 0.0
     copied_bytes: float = 0.0
 
     def __post_init__(self) -> None:
@@ -382,12 +376,6 @@ def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
         sentences.append(
             f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
             f"that are stored decoded would help"
-        )
-    if bound == "network":
-        sentences += _estimate_gain(
-            roofline,
-            frozenset({"network"}),
-            "assignment='local' (most samples come from the own host)",
         )
     if bound == "copy":
         sentences.append("smaller types (uint8 until the accelerator has it) make copies smaller")
