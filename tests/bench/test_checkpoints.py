@@ -46,7 +46,7 @@ from penstock.errors import (
     UsageError,
 )
 from tests import warm
-from tests.bench.checkpoint_crew import Work, alone, llama, processes, threads
+from tests.bench.checkpoint_crew import SmallCrew, Work, alone, llama, processes, threads
 
 WRITERS = ["numpy", "torch", "penstock"]
 
@@ -355,11 +355,8 @@ def test_rank_sync_is_a_barrier_inside_the_time(tmp_path: Path) -> None:
     for sync in (False, True):
         barriers: list[None] = []
         workload = llama(tmp_path, rank_sync=sync)
-        checkpoints: WorkloadCheckpoints = alone(
-            lambda place, _, gather, workload=workload, barriers=barriers: WorkloadCheckpoints(
-                workload, place, lambda: barriers.append(None), gather, writer="numpy"
-            )
-        )
+        crew = SmallCrew(0, 1, lambda barriers=barriers: barriers.append(None), lambda own: [own])
+        checkpoints = WorkloadCheckpoints(workload, crew, writer="numpy")
         checkpoints.take(1, 0)
         checkpoints.load(1, 0)
         met[sync] = len(barriers)
@@ -380,24 +377,13 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
     file is loaded once. (In DLIO the key is dead, and would have every rank load nothing.)"""
     workload = llama(tmp_path, recovery_rank_shift=True)
 
-    def work(hosts: str) -> Work:
-        def rank(place: Any, barrier: Any, gather: Any) -> tuple[int, Any]:
-            found = WorkloadCheckpoints(
-                workload,
-                place,
-                barrier,
-                gather,
-                writer="numpy",
-                verify=True,
-                host=hosts[place.rank],
-            )
-            found.take(1, 0)
-            return found.loads_rank, found.load(1, 0)["verified"]
+    def work(crew: SmallCrew) -> tuple[int, Any]:
+        found = WorkloadCheckpoints(workload, crew, writer="numpy", verify=True)
+        found.take(1, 0)
+        return found.loads_rank, found.load(1, 0)["verified"]
 
-        return rank
-
-    assert threads(4, work("aabb")) == [(2, True), (3, True), (0, True), (1, True)]
-    assert threads(2, work("aa")) == [(0, True), (1, True)]
+    assert threads(4, work, "aabb") == [(2, True), (3, True), (0, True), (1, True)]
+    assert threads(2, work) == [(0, True), (1, True)]
 
 
 # -- what is there already, and what is not ------------------------------------------------------
@@ -644,9 +630,9 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
     """Its rank raises it as it is; the others do not wait for ever."""
     faulty: CheckpointWriter = Faulty()
 
-    def work(place: Any, *crew: Any) -> Any:
-        used = faulty if place.rank == 1 else "numpy"
-        return WorkloadCheckpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
+    def work(crew: SmallCrew) -> Any:
+        used = faulty if crew.rank == 1 else "numpy"
+        return WorkloadCheckpoints(llama(tmp_path), crew, writer=used).take(1, 0)
 
     first, second = threads(2, work)
     assert isinstance(second, KeyError)

@@ -49,6 +49,7 @@ class Crew(Protocol):
 
     rank: int
     ranks: int
+    host: str
     hosts: int
     first_of_host: bool
 
@@ -63,6 +64,11 @@ class Crew(Protocol):
     def share(self, value: T) -> T:
         """Send rank 0's value to all ranks."""
         ...
+
+
+def gather_everywhere(crew: Crew, value: Any) -> list[Any]:
+    """Collect the values of all ranks, by rank, on all ranks."""
+    return crew.share(crew.gather(value)) or []
 
 
 def detect_launch(environ: Mapping[str, str]) -> Place | None:
@@ -147,7 +153,8 @@ class Linked:
         self.rank, self.ranks = rank, ranks
         self._links = links
         self.barrier = barrier or self._by_messages
-        names = self.share(self.gather(socket.gethostname())) or []
+        self.host = socket.gethostname()
+        names = gather_everywhere(self, self.host)
         self.hosts = len(set(names))
         self.first_of_host = names.index(names[rank]) == rank
 
@@ -282,18 +289,25 @@ def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockErro
 def _supervise(pids: list[int], receivers: list[Connection]) -> Any:
     """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
-    ranks = {receiver: rank for rank, receiver in enumerate(receivers)}
-    while ranks:
-        for receiver in wait(list(ranks)):
-            rank = ranks.pop(receiver)  # type: ignore[call-overload]  # they are connections
+    left = list(receivers)
+    while left:
+        for receiver in _find_ready(left):
+            left.remove(receiver)
+            rank = receivers.index(receiver)
             try:
-                error, rank_result = receiver.recv()  # type: ignore[union-attr]
+                error, rank_result = receiver.recv()
             except (EOFError, OSError):
                 raise _explain_death(rank, len(pids), pids[rank]) from None
             if error is not None:
                 raise error
             result = rank_result if rank == 0 else result
     return result
+
+
+def _find_ready(receivers: list[Connection]) -> list[Connection]:
+    """Wait until some of these have a report, or have ended; return them."""
+    ready = wait(receivers)
+    return [receiver for receiver in receivers if receiver in ready]
 
 
 def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
@@ -441,7 +455,8 @@ class _Mpi:
         self._world = world
         self.rank, self.ranks = world.Get_rank(), world.Get_size()
         self.barrier = world.Barrier
-        names = world.allgather(socket.gethostname())
+        self.host = socket.gethostname()
+        names = world.allgather(self.host)
         self.hosts = len(set(names))
         self.first_of_host = names.index(names[self.rank]) == self.rank
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from ..engine import measure_residency
 from ..errors import UsageError
-from ..topology import Place
 from . import metrics
 from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
@@ -339,15 +338,9 @@ class _Saver:
     def __init__(self, job: BenchJob, crew: Crew) -> None:
         from .checkpoints import WorkloadCheckpoints
 
-        place = Place(crew.rank, crew.ranks, "bench")
         self._settings = job.workload.checkpoint
         self._checkpoints = WorkloadCheckpoints(
-            job.workload,
-            place,
-            crew.barrier,
-            lambda value: crew.share(crew.gather(value)) or [],
-            writer=job.writer,
-            scale=job.scale,
+            job.workload, crew, writer=job.writer, scale=job.scale
         )
 
     def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:

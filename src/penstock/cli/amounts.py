@@ -18,4 +18,4 @@ def parse_bytes(text: str) -> float:
     if parts is None:
         raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
     power = 0 if parts[2] is None else 1 + _PREFIXES.upper().index(parts[2].upper())
-    return float(parts[1]) * (1024 if parts[3] else 1000) ** power
+    return float(parts[1]) * float((1024 if parts[3] else 1000) ** power)

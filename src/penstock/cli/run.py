@@ -123,7 +123,7 @@ def run(
     results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
-            results.checkpoints(asked, ranks, compat, verify, writer, scale)
+            results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
         return
     job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
@@ -300,27 +300,13 @@ class _Results:
         workload: DlioWorkload,
         ranks: int | None,
         compat: bool,
-        verify: bool,
-        writer: str,
-        scale: float,
+        **options: Any,
     ) -> None:
         """Save and load checkpoints alone."""
         from ..bench import launch, run_checkpoints
-        from ..topology import Place
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
-            place = Place(crew.rank, crew.ranks, "bench")
-            gather = partial(_gather, crew)
-            found = run_checkpoints(
-                workload,
-                place,
-                crew.barrier,
-                gather,
-                writer=writer,
-                scale=scale,
-                verify=verify,
-                compat=compat,
-            )
+            found = run_checkpoints(workload, crew, compat=compat, **options)
             return found, crew.ranks, crew.hosts
 
         done = launch(ranks, work)
@@ -412,11 +398,6 @@ class _Results:
         repeated = any(each["repeat"] > 1 for each in self._runs)
         loader = str(run["loader"]).replace(":", ".")
         return f"{loader}-{run['repeat']}" if repeated else loader
-
-
-def _gather(crew: Crew, value: Any) -> list[Any]:
-    """Gather the values of all ranks, on all ranks."""
-    return crew.share(crew.gather(value)) or []
 
 
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:

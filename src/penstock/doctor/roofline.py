@@ -266,7 +266,8 @@ def judge_run(
     UsageError if it waits, and no supply is known that it could be waiting for.
     """
     measured = counted.samples / counted.seconds
-    known = {resource: each for resource, each in supplies.items() if resource != "compute"}
+    known = dict(supplies)
+    known.pop("compute", None)
     waited = counted.waited_s / counted.seconds
     others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
