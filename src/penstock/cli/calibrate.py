@@ -41,22 +41,6 @@ def calibrate_scenario(
     return wanted
 
 
-def repeat_command(
-    files: list[Path],
-    nodes: int | None,
-    ram_mb: float | None,
-    storage: str | None,
-    network_mb_s: float | None,
-) -> list[str]:
-    """Words of the command line that repeats this."""
-    words = [word for file in files for word in ("--from-run", str(file))]
-    options = {"nodes": nodes, "ram-mb": ram_mb, "storage": storage, "network-mb-s": network_mb_s}
-    for name, value in options.items():
-        if value is not None:
-            words += [f"--{name}", str(value)]
-    return words
-
-
 def _parse_rates(given: str | None) -> dict[int, float] | None:
     """Parse text such as 1=95,8=600."""
     if given is None:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UsageError
 from . import console
-from .output_files import check_writable, write_text
+from .output_files import check_writable, write_page
 
 _SHOWN = 3
 """Differences that are named."""
@@ -66,8 +66,7 @@ def compare(
         _show_comparison(rows, runs[0].label, runs[place].label, place)
     console.show(console.escape(comparing.basis(runs)))
     if html is not None:
-        write_text(html, report.render_page(values, [str(path) for path in results]))
-        console.show(f"page: {console.escape(str(html))}")
+        write_page(html, report.render_page(values, [str(path) for path in results]))
 
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from ..errors import UsageError
+from . import console
+
+_WRITTEN = {"--html", "--json", "--csv", "--write"}
+"""Options for files that commands write."""
+
+
+def repeat_command() -> str:
+    """Command line that repeats this, without the files that it writes."""
+    words, is_path = ["penstock"], False
+    for word in sys.argv[1:]:
+        if not is_path and word.partition("=")[0] not in _WRITTEN:
+            words.append(word)
+        is_path = not is_path and word in _WRITTEN
+    return shlex.join(words)
 
 
 def check_writable(*targets: Path | None) -> None:
@@ -33,6 +50,19 @@ def replace_file(path: Path) -> Iterator[IO[str]]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page, and say where it is."""
+    write_text(path, text)
+    console.show(f"page: {console.escape(str(path))}")
+
+
+def write_results(path: Path | None, values: object) -> None:
+    """Write values as JSON where a path is given, and say where they are."""
+    if path is not None:
+        write_text(path, json.dumps(values, indent=1) + "\n")
+        console.show(f"results: {console.escape(str(path))}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +13,7 @@ import typer
 from ..errors import UsageError
 from ..page import brief, duration, number, size
 from . import console
-from .output_files import check_writable, replace_file, write_text
+from .output_files import check_writable, repeat_command, replace_file, write_page, write_results
 from .simulate import choose_page_path
 
 
@@ -80,12 +78,6 @@ def plan(
     grid = sizing.make_grid(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
-    given_texts = {"--epoch-s": f"{epoch_s:g}", "--prices": prices, **given}
-    given_texts["--settings"] = None if settings == 1_000_000 else str(settings)
-    command = ["penstock", "plan", scenario]
-    command += [
-        word for pair in given_texts.items() if pair[1] is not None for word in pair if word
-    ]
     page = html or choose_page_path(f"{chosen.name}-plan")
     check_writable(page, json_path, csv_path)
     with (
@@ -96,11 +88,8 @@ def plan(
             chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
         )
     _show(found)
-    write_text(page, report.render_sizing_page(chosen, found, command=shlex.join(command)))
-    console.show(f"page: {console.escape(str(page))}")
-    if json_path is not None:
-        write_text(json_path, json.dumps(_plan_values(chosen, found), indent=1) + "\n")
-        console.show(f"results: {console.escape(str(json_path))}")
+    write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
+    write_results(json_path, _plan_values(chosen, found))
     if csv_path is not None:
         console.show(f"all settings: {console.escape(str(csv_path))}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -10,7 +9,7 @@ import typer
 
 from ..errors import LimitError
 from . import console
-from .output_files import check_writable, write_text
+from .output_files import check_writable, write_page, write_results
 
 if TYPE_CHECKING:
     from ..sharing import schedule as schedules
@@ -90,11 +89,8 @@ def schedule(
     if tasks is not None:
         _show_tasks(tasks)
     if html is not None:
-        write_text(html, _render(str(jobs.name), transfers, tasks))
-        console.show(f"page: {console.escape(str(html))}")
-    if json_path is not None:
-        write_text(json_path, json.dumps(_as_json(transfers, tasks), indent=1) + "\n")
-        console.show(f"results: {console.escape(str(json_path))}")
+        write_page(html, _render(str(jobs.name), transfers, tasks))
+    write_results(json_path, _as_json(transfers, tasks))
 
 
 def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
@@ -138,8 +134,9 @@ def _plan_tasks(section: Any) -> PlannedTasks:
 
 
 def _show_transfers(plan: PlannedTransfers) -> None:
-    numbers = ("efficiency", "dilation")
-    table = console.make_table("schedule", *numbers, right=numbers)
+    table = console.make_table(
+        "schedule", "efficiency", "dilation", right=("efficiency", "dilation")
+    )
     for name, efficiency, dilation in plan.outcomes:
         style = {"fluid bound": "italic", "PerSched": "bold"}.get(name)
         table.add_row(name, f"{efficiency:.4f}", f"{dilation:.3f}", style=style)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -15,7 +13,7 @@ import typer
 from ..errors import UsageError
 from ..page import brief, size
 from . import calibrate, console
-from .output_files import check_writable, write_text
+from .output_files import check_writable, repeat_command, write_page, write_results
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
@@ -99,7 +97,7 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from ..sim import load_scenario, report  # with packages that others do without
+    from ..sim import KEYS, load_scenario, report  # with packages that others do without
 
     if listed:
         _list_scenarios()
@@ -116,7 +114,6 @@ def simulate(
             network_mb_s=network_mb_s,
             write=write,
         )
-        source = calibrate.repeat_command(from_run, *sized)
     else:
         if any(each is not None for each in (*sized, write)):
             raise UsageError(
@@ -128,7 +125,6 @@ def simulate(
                 "name a scenario: `penstock simulate --list` shows those that come along"
             )
         chosen = load_scenario(scenario)
-        source = [scenario]
     policies = _check_names("--policy", policy, report.POLICIES) or list(chosen.policies)
     models = _check_models(model)
     if sweep and no_sweeps:
@@ -139,11 +135,10 @@ def simulate(
         chosen,
         policies,
         models,
-        None if sweep is None else _check_names("--sweep", sweep, _list_keys()),
+        None if sweep is None else _check_names("--sweep", sweep, KEYS),
         no_sweeps=no_sweeps,
         page=page,
         json_path=json_path,
-        command=_repeat_command(source, policy, model, sweep, no_sweeps),
     )
 
 
@@ -156,7 +151,6 @@ def _simulate(
     no_sweeps: bool,
     page: Path,
     json_path: Path | None,
-    command: str,
 ) -> None:
     from ..sim import Result, report, sweep
 
@@ -192,13 +186,9 @@ def _simulate(
             processes=_choose_processes(accesses),
             progress=progress,
         )
-    write_text(page, report.render_page(scenario, found, swept, command=command, remark=remark))
-    console.show(f"page: {console.escape(str(page))}")
-    if json_path is not None:
-        write_text(
-            json_path, json.dumps(_simulation_values(scenario, found, swept), indent=1) + "\n"
-        )
-        console.show(f"results: {console.escape(str(json_path))}")
+    command = repeat_command()
+    write_page(page, report.render_page(scenario, found, swept, command=command, remark=remark))
+    write_results(json_path, _simulation_values(scenario, found, swept))
 
 
 def _choose_processes(accesses: int) -> int:
@@ -206,12 +196,6 @@ def _choose_processes(accesses: int) -> int:
 
 
 # -- what was asked for ----------------------------------------------------------------------------
-
-
-def _list_keys() -> Sequence[str]:
-    from ..sim import KEYS
-
-    return KEYS
 
 
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
@@ -229,24 +213,6 @@ def _check_models(given: str) -> list[str]:
     if given not in (*models, "both"):
         raise UsageError(f"--model is {given!r}: use one of {', '.join(models)}, both")
     return models if given == "both" else [given]
-
-
-def _repeat_command(
-    source: Sequence[str],
-    policies: Sequence[str] | None,
-    model: str,
-    sweeps: Sequence[str] | None,
-    no_sweeps: bool,
-) -> str:
-    """Command line that repeats this, without the files that it writes."""
-    words = ["penstock", "simulate", *source]
-    for policy in policies or ():
-        words += ["--policy", policy]
-    if model != "corrected":
-        words += ["--model", model]
-    for sweep in sweeps or ():
-        words += ["--sweep", sweep]
-    return shlex.join(words + ["--no-sweeps"] * no_sweeps)
 
 
 _ours = 'content="penstock simulate"'  # in the head of a page of ours

@@ -69,14 +69,11 @@ class DecodingCeiling(NamedTuple):
     decoded_bytes: float
 
 
-def measure_storage(
-    dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
-) -> StorageCeiling | None:
+def measure_storage(dataset: Dataset, budget: Budget | None = None) -> StorageCeiling | None:
     """Measure reads of this data through the engine that a loader would use; takes 0.5 s.
 
-    cold:  drop the extents to be read, and only those, from the page cache first. If that is
-           impossible (memory file systems, maps of other processes), or with False, the data is
-           read as it is.
+    The extents to be read, and only those, are dropped from the page cache first. If that is
+    impossible (memory file systems, maps of other processes), the data is read as it is.
 
     None if there are no bytes to read. Raises the error of a read that failed.
     """
@@ -84,11 +81,11 @@ def measure_storage(
     if index.count == 0 or index.total_bytes == 0:
         return None
     budget = budget or Budget()
-    if cold and budget.mmap == "auto":
+    if budget.mmap == "auto":
         budget = budget.replace(mmap="off")  # which is for what is in the page cache
     engine = open_engine(index.files, budget, index.mean_bytes)
     passed_by = is_url(index.files.root) or engine.choice.direct
-    is_cold = cold or passed_by
+    is_cold = True
 
     def ready(extents: Extents) -> Extents:
         nonlocal is_cold
@@ -102,7 +99,7 @@ def measure_storage(
         probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
-    how = f"{_describe_cold(is_cold, passed_by, cold)}, {_describe_engine(engine.choice)}"
+    how = f"{_describe_cold(is_cold, passed_by)}, {_describe_engine(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
     small = f"{_format_count(probed.reads, 'read')} of samples, {how}"
     sampled = probed.reads_per_s * probed.read_bytes / probed.reads
@@ -117,12 +114,12 @@ def measure_storage(
     )
 
 
-def _describe_cold(is_cold: bool, passed_by: bool, wanted: bool) -> str:
+def _describe_cold(is_cold: bool, passed_by: bool) -> str:
     if passed_by:
         return "past the page cache"
     if is_cold:
         return "dropped from the page cache first"
-    return "in place: it could not be dropped from the page cache" if wanted else "in place"
+    return "in place: it could not be dropped from the page cache"
 
 
 def _describe_engine(choice: ReadMethod) -> str:

@@ -3,7 +3,7 @@
 Two classes of traffic cross the network: nodes among each other, all to all, each with
 `network_mb_s`; and storage to all nodes alike, at the rate that its table gives for their number.
 A class has one factor, for all nodes and for the whole run: that at which the fullest link is full
-(`Network.throughput`).
+(`throughput`).
 
 1. Each class is alone in the network.
 2. If a policy uses both, they are there at once, with demands times these factors. The factors are
@@ -93,7 +93,7 @@ def _find_remaining(
 
 def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
-) -> tuple[network.Network, Int, Int]:
+) -> tuple[network.FatTree | routed_networks.RoutedNetwork, Int, Int]:
     """Build the network; return it with the terminals of the nodes and those of storage."""
     if nodes * nodes > limits.network_flows_max:
         raise LimitError(

@@ -15,7 +15,7 @@ The nodes that storage is reached through are nodes too, with a bandwidth of the
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .arguments import Float
 
 
 class Traffic(NamedTuple):
-    """Flows of bytes between nodes.
+    """Flows of bytes between nodes, which count from 0.
 
     source, target:  int64 (flows,), nodes; a flow from a node to itself uses no network.
     demand:          float64 (flows,), bytes/s that the flow would use at most.
@@ -47,14 +47,6 @@ class Traffic(NamedTuple):
         return cls(source, target, np.full(len(source), bytes_per_s / len(gateways)))
 
 
-class Network(Protocol):
-    """A network that carries traffic between its nodes, which count from 0."""
-
-    def throughput(self, traffic: Traffic) -> float:
-        """The largest factor by which all demands could grow together; infinite for none."""
-        ...
-
-
 def find_fullest(ends: Int, demand: Float, capacity: Float) -> float:
     """Largest load of the links at these ends of flows, as a share of a link's capacity."""
     return float((np.bincount(ends, demand, len(capacity)) / capacity).max())
@@ -74,7 +66,7 @@ class FatTree(NamedTuple):
     oversubscription: float = 1.0
 
     def throughput(self, traffic: Traffic) -> float:
-        """See `Network`."""
+        """The largest factor by which all demands could grow together; infinite for none."""
         nodes = self.node_bytes_per_s
         leaves = np.bincount(np.arange(len(nodes)) // self.leaf_nodes, nodes)
         leaf = traffic.source // self.leaf_nodes, traffic.target // self.leaf_nodes

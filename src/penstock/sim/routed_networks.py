@@ -76,7 +76,7 @@ class RoutedNetwork(ABC):
         """The links between switches."""
 
     def throughput(self, traffic: Traffic) -> float:
-        """See `Network`."""
+        """The largest factor by which all demands could grow together; infinite for none."""
         away = traffic.source != traffic.target
         fullest = max(
             find_fullest(ends[away], traffic.demand[away], self.node_bytes_per_s)
