@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .replay_engine import Merged as Merged
     from .replay_files import read_once as read_once
     from .report import render_page as render_page
-    from .results import read as read
+    from .result_files import read_record as read_record
     from .run import BenchJob as BenchJob
     from .run import Walks as Walks
     from .run import run_workload as run_workload
@@ -71,7 +71,7 @@ else:
             "replay_engine": "Merged replay_engine",
             "replay_files": "replay_files read_once",
             "report": "render_page report",
-            "results": "read",
+            "result_files": "read_record",
             "run": "BenchJob Walks run_workload",
             "sizes": "MODELS",
             "workload_file": "as_dict read_workload",

@@ -7,7 +7,9 @@ message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written
 
 from __future__ import annotations
 
-from . import exit_codes
+import sys
+
+from ..errors import PenstockError
 from .lazy_group import make_app
 
 app = make_app(
@@ -36,8 +38,20 @@ app = make_app(
 
 
 def main() -> None:
-    """Run the command line and exit."""
-    exit_codes.run_and_exit(app)
+    """Run the command line and exit. An error that penstock foresees is one message and code 1,
+    Ctrl-C is code 130."""
+    try:
+        app()
+    except PenstockError as error:
+        from . import console  # not needed where all goes well
+
+        console.say(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(141)
 
 
 if __name__ == "__main__":

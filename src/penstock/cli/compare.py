@@ -42,10 +42,10 @@ def compare(
       penstock bench compare results/penstock results/dlio --html both.html
     """
     from ..bench import compare as comparing  # other commands start without it
-    from ..bench import read, recorded, report
+    from ..bench import read_record, recorded, report
 
     check_writable(html)
-    values = [read(path) for path in results]
+    values = [read_record(path) for path in results]
     found = recorded.records(values, [str(path) for path in results])
     runs = [run for record in found for run in record.runs]
     if len(runs) < 2:
