@@ -79,6 +79,16 @@ def print_warnings() -> Iterator[None]:
                 say(f"warning: {warning.message}")
 
 
+@contextmanager
+def explain_interrupt() -> Iterator[None]:
+    """Say, if the user stops the command, that it can be called again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped: what is finished is kept, and the same command goes on after it")
+        raise
+
+
 def say(text: str) -> None:
     """Print a message, beside the results."""
     err.print(f"penstock: {text}", markup=False)

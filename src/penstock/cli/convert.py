@@ -58,29 +58,26 @@ def convert(
     """
     started = time.monotonic()
     source = open_data(path, options)
-    try:
-        with (
-            console.show_progress(f"Writing {destination}", "samples") as progress,
-            console.print_warnings(),
-        ):
-            done = convert_data(
-                source,
-                destination,
-                to=to,  # type: ignore[arg-type]
-                shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
-                shards=shards,
-                shuffle=shuffle,
-                name=name,
-                fields=field,
-                keys=keys,  # type: ignore[arg-type]
-                raw=raw,
-                datum=datum,
-                force=force,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        console.say("stopped: what is finished is kept, and the same command goes on after it")
-        raise
+    with (
+        console.explain_interrupt(),
+        console.show_progress(f"Writing {destination}", "samples") as progress,
+        console.print_warnings(),
+    ):
+        done = convert_data(
+            source,
+            destination,
+            to=to,  # type: ignore[arg-type]
+            shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
+            shards=shards,
+            shuffle=shuffle,
+            name=name,
+            fields=field,
+            keys=keys,  # type: ignore[arg-type]
+            raw=raw,
+            datum=datum,
+            force=force,
+            progress=progress,
+        )
     _show_converted(done, time.monotonic() - started)
 
 

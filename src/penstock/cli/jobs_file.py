@@ -14,7 +14,7 @@ Every key is checked; a value may be a number of bytes or a text such as 200GB o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from .. import limits
 from ..errors import UsageError
@@ -92,15 +92,6 @@ class JobsFile(JobsFilePart):
     exclusive: ExclusiveSection | None = None
 
 
-class OrderedTasks(NamedTuple):
-    """Ordered tasks as `list_schedule` takes them, with names for people."""
-
-    names: list[str]
-    resources: list[str]
-    tasks: list[list[int]]
-    capacity: list[int]
-
-
 def read_jobs(path: Path) -> JobsFile:
     """Read and check a file. Raises UsageError, a line for each problem with key and value."""
     try:
@@ -149,8 +140,11 @@ def expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedule.PeriodicJo
     return names, periodic
 
 
-def expand_exclusive(section: ExclusiveSection) -> OrderedTasks:
-    """The ordered jobs one by one. Raises UsageError for a resource without a capacity."""
+def expand_exclusive(
+    section: ExclusiveSection,
+) -> tuple[list[str], list[str], list[list[int]], list[int]]:
+    """Names of the ordered jobs one by one and of the resources, and the tasks and capacities as
+    `list_schedule` takes them. Raises UsageError for a resource without a capacity."""
     resources = list(section.capacity)
     numbers = {name: number for number, name in enumerate(resources)} | {"shared": schedule.SHARED}
     names: list[str] = []
@@ -164,7 +158,7 @@ def expand_exclusive(section: ExclusiveSection) -> OrderedTasks:
             )
         names += _number_names(entry.name, entry.count)
         tasks += [[numbers[name] for name in entry.tasks]] * entry.count
-    return OrderedTasks(names, resources, tasks, list(section.capacity.values()))
+    return names, resources, tasks, list(section.capacity.values())
 
 
 def _number_names(name: str, count: int) -> list[str]:

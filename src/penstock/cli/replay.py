@@ -82,11 +82,11 @@ def replay(
     results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
     resident: dict[str, float] = {}
     if by != "penstock":
-        resident["pread"] = _prepare_page_cache(files, cache)
+        resident["pread"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by pread", "operations") as progress:
             results["pread"] = replays.replay(found, files, speed=pace, progress=progress)
     if by != "pread":
-        resident["penstock"] = _prepare_page_cache(files, cache)
+        resident["penstock"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by penstock", "operations") as progress:
             results["penstock"] = replay_engine.replay_merged(
                 found, files, speed=pace, progress=progress
@@ -127,7 +127,7 @@ def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse:
     return paths
 
 
-def _prepare_page_cache(paths: list[str], cache: str) -> float:
+def prepare_page_cache(paths: list[str], cache: str) -> float:
     """Prepare the page cache as asked; return the cached share of the files, -1 if unknown."""
     from ..bench import replay_files
     from ..engine import page_cache

@@ -191,18 +191,10 @@ def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
 
 def _prepare_page_cache(job: BenchJob, how: str) -> None:
     """Fill the page cache with all of the data, or empty it of them, as far as possible."""
-    if how == "as-is":
-        return
-    from ..bench import read_once
-    from ..engine import evict
-    from . import console
+    if how != "as-is":
+        from .replay import prepare_page_cache
 
-    paths = [path for part in job.paths.values() for path in part]
-    if how == "warm":
-        with console.show_progress("Reading the data once") as progress:
-            read_once(paths, progress)
-    else:
-        evict(paths)
+        prepare_page_cache([path for part in job.paths.values() for path in part], how)
 
 
 def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:

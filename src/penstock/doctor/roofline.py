@@ -13,7 +13,7 @@ any loader. For runs of penstock's own loader `penstock.loader.explain_run` know
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -332,60 +332,58 @@ def _add_advice(
     return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
 
 
-def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
+def _write_advice(roofline: Roofline, data: DataProfile | None) -> Iterator[str]:
     bound, rate, name = roofline.bound, roofline.samples_per_s, NAMES[roofline.bound]
-    sentences = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)]
+    yield f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)
     factor = (
         f"{_format_factor(roofline.headroom)} " if _gain_min <= roofline.headroom < math.inf else ""
     )
     if bound == "compute":
-        return sentences + _describe_spare(roofline)
+        yield from _describe_spare(roofline)
+        return
     if roofline.headroom < _gain_min:
         others = [
             ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
         ]
         names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
-        sentences.append(
-            f"{names} have nearly the same ceiling: improving one of them gains little"
-        )
+        yield f"{names} have nearly the same ceiling: improving one of them gains little"
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
-        sentences += _estimate_gain(
+        yield from _estimate_gain(
             roofline,
             storage,
             _describe_cache(data) + " would take storage out from the second epoch on",
         )
     if bound in ("iops", "metadata"):
         if data is not None and data.own_files:
-            sentences += _estimate_gain(
+            yield from _estimate_gain(
                 roofline,
                 frozenset({"iops", "metadata"}),
                 "shards instead of a file for each sample (`penstock convert`), read in blocks "
                 "(shuffle='blocked')",
             )
         elif bound == "iops":
-            sentences += _estimate_gain(
+            yield from _estimate_gain(
                 roofline,
                 frozenset({"iops"}),
                 "larger reads (shuffle='blocked', or a cache that reads cache blocks)",
             )
     if bound == "bandwidth" and factor:
         then = NAMES[roofline.ceilings[1].resource]
-        sentences.append(f"storage of {factor}the bandwidth would help until {then} binds")
+        yield f"storage of {factor}the bandwidth would help until {then} binds"
     if bound == "decode":
         cores = f"{factor}as many cores" if factor else "more cores"
-        sentences.append(
+        yield (
             f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
             f"that are stored decoded would help"
         )
     if bound == "copy":
-        sentences.append("smaller types (uint8 until the accelerator has it) make copies smaller")
+        yield "smaller types (uint8 until the accelerator has it) make copies smaller"
     if bound == "staging":
-        sentences += _estimate_gain(
+        yield from _estimate_gain(
             roofline, frozenset({"staging"}), "reading in place instead of staging"
         )
-        sentences.append("every further epoch that reads the staged data makes staging matter less")
-    return sentences
+        yield "every further epoch that reads the staged data makes staging matter less"
 
 
 def _describe_next(roofline: Roofline) -> str:
