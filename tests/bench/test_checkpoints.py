@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.bench import checkpoints as module
-from penstock.bench.checkpoint_contents import CheckpointContents, content
+from penstock.bench.checkpoint_contents import CheckpointContents, make_content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
@@ -134,7 +134,7 @@ def test_contents_follow_from_their_names(
         assert list(state) == list(file.tensors)
         for tensor, found in state.items():
             assert found.nbytes == tensor.bytes
-            assert np.array_equal(found, content(file, tensor, 1, steps[-1], 7, randomized))
+            assert np.array_equal(found, make_content(file, tensor, 1, steps[-1], 7, randomized))
 
 
 def test_random_contents_neither_compress_nor_repeat() -> None:
@@ -142,7 +142,7 @@ def test_random_contents_neither_compress_nor_repeat() -> None:
     tensor = Tensor("0.0", "fp32", 1 << 16)
     files = [File(name, "model", (tensor,)) for name in "ab"]
     made = [
-        content(file, tensor, epoch, step, seed, True).tobytes()
+        make_content(file, tensor, epoch, step, seed, True).tobytes()
         for file in files
         for epoch, step, seed in ((1, 0, 7), (1, 1, 7), (2, 0, 7), (1, 0, 8))
     ]

@@ -30,7 +30,7 @@ import penstock
 from penstock.bench.files import data_paths, find_paths
 from penstock.bench.generate import MANIFEST, Generated, generate_data
 from penstock.bench.generators import LAYOUTS
-from penstock.bench.sample_contents import contents
+from penstock.bench.sample_contents import make_contents
 from penstock.bench.sizes import shapes
 from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumnSpec, ParquetLayout
 from penstock.errors import StorageError, UsageError
@@ -57,7 +57,7 @@ def expected(
     """The samples of a file, from contents and sizes alone."""
     shape = tuple(shapes(data, part, seed=seed)[number].tolist())
     count = 1 if data.format in ("jpeg", "png") else data.num_samples_per_file
-    maker = contents(kind, seed, data.record_element_type)
+    maker = make_contents(kind, seed, data.record_element_type)
     pieces = maker.pieces(("train", "valid").index(part), number, shape, count)
     return np.concatenate(list(pieces)).view(data.record_element_type).reshape(count, *shape)
 

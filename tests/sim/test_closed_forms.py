@@ -17,10 +17,10 @@ from penstock.sim.closed_forms import (
     RESOURCES,
     Settings,
     find_shares,
-    from_storage,
-    least,
-    nopfs,
-    penstock,
+    forecast_least,
+    forecast_nopfs,
+    forecast_penstock,
+    forecast_storage,
     remote_share,
 )
 
@@ -170,7 +170,7 @@ def test_frequencies_promises(nodes: int, epochs: int, fractions: list[float]) -
 
 # -- epoch times -----------------------------------------------------------------------------------
 
-POLICIES: list[Any] = [penstock, nopfs, from_storage, least]
+POLICIES: list[Any] = [forecast_penstock, forecast_nopfs, forecast_storage, forecast_least]
 
 
 @st.composite
@@ -244,7 +244,7 @@ def test_as_it_is_worded(machine: Settings) -> None:
 def test_bounds_and_units(machine: Settings, factor: float) -> None:
     """Nothing is below the bound, this library reaches it where neither peers nor caches bind, and
     no time depends on the unit of bytes."""
-    bound = least(machine)
+    bound = forecast_least(machine)
     values = machine._asdict()
     scaled = Settings(
         **{name: each * (factor if "bytes" in name else 1) for name, each in values.items()}
@@ -256,13 +256,13 @@ def test_bounds_and_units(machine: Settings, factor: float) -> None:
         assert policy(scaled).later_s == pytest.approx(forecast.later_s, rel=1e-9)
     fast = Settings(**{**values, "peer_bytes_per_s": np.inf, "cache_bytes_per_s": np.inf})
     for assignment in ("local", "strided"):
-        assert penstock(fast, assignment).later_s == pytest.approx(bound.later_s)
+        assert forecast_penstock(fast, assignment).later_s == pytest.approx(bound.later_s)
 
 
 def test_strided() -> None:
     """Dealt by rank, a node owns what it processes as often as any other does."""
     machine = Settings(8, 1000, 100, 5000, 32, 10, 1e9, 1e9, peer_bytes_per_s=1.0)
-    forecast = penstock(machine, "strided")
+    forecast = forecast_penstock(machine, "strided")
     assert forecast.remote == pytest.approx(0.4 * 7 / 8)
     assert forecast.local == pytest.approx(0.4 / 8)
     # Slow links between nodes bind in the first epoch as well: owners hand on what they read.

@@ -127,7 +127,7 @@ def count_parameters(model: ModelSpec) -> int:
     return ends + model.num_layers * sum(elements for elements, _ in _list_block_tensors(model))
 
 
-def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
+def list_files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
     """List the files that the rank at these coordinates writes, in this order; may be none.
 
     scale: of the elements of every tensor, rounded, at least one.
@@ -190,7 +190,7 @@ def list_files_by_rank(
     """List the files of each rank. UsageError if so many ranks cannot hold the model."""
     for rank in range(ranks):
         at = Coordinates.of(model.parallelism, checkpoint.mode, rank, ranks)
-        yield files(model, at, scale)
+        yield list_files(model, at, scale)
 
 
 def is_due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:

@@ -33,7 +33,7 @@ from ..errors import (
     UsageError,
     WorkerError,
 )
-from .checkpoint_contents import CheckpointContents, content
+from .checkpoint_contents import CheckpointContents, make_content
 from .checkpoint_shapes import (
     Bytes,
     File,
@@ -136,7 +136,7 @@ class WorkloadCheckpoints:
         files = self._files[self._crew.rank if rank is None else rank]
         return [self._path(file, epoch, step) for file in files]
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Values for records: writer, layout and sizes in bytes, over all ranks."""
         cut, ranks = self._workload.model.parallelism, self._crew.ranks
         whole = count_totals(self._workload.model, self.settings, ranks)
@@ -194,17 +194,17 @@ class WorkloadCheckpoints:
                 sync_folder(self.root)
 
         try:
-            seconds = self._timed(write)
+            seconds = self._time_together(write)
         except PenstockError:
             with contextlib.suppress(PenstockError):
                 self._remove([folder])  # all ranks have stopped writing
             raise
-        return self._measured(step, seconds)
+        return self._make_figures(step, seconds)
 
     def clear(self, epoch: int, steps: Iterable[int]) -> None:
         """Remove earlier checkpoints of these steps, as `take` does."""
         folders = [self.folder(epoch, step) for step in steps]
-        self._together(lambda: self._remove(folders))
+        self._do_together(lambda: self._remove(folders))
 
     def require_room(self, count: int) -> None:
         """Raise StorageError if the file system has no room for so many more checkpoints."""
@@ -218,7 +218,7 @@ class WorkloadCheckpoints:
             heads = sum(_HEADER_BYTES + _TENSOR_BYTES * len(file.tensors) for file in mine)
             return [status.f_fsid, size, free, count * (sum(f.bytes for f in mine) + heads)]
 
-        answers = self._together(made)
+        answers = self._do_together(made)
         # Ranks that see the same file system share its room, be they of one host or of many.
         here = [answer for answer in answers if answer[:2] == answers[self._crew.rank][:2]]
         free, wanted = min(answer[2] for answer in here), sum(answer[3] for answer in here)
@@ -232,7 +232,7 @@ class WorkloadCheckpoints:
                     f"(checkpoint.num_checkpoints_write), or try a smaller scale than {self.scale}"
                 )
 
-        self._together(enough)
+        self._do_together(enough)
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -249,13 +249,13 @@ class WorkloadCheckpoints:
         """
         self._contents = None  # memory for what is loaded; a later take makes it again
         mine = self._files[self.loads_rank]
-        self._together(lambda: self._require_files(epoch, step))
+        self._do_together(lambda: self._require_files(epoch, step))
         self._require_memory(sum(file.bytes for file in mine))
         paths = self.paths(epoch, step, self.loads_rank)
-        self._together(lambda: evict(paths))
+        self._do_together(lambda: evict(paths))
         loaded: list[State] = []
         before = read_io()
-        seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
+        seconds = self._time_together(lambda: loaded.extend(map(self.writer.load, paths)))
         after = read_io()
         read = after["read_bytes"] - before["read_bytes"] if before and after else None
 
@@ -263,15 +263,15 @@ class WorkloadCheckpoints:
             for path, file, state in zip(paths, mine, loaded, strict=True):
                 self._compare(path, file, state, epoch, step)
 
-        self._together(compare)
+        self._do_together(compare)
         reads = self._gather(read)
         return {
-            **self._measured(step, seconds),
+            **self._make_figures(step, seconds),
             "device_bytes": None if None in reads else sum(reads),
             "verified": True if self.verify else None,
         }
 
-    def missing(self, epoch: int, step: int) -> bool:
+    def is_missing(self, epoch: int, step: int) -> bool:
         """True if there is no such checkpoint at all, as the first rank sees it."""
         return bool(self._gather(not os.path.isdir(self.folder(epoch, step)))[0])
 
@@ -309,15 +309,15 @@ class WorkloadCheckpoints:
                     f"scale than {self.scale}: save it again"
                 )
             if self.verify:
-                self._equal(path, file, tensor, content, epoch, step)
+                self._require_equal(path, file, tensor, content, epoch, step)
         if by_name:
             raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
 
-    def _equal(
+    def _require_equal(
         self, path: str, file: File, tensor: Tensor, loaded: Bytes, epoch: int, step: int
     ) -> None:
         random = self.settings.randomize_tensor
-        saved = content(file, tensor, epoch, step, self._seed, random)
+        saved = make_content(file, tensor, epoch, step, self._seed, random)
         if not np.array_equal(loaded, saved):
             at = int(np.argmax(loaded != saved))
             raise ChangedError(
@@ -334,7 +334,7 @@ class WorkloadCheckpoints:
     def _path(self, file: File, epoch: int, step: int) -> str:
         return os.path.join(self.folder(epoch, step), file.name + self.writer.suffix)
 
-    def _measured(self, step: int, seconds: list[float]) -> dict[str, Any]:
+    def _make_figures(self, step: int, seconds: list[float]) -> dict[str, Any]:
         return {
             "step": step,
             "seconds": max(seconds),
@@ -342,7 +342,7 @@ class WorkloadCheckpoints:
             "rank_seconds": seconds,
         }
 
-    def _timed(self, work: Callable[[], object]) -> list[float]:
+    def _time_together(self, work: Callable[[], object]) -> list[float]:
         """Do this on all ranks at once; return the seconds that it took on each."""
         failed: Exception | None = None
         self._crew.barrier()
@@ -354,18 +354,18 @@ class WorkloadCheckpoints:
         if self.settings.rank_sync:
             self._crew.barrier()
         seconds = time.perf_counter() - began
-        return [float(rank_seconds) for rank_seconds in self._outcomes(seconds, failed)]
+        return [float(rank_seconds) for rank_seconds in self._gather_outcomes(seconds, failed)]
 
-    def _together(self, work: Callable[[], Any]) -> list[Any]:
+    def _do_together(self, work: Callable[[], Any]) -> list[Any]:
         """Do this on each rank and return all results, by rank."""
         value, failed = None, None
         try:
             value = work()
         except Exception as error:
             failed = error
-        return self._outcomes(value, failed)
+        return self._gather_outcomes(value, failed)
 
-    def _outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
+    def _gather_outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
         """Gather values by rank; an error of any rank is raised on all."""
         said = None if failed is None else [type(failed).__name__, str(failed)]
         outcomes = self._gather([value, said])
@@ -393,7 +393,7 @@ class WorkloadCheckpoints:
                     f"than {self.scale}"
                 )
 
-        self._together(enough)
+        self._do_together(enough)
 
     def _remove(self, folders: Iterable[str]) -> None:
         """Remove earlier checkpoints, by the first rank; files of anything else are left."""
@@ -437,7 +437,7 @@ def run_checkpoints(
             "no checkpoints are asked for: set checkpoint.num_checkpoints_write or _read"
         )
     for step in range(writes, reads):
-        if checkpoints.missing(1, step):
+        if checkpoints.is_missing(1, step):
             raise MissingError(
                 f"{checkpoints.folder(1, step)} is not there and is the one to be read after "
                 f"{step}: checkpoint.num_checkpoints_read={reads}, num_checkpoints_write={writes}: "
@@ -458,7 +458,7 @@ def run_checkpoints(
                 time.sleep(pause)
             done[what].append(act(1, step))
     return {
-        "checkpoints": {**checkpoints.described(), **done},
+        "checkpoints": {**checkpoints.describe(), **done},
         "dlio": dlio_metrics(checkpoints.totals, done["saves"], done["loads"], compat=compat),
     }
 

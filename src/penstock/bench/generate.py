@@ -30,7 +30,7 @@ from ..errors import StorageError, UsageError
 from .file_draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, choose_writer
-from .sample_contents import SampleContents, contents
+from .sample_contents import SampleContents, make_contents
 from .sizes import Model, Shapes, shapes
 from .workload import DatasetSpec, ParquetColumnSpec
 
@@ -192,7 +192,7 @@ def _make_plan(
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
     types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]
-    made = {np.dtype(element): contents(kind, seed, element) for element in types}
+    made = {np.dtype(element): make_contents(kind, seed, element) for element in types}
     plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)

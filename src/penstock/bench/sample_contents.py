@@ -59,7 +59,7 @@ class SampleContents(Protocol):
         ...
 
 
-def contents(kind: str, seed: int, dtype: str) -> SampleContents:
+def make_contents(kind: str, seed: int, dtype: str) -> SampleContents:
     """Make the contents of a kind for a type of elements; UsageError for an unknown kind."""
     element = np.dtype(dtype)
     if kind == "field":

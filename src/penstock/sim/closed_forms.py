@@ -10,11 +10,11 @@ data is kept by some node. With shares of S that come from storage (s) and from 
 
     epoch = max(compute, s S / storage, r S / N / peer link, (1 - s) S / N / cache)
 
-    policy             first epoch         later epochs
+    forecast_          first epoch         later epochs
     `least`            s = 1, r = 0        s = 1 - q, r = 0: no policy can be faster
     `penstock`         s = 1, r as later   s = 1 - q, r by the assignment, see `remote_share`
     `nopfs`            s = 1, r = 0        s and 1 - s - r by `find_shares`
-    `from_storage`     s = 1, r = 0        s = 1, r = 0: a loader without a cache
+    `storage`          s = 1, r = 0        s = 1, r = 0: a loader without a cache
 
 Storage must give S - N C bytes in each later epoch, whatever is evicted when. Each sample is used
 once an epoch, so between two epochs lies an instant that every reuse spans, and data that is not
@@ -100,7 +100,7 @@ class Forecast(NamedTuple):
 Assignment = Literal["local", "strided"]
 
 
-def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
+def forecast_penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
     """Forecast this library with a cache: one owner for each sample, and the given assignment.
 
     In the first epoch, too, an owner reads its own samples and sends those that others process.
@@ -113,7 +113,7 @@ def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
     return _forecast(settings, 1 - q, remote, first_remote=remote)
 
 
-def nopfs(settings: Settings) -> Forecast:
+def forecast_nopfs(settings: Settings) -> Forecast:
     """Forecast NoPFS: each node keeps the samples it will use most often, whatever others keep.
 
     The forecast favours it: filling the caches costs the first epoch nothing beyond what is
@@ -124,12 +124,12 @@ def nopfs(settings: Settings) -> Forecast:
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
 
-def from_storage(settings: Settings) -> Forecast:
+def forecast_storage(settings: Settings) -> Forecast:
     """Forecast a loader without a cache: everything comes from storage, in every epoch."""
     return _forecast(settings, 1.0, 0.0)
 
 
-def least(settings: Settings) -> Forecast:
+def forecast_least(settings: Settings) -> Forecast:
     """Forecast the lower bound: the least time of compute and storage under any policy."""
     return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
 

@@ -23,11 +23,11 @@ from .scenario import EpochSampling, IdealSpec, Scenario
 from .workload import BYTES
 
 FORMS: Mapping[str, Callable[[closed_forms.Settings], closed_forms.Forecast]] = {
-    "penstock": lambda settings: closed_forms.penstock(settings, "strided"),
-    "penstock_local": lambda settings: closed_forms.penstock(settings, "local"),
-    "nopfs": closed_forms.nopfs,
-    "staging": closed_forms.from_storage,
-    "lower_bound": closed_forms.least,
+    "penstock": lambda settings: closed_forms.forecast_penstock(settings, "strided"),
+    "penstock_local": lambda settings: closed_forms.forecast_penstock(settings, "local"),
+    "nopfs": closed_forms.forecast_nopfs,
+    "staging": closed_forms.forecast_storage,
+    "lower_bound": closed_forms.forecast_least,
 }
 """Policies that have a closed form, by the simulator's names."""
 
