@@ -120,7 +120,7 @@ def _parse_shape(text: str | None) -> tuple[int, ...] | None:
         raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
 
 
-def open_data(path: str, options: FormatOptions, index: Any = "auto") -> Dataset:
+def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset:
     """Open data, and show progress and warnings.
 
     Records are read with the options with which they were last indexed, if none is given: their
