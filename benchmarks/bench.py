@@ -30,9 +30,8 @@ from penstock.bench import metrics
 from penstock.bench.contenders import PACKAGES, converts, make
 from penstock.bench.contenders.task import DeliveryTask
 from penstock.bench.distribution import Distribution
-from penstock.bench.pace import StepPace, sharpen_timers
 from penstock.bench.ranks import Crew, launch
-from penstock.bench.walk import walk
+from penstock.bench.timed_steps import StepPace, sharpen_timers, walk
 from penstock.bench.workload import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
 
 from . import __main__ as command

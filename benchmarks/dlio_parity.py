@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.bench.dlio_results import read
+from penstock.bench.result_files import read_dlio
 
 from . import __main__ as command
 from . import emulation
@@ -254,7 +254,7 @@ def called(words: Sequence[str]) -> None:
 
 def result(folder: Path) -> Result:
     """What a run left, of DLIO's files, which both programs write."""
-    (run,) = read(folder)["runs"]
+    (run,) = read_dlio(folder)["runs"]
     said = json.loads((folder / "summary.json").read_text())["metric"]["train_au_mean_percentage"]
     return Result(said, 100 * run["au"]["raw"], run["samples_per_s"])
 

@@ -16,9 +16,9 @@ import time
 
 from penstock.errors import UsageError
 from penstock.sim import POLICIES, Scenario, list_scenarios, load_scenario, simulate
-from penstock.sim.published import ROWS
 
 from . import __main__ as command
+from .published_simulator import ROWS
 from .record import Record, Row
 
 LARGE = "imagenet-1k-lassen"

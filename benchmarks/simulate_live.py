@@ -26,7 +26,7 @@ import numpy as np
 from penstock.engine.probe import measure_copying
 from penstock.limits import cache_block_bytes_default
 from penstock.sim.calibrate import Calibration, Measured, calibrate, resize
-from penstock.sim.corrected import simulate
+from penstock.sim.fluid_model import simulate
 from penstock.sim.record import merge_ranks, parse_rank
 from penstock.sim.scenario import Policy
 

@@ -21,9 +21,35 @@ from penstock.bench.workload import (
     Parallelism,
     Transformer,
 )
-from penstock.topology import Place
 
-Work = Callable[[Place, Callable[[], None], Callable[[Any], list[Any]]], Any]
+Work = Callable[[Any], Any]
+
+
+class SmallCrew:
+    """Ranks that meet by a function, and exchange values by another."""
+
+    hosts, first_of_host = 1, True
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        barrier: Callable[[], object],
+        exchange: Callable[[Any], list[Any]],
+        host: str = "here",
+    ) -> None:
+        self.rank, self.ranks, self.host = rank, ranks, host
+        self._barrier, self._exchange = barrier, exchange
+
+    def barrier(self) -> None:
+        self._barrier()
+
+    def gather(self, value: Any) -> list[Any] | None:
+        found = self._exchange(value)
+        return found if self.rank == 0 else None
+
+    def share(self, value: Any) -> Any:
+        return self._exchange(value)[0]
 
 
 def llama(folder: object, *, model: ModelSpec | None = None, **settings: Any) -> DlioWorkload:
@@ -42,11 +68,11 @@ def llama(folder: object, *, model: ModelSpec | None = None, **settings: Any) ->
 
 def alone(work: Work) -> Any:
     """The work of one rank."""
-    return work(Place(0, 1, "test"), lambda: None, lambda value: [json.loads(json.dumps(value))])
+    return work(SmallCrew(0, 1, lambda: None, lambda value: [json.loads(json.dumps(value))]))
 
 
-def threads(ranks: int, work: Work) -> list[Any]:
-    """What each rank, a thread, returned or raised."""
+def threads(ranks: int, work: Work, hosts: str = "a" * 64) -> list[Any]:
+    """What each rank, a thread, returned or raised; each is on the host of its letter."""
     barrier = threading.Barrier(ranks, timeout=60)
     told: list[str] = [""] * ranks
     results: list[Any] = [None] * ranks
@@ -60,7 +86,7 @@ def threads(ranks: int, work: Work) -> list[Any]:
             return found
 
         try:
-            results[rank] = work(Place(rank, ranks, "test"), lambda: void(barrier.wait()), gather)
+            results[rank] = work(SmallCrew(rank, ranks, barrier.wait, gather, hosts[rank]))
         except Exception as error:
             results[rank] = error
 
@@ -70,10 +96,6 @@ def threads(ranks: int, work: Work) -> list[Any]:
     for each in crew:
         each.join()
     return results
-
-
-def void(_: object) -> None:
-    """Nothing."""
 
 
 def processes(ranks: int, workload: DlioWorkload, **options: Any) -> list[dict[str, Any]]:
@@ -104,9 +126,9 @@ def _rank(
         barrier.wait()  # nobody puts what belongs to the next question
         return [found[each] for each in range(len(boxes))]
 
-    place = Place(rank, len(boxes), "test")
+    crew = SmallCrew(rank, len(boxes), barrier.wait, gather)
     try:
-        results.put((rank, run_checkpoints(workload, place, barrier.wait, gather, **options)))
+        results.put((rank, run_checkpoints(workload, crew, **options)))
     except Exception as error:
         results.put((rank, error))
         raise

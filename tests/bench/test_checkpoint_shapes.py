@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.bench.checkpoint_shapes import (
     DTYPE_BYTES,
-    Coordinates,
     count_parameters,
     count_totals,
-    files,
     is_due,
     list_files_by_rank,
 )
@@ -260,11 +258,7 @@ def test_scaling(cut: tuple[ModelSpec, CheckpointSpec, int], scale: float) -> No
     [
         ({"tensor": 2, "pipeline": 2}, "default", 6, "6 ranks are no multiple of tensor 2 x"),
         ({"tensor": 4}, "default", 2, "2 ranks are no multiple"),
-        ({"zero_stage": 3, "pipeline": 2}, "default", 2, "set pipeline=1"),
-        ({"data": 4}, "default", 4, "is for checkpoint.mode=subset"),
-        ({}, "subset", 1, "needs model.parallelism.data"),
         ({"data": 2, "tensor": 2}, "subset", 5, "5 ranks are more than the whole job's 4"),
-        ({"pipeline": 9}, "default", 9, "model.num_layers=8 leaves stages"),
     ],
 )
 def test_what_cannot_be_cut(axes: dict[str, int], mode: str, ranks: int, said: str) -> None:
@@ -272,11 +266,6 @@ def test_what_cannot_be_cut(axes: dict[str, int], mode: str, ranks: int, said: s
     model = ModelSpec(type="transformer", num_layers=8, parallelism=Parallelism(**axes))
     with pytest.raises(UsageError, match=said):
         list(list_files_by_rank(model, CheckpointSpec(mode=mode), ranks))  # type: ignore[arg-type]
-
-
-def test_a_rank_is_one_of_the_ranks() -> None:
-    with pytest.raises(UsageError, match="rank 2 is not one of 2"):
-        files(ModelSpec(), Coordinates.of(Parallelism(), "default", 2, 2))
 
 
 def test_when_checkpoints_are_due() -> None:

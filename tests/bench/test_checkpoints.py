@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.bench import checkpoints as module
-from penstock.bench.checkpoint_contents import CheckpointContents, content
+from penstock.bench.checkpoint_contents import CheckpointContents, make_content
 from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
@@ -46,7 +46,7 @@ from penstock.errors import (
     UsageError,
 )
 from tests import warm
-from tests.bench.checkpoint_crew import Work, alone, llama, processes, threads
+from tests.bench.checkpoint_crew import SmallCrew, Work, alone, llama, processes, threads
 
 WRITERS = ["numpy", "torch", "penstock"]
 
@@ -134,7 +134,7 @@ def test_contents_follow_from_their_names(
         assert list(state) == list(file.tensors)
         for tensor, found in state.items():
             assert found.nbytes == tensor.bytes
-            assert np.array_equal(found, content(file, tensor, 1, steps[-1], 7, randomized))
+            assert np.array_equal(found, make_content(file, tensor, 1, steps[-1], 7, randomized))
 
 
 def test_random_contents_neither_compress_nor_repeat() -> None:
@@ -142,7 +142,7 @@ def test_random_contents_neither_compress_nor_repeat() -> None:
     tensor = Tensor("0.0", "fp32", 1 << 16)
     files = [File(name, "model", (tensor,)) for name in "ab"]
     made = [
-        content(file, tensor, epoch, step, seed, True).tobytes()
+        make_content(file, tensor, epoch, step, seed, True).tobytes()
         for file in files
         for epoch, step, seed in ((1, 0, 7), (1, 1, 7), (2, 0, 7), (1, 0, 8))
     ]
@@ -238,8 +238,7 @@ def test_a_run_of_one_rank(writer: str, tmp_path: Path) -> None:
     """Files have the bytes that were asked for, and are loaded as they were saved. (Defects 15 and
     22: in DLIO reading crashed, and loaded checkpoints were compared with nothing.)"""
     workload = llama(tmp_path, num_checkpoints_write=2, num_checkpoints_read=2, fsync=True)
-    told: list[tuple[int, int]] = []
-    found = ran(workload, writer=writer, verify=True, seen=lambda *n: told.append(n))
+    found = ran(workload, writer=writer, verify=True)
     done, suffix = found["checkpoints"], make_writer(writer).suffix
     names = ["model_0_model_states", "zero_pp_rank_0_mp_rank_0_optim_states"]
     assert listed(tmp_path) == [
@@ -251,7 +250,6 @@ def test_a_run_of_one_rank(writer: str, tmp_path: Path) -> None:
     assert [each["step"] for each in done["saves"]] == [0, 1]
     assert [each["verified"] for each in done["loads"]] == [True, True]
     assert all(each["bytes"] == done["bytes"] for each in done["saves"] + done["loads"])
-    assert told == [(i, 4) for i in range(1, 5)]
     rates = [done["bytes"] / 2**30 / each["seconds"] for each in done["saves"]]
     assert math.isclose(found["dlio"]["save_checkpoint_io_mean_GB_per_second"], sum(rates) / 2)
     assert found["dlio"]["checkpoint_size_GB"] == done["bytes"] / 2**30
@@ -358,11 +356,8 @@ def test_rank_sync_is_a_barrier_inside_the_time(tmp_path: Path) -> None:
     for sync in (False, True):
         barriers: list[None] = []
         workload = llama(tmp_path, rank_sync=sync)
-        checkpoints: WorkloadCheckpoints = alone(
-            lambda place, _, gather, workload=workload, barriers=barriers: WorkloadCheckpoints(
-                workload, place, lambda: barriers.append(None), gather, writer="numpy"
-            )
-        )
+        crew = SmallCrew(0, 1, lambda barriers=barriers: barriers.append(None), lambda own: [own])
+        checkpoints = WorkloadCheckpoints(workload, crew, writer="numpy")
         checkpoints.take(1, 0)
         checkpoints.load(1, 0)
         met[sync] = len(barriers)
@@ -383,24 +378,13 @@ def test_the_ranks_of_another_host_are_loaded(tmp_path: Path) -> None:
     file is loaded once. (In DLIO the key is dead, and would have every rank load nothing.)"""
     workload = llama(tmp_path, recovery_rank_shift=True)
 
-    def work(hosts: str) -> Work:
-        def rank(place: Any, barrier: Any, gather: Any) -> tuple[int, Any]:
-            found = WorkloadCheckpoints(
-                workload,
-                place,
-                barrier,
-                gather,
-                writer="numpy",
-                verify=True,
-                host=hosts[place.rank],
-            )
-            found.take(1, 0)
-            return found.loads_rank, found.load(1, 0)["verified"]
+    def work(crew: SmallCrew) -> tuple[int, Any]:
+        found = WorkloadCheckpoints(workload, crew, writer="numpy", verify=True)
+        found.take(1, 0)
+        return found.loads_rank, found.load(1, 0)["verified"]
 
-        return rank
-
-    assert threads(4, work("aabb")) == [(2, True), (3, True), (0, True), (1, True)]
-    assert threads(2, work("aa")) == [(0, True), (1, True)]
+    assert threads(4, work, "aabb") == [(2, True), (3, True), (0, True), (1, True)]
+    assert threads(2, work) == [(0, True), (1, True)]
 
 
 # -- what is there already, and what is not ------------------------------------------------------
@@ -647,9 +631,9 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
     """Its rank raises it as it is; the others do not wait for ever."""
     faulty: CheckpointWriter = Faulty()
 
-    def work(place: Any, *crew: Any) -> Any:
-        used = faulty if place.rank == 1 else "numpy"
-        return WorkloadCheckpoints(llama(tmp_path), place, *crew, writer=used).take(1, 0)
+    def work(crew: SmallCrew) -> Any:
+        used = faulty if crew.rank == 1 else "numpy"
+        return WorkloadCheckpoints(llama(tmp_path), crew, writer=used).take(1, 0)
 
     first, second = threads(2, work)
     assert isinstance(second, KeyError)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.bench.files import find_paths
-from penstock.bench.strict import read_workload
+from penstock.bench.workload_file import read_workload
 from penstock.cli.app import app
 from penstock.errors import UsageError
 from tests import warm

@@ -19,12 +19,12 @@ import penstock
 from penstock.bench import outputs, record
 from penstock.bench.contenders import FORMATS, PACKAGES
 from penstock.bench.distribution import Distribution
-from penstock.bench.dlio_results import read
 from penstock.bench.files import data_paths
 from penstock.bench.generate import generate_data
 from penstock.bench.ranks import launch
+from penstock.bench.result_files import read_dlio
 from penstock.bench.run import run_workload as measured
-from penstock.bench.strict import as_dict, preset_names, read_workload
+from penstock.bench.workload_file import as_dict, preset_names, read_workload
 from tests import warm
 from tests.bench.small import job
 from tests.command import Ran
@@ -252,7 +252,7 @@ def test_results_of_every_bundled_workload_are_read_again(tmp_path, name):
     assert walks is not None
     values = record.make_run(given, walks)
     outputs.write(tmp_path, given, walks, values, config=as_dict(found), overrides=[])
-    again = read(tmp_path)
+    again = read_dlio(tmp_path)
     (imported,) = again["runs"]
     assert again["ranks"] == 2
     assert again["workload"]["model"]["name"] == found.model.name

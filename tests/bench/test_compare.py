@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bench import compare, recorded, results
+from penstock.bench import compare, recorded
+from penstock.bench.result_files import read_record
 from penstock.cli import app
 from penstock.errors import FormatError, MissingError
 from tests.bench import records as made
@@ -155,8 +156,8 @@ def test_differences_are_named(path, value, serious):
 def test_records_are_read_from_files_and_folders(tmp_path):
     values = made.record(("a",), steps=2)
     (tmp_path / "record.json").write_text(json.dumps(values))
-    assert results.read(tmp_path) == values
-    assert results.read(tmp_path / "record.json") == values
+    assert read_record(tmp_path) == values
+    assert read_record(tmp_path / "record.json") == values
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_what_is_no_record_is_named(text, kind, said, tmp_path):
     if text is not None:
         path.write_text(text)
     with pytest.raises(kind, match=said) as raised:
-        results.read(path)
+        read_record(path)
     assert str(path) in str(raised.value)
 
 
@@ -230,7 +231,7 @@ def test_dlio_throughput_is_corrected(exclude, said, tmp_path):
     times."""
     own = dlio_folder(tmp_path / "dlio", exclude=exclude, ranks=1)
     assert own == pytest.approx(said, rel=0.01)
-    [run] = runs_of(results.read(tmp_path / "dlio"))
+    [run] = runs_of(read_record(tmp_path / "dlio"))
     assert run.get("samples_per_s") == pytest.approx(316, rel=0.01)
     assert run.get("au", "raw") == pytest.approx(0.02 / 0.02215, rel=1e-3)
     assert run.get("stall_s", "p99") == pytest.approx(0.00215)
@@ -250,7 +251,7 @@ def test_dlio_up_to_2_0_0_is_read_as_later_ones(tmp_path):
         for epoch in ("1", "2"):
             values[epoch]["compute"]["block1"] = [0.019] * 4
         path.write_text(json.dumps(values))
-    one, other = runs_of(results.read(tmp_path / "late"), results.read(early))
+    one, other = runs_of(read_record(tmp_path / "late"), read_record(early))
     assert one.get("samples_per_s") == other.get("samples_per_s")
     assert one.get("au", "raw") == other.get("au", "raw") == pytest.approx(0.02 / 0.02215, rel=1e-3)
 
@@ -258,7 +259,7 @@ def test_dlio_up_to_2_0_0_is_read_as_later_ones(tmp_path):
 def test_dlio_ranks_add_up(tmp_path):
     dlio_folder(tmp_path / "one", ranks=1)
     dlio_folder(tmp_path / "two", ranks=2)
-    one, two = runs_of(results.read(tmp_path / "one"), results.read(tmp_path / "two"))
+    one, two = runs_of(read_record(tmp_path / "one"), read_record(tmp_path / "two"))
     assert two.get("samples_per_s") == pytest.approx(2 * (one.get("samples_per_s") or 0))
 
 
@@ -269,7 +270,7 @@ def test_dlio_summary_may_hold_nan_and_nothing_else_be_there(tmp_path):
     assert "NaN" in (tmp_path / "dlio" / "summary.json").read_text()
     for path in (tmp_path / "dlio").glob("*_output.json"):
         path.unlink()
-    values = results.read(tmp_path / "dlio" / "summary.json")
+    values = read_record(tmp_path / "dlio" / "summary.json")
     json.dumps(values, allow_nan=False)
     [run] = runs_of(values)
     assert run.get("samples_per_s") == pytest.approx(own)
@@ -302,7 +303,7 @@ def test_compare_prints_and_writes(folders, monkeypatch, capsys, tmp_path):
     page = tmp_path / "both.html"
     assert command(monkeypatch, folders[0], folders[1], "--html", page) == 0
     said = capsys.readouterr().out
-    for row in compare.compare_runs(runs_of(*(results.read(each) for each in folders[:2]))):
+    for row in compare.compare_runs(runs_of(*(read_record(each) for each in folders[:2]))):
         for value in row.values:
             if value is not None:
                 assert row.metric.said(value).replace("\u00a0", " ") in said.replace("\u00a0", " ")

@@ -21,7 +21,7 @@ from penstock.bench.delivered import compute_checksum, compute_checksums, count_
 from penstock.bench.distribution import Distribution
 from penstock.bench.files import find_paths
 from penstock.bench.generate import generate_data
-from penstock.bench.observe import Observer
+from penstock.bench.observe import measure_use
 from penstock.bench.workload import DatasetSpec, DlioWorkload, Hdf5Layout
 from penstock.errors import UsageError
 from tests.bench.small import content, identity, reading, task, workload, write
@@ -144,10 +144,9 @@ def test_a_file_of_many_samples_is_read_once(tmp_path, name, shuffle):
     read = reading(batch_size=5, sample_shuffle=shuffle)
     given = task(workload(tmp_path, 6, 16, reader=read), paths)
     contender = make(name, given)
-    observer = Observer()
-    before = observer.snapshot()
+    before = measure_use()
     delivered = sum(count_batch(batch, 5)[0] for batch in contender.batches(0))
-    spent = observer.snapshot().since(before).read_bytes
+    spent = measure_use().since(before).read_bytes
     contender.close()
     size = sum(Path(path).stat().st_size for path in paths)
     assert delivered >= 95

@@ -17,11 +17,11 @@ import pytest
 import penstock
 from penstock.bench.observe import (
     CHARGED,
-    Observer,
-    Snapshot,
-    forget_peak,
+    ResourceUse,
+    is_charged,
     list_processes,
     measure_memory,
+    measure_use,
 )
 from penstock.engine.host_info import find_mount
 from penstock.engine.page_cache import evict
@@ -71,12 +71,11 @@ def child(cold: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_cold_file_comes_from_the_device_once(cold: Path) -> None:
     """All of its bytes the first time, none the second, when it is cached."""
-    observer = Observer(str(cold))
-    before = observer.snapshot()
+    before = measure_use()
     data = cold.read_bytes()
-    first = observer.snapshot()
+    first = measure_use()
     cold.read_bytes()
-    second = observer.snapshot()
+    second = measure_use()
     spent = first.since(before)
     assert spent.device_bytes is not None
     assert spent.read_bytes is not None
@@ -87,28 +86,22 @@ def test_a_cold_file_comes_from_the_device_once(cold: Path) -> None:
     assert again.device_bytes < MIB
     assert again.read_bytes is not None
     assert again.read_bytes >= len(data)
-    if observer.device is not None:  # of everybody on this disk
-        assert spent.disk_bytes is not None
-        assert spent.disk_reads is not None
-        assert spent.disk_bytes >= len(data)
-        assert spent.disk_reads > 0
 
 
 def test_rings_and_maps_are_seen_at_the_device_only(cold: Path) -> None:
     """`read_bytes` is of read(2): what io_uring and maps bring shows as device bytes alone."""
     dataset = penstock.open(cold, record_bytes=64 * 1024, index="memory")
-    observer = Observer(str(cold))
     for path in ("io_uring", "mmap"):
         evict([str(cold)])
         try:
             loader = penstock.Loader(dataset, 16, budget=penstock.Budget(**{path: "required"}))
-            before = observer.snapshot()
+            before = measure_use()
             total = sum(batch["data"].nbytes for batch in loader)
         except penstock.errors.UsageError:
             if path == "mmap":
                 raise
             continue  # no rings here
-        spent = observer.snapshot().since(before)
+        spent = measure_use().since(before)
         loader.close()
         assert total == 8 * MIB
         assert spent.device_bytes is not None
@@ -118,42 +111,32 @@ def test_rings_and_maps_are_seen_at_the_device_only(cold: Path) -> None:
 
 
 def test_counters_are_those_of_proc(tmp_path: Path) -> None:
-    """Between two readings of /proc/self/io and /proc/diskstats by hand, for one process."""
+    """Between two readings of /proc/self/io by hand, for one process."""
     if list_processes():
         pytest.skip("the test's process has children, whose counters are added")
 
-    def by_hand() -> tuple[dict[str, int], dict[str, list[int]]]:
+    def by_hand() -> dict[str, int]:
         io = re.findall(r"(\w+): (\d+)", Path("/proc/self/io").read_text())
-        disks = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
-        numbers = {f"{row[0]}:{row[1]}": [int(each) for each in row[3:]] for row in disks}
-        return {name: int(value) for name, value in io}, numbers
+        return {name: int(value) for name, value in io}
 
-    observer = Observer(str(tmp_path))
-    io_before, disks_before = by_hand()
-    seen = observer.snapshot()
-    io_after, disks_after = by_hand()
+    io_before = by_hand()
+    seen = measure_use(is_charged(str(tmp_path)))
+    io_after = by_hand()
     assert seen.read_bytes is not None
     assert io_before["rchar"] <= seen.read_bytes <= io_after["rchar"]
     if seen.device_bytes is not None:
         assert io_before["read_bytes"] <= seen.device_bytes <= io_after["read_bytes"]
-    if observer.device is not None:
-        assert seen.disk_bytes is not None
-        assert seen.disk_reads is not None
-        first, last = disks_before[observer.device], disks_after[observer.device]
-        assert first[0] <= seen.disk_reads <= last[0]
-        assert first[2] * 512 <= seen.disk_bytes <= last[2] * 512
 
 
 def test_children_count_while_they_live_and_once_when_they_have_ended(cold: Path) -> None:
     """Bytes and processor time of a child are there before it ends, and not twice after that."""
-    observer = Observer(str(cold))
-    before = observer.snapshot()
+    before = measure_use()
     started = reader(cold)
-    alive = observer.snapshot().since(before)
+    alive = measure_use().since(before)
     assert list_processes() is not None
     assert started.pid in (list_processes() or [])
     started.communicate()  # ends it, and waits for it
-    ended = observer.snapshot().since(before)
+    ended = measure_use().since(before)
     for spent in (alive, ended):
         assert spent.device_bytes is not None
         assert 8 * MIB <= spent.device_bytes < 16 * MIB
@@ -166,11 +149,10 @@ def test_children_count_while_they_live_and_once_when_they_have_ended(cold: Path
 
 def test_processor_time_is_what_the_clock_says() -> None:
     """Against the clock of the process, which rusage does not read."""
-    observer = Observer()
-    before, began = observer.snapshot(), time.process_time()
+    before, began = measure_use(), time.process_time()
     while time.process_time() < began + 0.05:
         pass
-    after, ended = observer.snapshot(), time.process_time()
+    after, ended = measure_use(), time.process_time()
     spent = after.since(before).cpu_s
     assert spent is not None
     assert 0.05 <= spent <= ended - began + 0.02
@@ -182,7 +164,7 @@ def test_a_child_may_be_called_anything(tmp_path: Path) -> None:
     shutil.copy("/bin/cat", name)
     child = subprocess.Popen([str(name)], stdin=subprocess.PIPE)
     try:
-        spent = Observer().snapshot().cpu_s
+        spent = measure_use().cpu_s
         assert spent is not None
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = time.process_time() + ended.ru_utime + ended.ru_stime
@@ -202,38 +184,27 @@ def test_shared_pages_count_once(child: subprocess.Popen[str]) -> None:
     assert abs(seen.pss - total) < 0.1 * total
 
 
-def test_the_peak_of_memory_is_remembered_and_forgotten() -> None:
-    """64 MiB that were touched stay in the peak until it is forgotten."""
+def test_the_peak_of_memory_is_remembered() -> None:
+    """64 MiB that were touched are in the peak, also when they have been given back."""
     block = bytearray(os.urandom(1)) * (64 * MIB)
-    high = measure_memory()
-    assert high.rss is not None
-    assert high.peak_rss is not None
-    assert high.peak_rss >= high.rss >= len(block)
+    high = measure_memory().peak_rss
+    assert high is not None
+    assert high >= len(block)
     del block
-    if not forget_peak():
-        pytest.skip("the kernel does not let the peak be forgotten")
-    low = measure_memory()
-    assert low.peak_rss is not None
-    assert low.peak_rss <= high.peak_rss - 32 * MIB
+    assert measure_memory().peak_rss == pytest.approx(high, rel=0.1)
 
 
 def test_what_the_kernel_does_not_charge_is_none() -> None:
-    """Of other file systems the bytes of the device are not known; memory has no device."""
-    other = Observer("/proc")
-    assert other.device is None
-    seen = other.snapshot()
+    """Of other file systems the bytes of the device are not known."""
+    assert not is_charged("/proc")
+    assert not is_charged("/proc/nothing")
+    seen = measure_use(charged=False)
     assert seen.device_bytes is None
-    assert seen.disk_bytes is None
     assert seen.read_bytes is not None
-    missing = Observer("/proc/nothing").snapshot()
-    assert missing.device_bytes is None
 
 
 def test_a_counter_that_went_back_is_none() -> None:
     """A process that was left behind takes its counts along: what is left says nothing."""
-    before = Snapshot(1.0, 2.0, 100, 50, 0, None, None)
-    after = Snapshot(3.0, 1.0, 90, 60, 0, 5, 5)
-    spent = after.since(before)
-    assert spent.seconds == 2.0
-    assert (spent.cpu_s, spent.read_bytes, spent.device_bytes) == (None, None, 10)
-    assert (spent.disk_bytes, spent.disk_reads) == (None, None)
+    before = ResourceUse(2.0, 100, 50)
+    assert ResourceUse(1.0, 90, 60).since(before) == (None, None, 10)
+    assert ResourceUse(3.0, None, 60).since(before) == (1.0, None, 10)

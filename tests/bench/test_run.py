@@ -346,11 +346,10 @@ def test_the_record_is_what_reports_read(tmp_path):
     paths = write(tmp_path)
     load = workload(tmp_path, train=TrainSpec(epochs=1, computation_time=seconds(math.pi / 1000)))
     _walks, found = done(job(load, paths), 2)
-    values = record.whole(
-        command="penstock bench run", workload={"model": {"name": "x"}}, overrides=[],
-        compat=False, seed=5, started=0.0, ended=1.0, ranks=2, hosts=1, load_before=(0, 0, 0),
-        path=str(tmp_path), runs=[found],
-    )  # fmt: skip
+    about = {"command": "penstock bench run", "workload": {"model": {"name": "x"}}}
+    about |= {"overrides": [], "compat": False, "seed": 5, "started": 0.0, "ended": 1.0}
+    about |= {"ranks": 2, "hosts": 1, "runs": [found]}
+    values = record.make_record(about, str(tmp_path), (0, 0, 0))
     path = outputs.write_record(tmp_path / "out", values)
     again = strict(path)
     assert again["penstock_bench"] == 1

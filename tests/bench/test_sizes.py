@@ -85,8 +85,6 @@ def test_sizes_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="use sizes lognormal"):
         shapes(wide, "train")
     assert sizes(wide, model="lognormal").std() == pytest.approx(3e8, rel=1e-3)
-    with pytest.raises(UsageError, match="sizes is 'gauss': use normal"):
-        shapes(UNET3D, "train", "gauss")
 
 
 @given(size=st.integers(1, 10**6))

@@ -197,10 +197,10 @@ def test_help_of_a_group_says_what_the_help_of_each_command_begins_with(words):
     """The summaries that stand beside the names are the first paragraphs of the commands' help."""
     group = typer.main.get_group(bench.app if words else app.app)
     assert isinstance(group, LazyGroup)
-    assert list(group.commands) == list(group.entries)
-    for name, entry in group.entries.items():
-        loaded = load_command(name, entry)
-        assert " ".join(loaded.help.split("\n\n")[0].split()) == entry.summary
+    assert list(group.commands) == list(group.summaries)
+    for name, summary in group.summaries.items():
+        loaded = load_command(name)
+        assert " ".join(loaded.help.split("\n\n")[0].split()) == summary
         assert name in run(*words, "--help").stdout
 
 

@@ -64,6 +64,7 @@ def test_longer_sequences_are_listed(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("bandwith: 1\nperiodic: []", "bandwith is no key of a file of jobs"),
+        ("bandwidth: 1\nbandwidth: 2", "'bandwidth' is given twice"),
         ("{}", "has no jobs: list some under periodic or exclusive"),
         ("periodic: [{name: a, compute_s: 1, transfer: 1}]", "bandwidth is missing"),
         (
@@ -72,7 +73,7 @@ def test_longer_sequences_are_listed(tmp_path: Path) -> None:
         ),
         (
             "bandwidth: 1GB/s\nperiodic: [{name: a, compute_s: -1, transfer: 5GB}]",
-            "periodic.0.compute_s is -1: input should be greater than or equal to 0",
+            "periodic.0.compute_s is -1: use greater than or equal to 0",
         ),
         (
             "bandwidth: 1GB/s\nperiodic: [{name: a, count: 20000, compute_s: 1, transfer: 5GB}]",
@@ -82,8 +83,8 @@ def test_longer_sequences_are_listed(tmp_path: Path) -> None:
             "exclusive: {capacity: {a: 1}, jobs: [{name: x, tasks: [b]}]}",
             "x uses 'b', which has no capacity: use one of a, shared",
         ),
-        ("[1, 2", "is no YAML"),
-        ("- 1", "the file is [1]: use a mapping of keys"),
+        ("[1, 2", "is not YAML"),
+        ("- 1", "holds list, not a mapping: begin with bandwidth"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, said: str) -> None:

@@ -15,6 +15,7 @@ from penstock.doctor.roofline import (
     DataProfile,
     Demand,
     Resource,
+    Roofline,
     RunCounts,
     Supply,
     computing_supply,
@@ -30,7 +31,6 @@ demands = st.builds(
     bytes=st.floats(1, 1e9),
     reads=st.floats(1e-3, 100),
     opens=st.floats(1e-3, 100),
-    network_bytes=st.floats(1, 1e9),
     copied_bytes=st.floats(1, 1e9),
 )
 supplied = st.dictionaries(
@@ -58,12 +58,11 @@ def test_ceilings_are_capacity_over_demand() -> None:
             "bandwidth": Supply(200e6, ""),
             "iops": Supply(5000, ""),
             "metadata": Supply(3000, ""),
-            "network": Supply(1e9, ""),
             "copy": Supply(8e9, ""),
             "staging": staging_supply(1_000_000, 500.0, 4),
         },
-        # Samples of 400 kB, two in a read; a file holds ten; peers send 3/4 of what is not local.
-        Demand(bytes=400e3, reads=0.5, opens=0.1, network_bytes=300e3, copied_bytes=800e3),
+        # Samples of 400 kB, two in a read; a file holds ten.
+        Demand(bytes=400e3, reads=0.5, opens=0.1, copied_bytes=800e3),
     )
     assert {
         ceiling.resource: ceiling.samples_per_s for ceiling in roofline.ceilings
@@ -74,7 +73,6 @@ def test_ceilings_are_capacity_over_demand() -> None:
             "bandwidth": 500,  # W / bytes
             "iops": 10_000,  # IOPS * samples per read
             "metadata": 30_000,  # opens * samples per open
-            "network": 1e9 / 300e3,  # W / (bytes * (1 - local))
             "copy": 10_000,  # W / bytes
             "staging": 8000,  # E * N / T
         }
@@ -154,7 +152,7 @@ def test_a_cache_takes_storage_out(supplies: Supplies, demand: Demand, hit: floa
         assert estimate_roofline(supplies, after).samples_per_s >= before.samples_per_s
     full = demand.cached(1.0)
     assert not any(full.of(name) for name in ("bandwidth", "iops", "metadata"))
-    assert (full.network_bytes, full.copied_bytes) == (demand.network_bytes, demand.copied_bytes)
+    assert full.copied_bytes == demand.copied_bytes
 
 
 # -- advice ----------------------------------------------------------------------------------------
@@ -220,7 +218,7 @@ def test_every_resource_has_advice(resource: Resource) -> None:
     """Whichever binds: a sentence that names it, and one more that says what to do."""
     supplies: Supplies = {name: Supply(1e6, "") for name in RESOURCES}
     supplies[resource] = Supply(1e5, "")
-    demand = Demand(bytes=1, reads=1, opens=1, network_bytes=1, copied_bytes=1)
+    demand = Demand(bytes=1, reads=1, opens=1, copied_bytes=1)
     roofline = estimate_roofline(supplies, demand, data=DataProfile(total_bytes=1, memory_bytes=9))
     assert roofline.bound == resource
     assert len(roofline.advice) >= 2
@@ -232,48 +230,37 @@ def test_every_resource_has_advice(resource: Resource) -> None:
 STORAGE: Supplies = {"bandwidth": Supply(100e6, "measured"), "iops": Supply(5000, "measured")}
 
 
-def counted(waited_s: float, **more: float) -> RunCounts:
-    """1000 samples of 100 kB in 10 s."""
-    return RunCounts(seconds=10.0, samples=1000, waited_s=waited_s, **more)  # type: ignore[arg-type]
+def judge(waited_s: float, supplies: Supplies, **used: float) -> Roofline:
+    """A run of 1000 samples in 10 s, which used so much of each resource in all."""
+    counted = RunCounts(seconds=10.0, samples=1000, waited_s=waited_s)
+    return judge_run(counted, Demand(**used).scaled(1 / 1000), supplies)
 
 
 def test_who_does_not_wait_is_bound_by_compute() -> None:
     """Whatever supplies say: they can be wrong about a run that data kept up with."""
     slow: Supplies = {"bandwidth": Supply(1e6, "measured cold")}
-    roofline = judge_run(counted(0.1, bytes=100e6), slow)
+    roofline = judge(0.1, slow, bytes=100e6)
     assert (roofline.bound, roofline.samples_per_s, roofline.measured) == ("compute", 100.0, 100.0)
     assert "the run reached more" in roofline.ceilings[1].how
 
 
 def test_who_waits_for_storage_is_told_which_of_it() -> None:
     """The resource of which the largest part is used binds."""
-    roofline = judge_run(counted(6.0, bytes=990e6, reads=1000), STORAGE)
+    roofline = judge(6.0, STORAGE, bytes=990e6, reads=1000)
     assert roofline.bound == "bandwidth"
     compute = next(ceiling for ceiling in roofline.ceilings if ceiling.resource == "compute")
     assert compute.samples_per_s == pytest.approx(1000 / 4.0)
-    roofline = judge_run(counted(6.0, bytes=100e6, reads=49_000), STORAGE)
+    roofline = judge(6.0, STORAGE, bytes=100e6, reads=49_000)
     assert roofline.bound == "iops"
-
-
-def test_who_waits_for_busy_decode_threads_is_told_so() -> None:
-    """The threads' own time is believed, whatever was measured before."""
-    busy = counted(5.0, bytes=100e6, reads=1000, decoded_s=39.0, decode_threads=4)
-    assert judge_run(busy, {**STORAGE, "decode": Supply(1e9, "before")}).bound == "decode"
-    idle = counted(5.0, bytes=900e6, reads=1000, decoded_s=8.0, decode_threads=4)
-    roofline = judge_run(idle, STORAGE)
-    assert roofline.bound == "bandwidth"
-    assert [
-        ceiling.samples_per_s for ceiling in roofline.ceilings if ceiling.resource == "decode"
-    ] == [500.0]
 
 
 def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
     """The nearest is named, and that it alone allows much more."""
-    roofline = judge_run(counted(9.0, bytes=10e6, reads=100), STORAGE)
+    roofline = judge(9.0, STORAGE, bytes=10e6, reads=100)
     assert roofline.bound == "bandwidth"
     assert "something that was not measured" in roofline.ceilings[0].how
     with pytest.raises(UsageError, match="90%.*no supply is known"):
-        judge_run(counted(9.0), {"compute": Supply(1.0, "")})
+        judge(9.0, {"compute": Supply(1.0, "")})
 
 
 @given(
@@ -281,7 +268,6 @@ def test_a_wait_that_nothing_explains_is_not_explained_away() -> None:
     st.floats(0, 10),
     st.floats(0, 1e12),
     st.floats(0, 1e6),
-    st.floats(0, 39),
     st.data(),
     st.floats(1, 1e6),
 )
@@ -290,14 +276,12 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
     waited_s: float,
     read_bytes: float,
     reads: float,
-    decoded_s: float,
     draw: st.DataObject,
     factor: float,
 ) -> None:
     """And what binds never allows more than was measured, nor anything else less."""
-    run = counted(waited_s, bytes=read_bytes, reads=reads, decoded_s=decoded_s, decode_threads=4)
     try:
-        roofline = judge_run(run, supplies)
+        roofline = judge(waited_s, supplies, bytes=read_bytes, reads=reads)
     except UsageError:
         assert waited_s > 0.5
         return
@@ -307,7 +291,8 @@ def test_raising_what_does_not_bind_does_not_change_a_verdict(
     assert (roofline.bound == "compute") == (waited_s <= 0.5)
     others = [resource for resource in supplies if resource != roofline.bound]
     if others:
-        after = judge_run(run, raised(supplies, draw.draw(st.sampled_from(others)), factor))
+        more = raised(supplies, draw.draw(st.sampled_from(others)), factor)
+        after = judge(waited_s, more, bytes=read_bytes, reads=reads)
         assert after.bound == roofline.bound
 
 

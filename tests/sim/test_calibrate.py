@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.sim import corrected, scenario, simulate
+from penstock.sim import fluid_model, scenario, simulate
 from penstock.sim.calibrate import Measured, calibrate, resize
 from penstock.sim.record import LiveRun, load_run, merge_ranks, parse_rank
 from penstock.sim.scenario import Scenario
@@ -54,7 +54,7 @@ def described(**changes: Any) -> Scenario:
 
 def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
     """What a rank would have recorded, had it taken as long as the model says."""
-    result = corrected.simulate(told, policy)
+    result = fluid_model.simulate(told, policy)
     nodes = told.training.nodes
     compute_s = told.batch * told.data.mean_mb / told.training.compute_mb_s * told.steps
     overhead_s = told.training.step_overhead_s * told.steps
@@ -145,8 +145,8 @@ def test_the_models_own_runs_give_their_scenario_back(
     waited = "waited" in found.sources["system.storage.read_mb_s"]
     if waited:
         assert system.storage.read_mb_s[nodes] == pytest.approx(storage, rel=0.01)
-    again = corrected.simulate(found.scenario, policy)
-    wanted = corrected.simulate(told, policy).total_s
+    again = fluid_model.simulate(found.scenario, policy)
+    wanted = fluid_model.simulate(told, policy).total_s
     assert again.total_s == pytest.approx(wanted, rel=0.01 if waited else 0.05)
 
 

@@ -1,4 +1,4 @@
-"""Network models: fair rates against their definition and a linear program, routed networks against
+"""Network models: the fullest link of trees by the tree's description, routed networks against
 published check values, closed forms, and conservation of what flows."""
 
 from __future__ import annotations
@@ -13,68 +13,76 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import LimitError, UsageError
-from penstock.sim.network import FatTree, Ideal, Network, Traffic
-from penstock.sim.routed import Dragonfly, RoutedNetwork, Torus
+from penstock.errors import LimitError
+from penstock.sim.network import FatTree, Traffic
+from penstock.sim.routed_networks import Dragonfly, RoutedNetwork, Torus
 from tests.slices import first
 
-optimize = pytest.importorskip("scipy.optimize")
+pytest.importorskip("scipy.optimize")
 
 ROUTINGS: list[Any] = ["minimal", "valiant", "ugal"]
 
 
 def dragonfly(a: int, h: int, p: int, **options: Any) -> Dragonfly:
-    return Dragonfly(a, h, p, link_bytes_per_s=1.0, **options)
+    links = np.full((a * h + 1) * a * p, options.pop("node_bytes_per_s", 1.0))
+    return Dragonfly(a, h, switch_nodes=p, link_bytes_per_s=1.0, node_bytes_per_s=links, **options)
 
 
 def torus(*dims: int, **options: Any) -> Torus:
-    return Torus(dims, link_bytes_per_s=1.0, node_bytes_per_s=1e6, **options)
+    links = np.full(math.prod(dims), 1e6)
+    return Torus(dims, switch_nodes=1, link_bytes_per_s=1.0, node_bytes_per_s=links, **options)
 
 
-def uniform(network: Network, alone: int = 1) -> Traffic:
-    """Each node sends one byte/s in all, as much to each node of each other switch of `alone`."""
-    nodes = np.arange(network.nodes)
-    away = nodes[:, None] // alone != nodes[None, :] // alone
-    return Traffic.of_matrix(away / away.sum(axis=1, keepdims=True))
+def flows(source: Any, target: Any, demand: Any) -> Traffic:
+    return Traffic(np.array(source, int), np.array(target, int), np.array(demand, float))
 
 
-def shifted(network: Network, by: int) -> Traffic:
+def of_matrix(demands: np.ndarray) -> Traffic:
+    """Flows of a matrix of bytes/s, source by target."""
+    source, target = np.nonzero(demands)
+    return Traffic(source, target, demands[source, target])
+
+
+def uniform(network: RoutedNetwork) -> Traffic:
+    """Each node sends one byte/s in all, as much to each node of each other switch."""
+    switch = np.arange(len(network.node_bytes_per_s)) // network.switch_nodes
+    away = switch[:, None] != switch[None, :]
+    return of_matrix(away / away.sum(axis=1, keepdims=True))
+
+
+def shifted(network: RoutedNetwork, by: int) -> Traffic:
     """Each node sends one byte/s to the one so much further."""
-    nodes = np.arange(network.nodes)
+    nodes = np.arange(len(network.node_bytes_per_s))
     return Traffic(nodes, (nodes + by) % len(nodes), np.ones(len(nodes)))
 
 
 @st.composite
-def traffics(draw: st.DrawFn, nodes: int, flows: int = 12) -> Traffic:
+def traffics(draw: st.DrawFn, nodes: int) -> Traffic:
     ends = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1), st.integers(0, 40))
-    held = draw(st.lists(ends, max_size=flows))
+    held = draw(st.lists(ends, max_size=12))
     source, target, demand = (np.array([each[k] for each in held], int) for k in range(3))
     return Traffic(source, target, demand / 8)
 
 
-# -- max-min fair sharing --------------------------------------------------------------------------
+# -- trees -----------------------------------------------------------------------------------------
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> FatTree:
     nodes = draw(st.integers(1, 9))
     own = draw(st.lists(st.integers(1, 24), min_size=nodes, max_size=nodes))
-    return FatTree(
-        nodes,
-        np.array(own) / 8,
-        leaf_nodes=draw(st.integers(1, 4)),
-        oversubscription=draw(st.sampled_from([0.5, 1.0, 2.0, 3.5])),
-    )
+    leaf_nodes, over = draw(st.integers(1, 4)), draw(st.sampled_from([0.5, 1.0, 2.0, 3.5]))
+    return FatTree(np.array(own) / 8, leaf_nodes, over)
 
 
 def crossings(tree: FatTree, traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
     """Which flow crosses which link, as bool (flows, links), and the links' capacities: by words,
     not by the numbers that the tree gives to its links."""
-    own = np.broadcast_to(np.asarray(tree.node_bytes_per_s, float), (tree.nodes,))
+    own = tree.node_bytes_per_s
     rows, capacity = [], []
     away = traffic.source != traffic.target
-    leaf = np.arange(tree.nodes) // tree.leaf_nodes
-    for node in range(tree.nodes):
+    leaf = np.arange(len(own)) // tree.leaf_nodes
+    for node in range(len(own)):
         rows += [away & (traffic.source == node), away & (traffic.target == node)]
         capacity += [own[node]] * 2
     for number in range(leaf.max() + 1):
@@ -85,105 +93,44 @@ def crossings(tree: FatTree, traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(st.data())
-def test_fair_rates_have_a_bottleneck(data: st.DataObject) -> None:
-    """No link carries more than it can, and each flow has its demand or crosses a full link on
-    which no flow has more: what makes rates max-min fair."""
+def test_tree_grows_until_a_link_is_full(data: st.DataObject) -> None:
+    """All demands times the throughput fill one link, and no other carries more than it can."""
     tree = data.draw(trees())
-    traffic = data.draw(traffics(tree.nodes))
-    rates = tree.rates(traffic)
+    traffic = data.draw(traffics(len(tree.node_bytes_per_s)))
     crosses, capacity = crossings(tree, traffic)
-    used = rates @ crosses
-    assert (used <= capacity * (1 + 1e-9)).all()
-    assert (rates <= traffic.demand).all()
-    full = used >= capacity * (1 - 1e-9)
-    for flow, rate in enumerate(rates):
-        if rate < traffic.demand[flow] * (1 - 1e-9):
-            links = np.flatnonzero(crosses[flow] & full)
-            assert any(rate >= rates[crosses[:, link]].max() * (1 - 1e-9) for link in links)
-
-
-def by_programs(crosses: np.ndarray, capacity: np.ndarray, demand: np.ndarray) -> np.ndarray:
-    """Max-min fair rates by linear programs: raise the least rate, fix those that cannot have
-    more while the others keep that much, and so on."""
-    flows = len(demand)
-    fixed = np.full(flows, np.nan)
-    while np.isnan(fixed).any():
-        free = np.isnan(fixed)
-        least = [
-            (f, f) if not math.isnan(f) else (0, d) for f, d in zip(fixed, demand, strict=True)
-        ]
-        above = np.zeros((free.sum(), flows + 1))
-        above[np.arange(free.sum()), np.flatnonzero(free)] = -1
-        above[:, -1] = 1
-        loads = np.hstack([crosses.T, np.zeros((len(capacity), 1))])
-        found = optimize.linprog(
-            np.append(np.zeros(flows), -1),
-            A_ub=np.vstack([loads, above]),
-            b_ub=np.append(capacity, np.zeros(free.sum())),
-            bounds=[*least, (0, None)],
-        )
-        level = found.x[-1]
-        bounds = [
-            (level * (1 - 1e-9), d) if free[flow] else (fixed[flow], fixed[flow])
-            for flow, d in enumerate(demand)
-        ]
-        stuck = []
-        for flow in np.flatnonzero(free):
-            more = optimize.linprog(
-                -np.eye(flows)[flow], A_ub=crosses.T, b_ub=capacity * (1 + 1e-9), bounds=bounds
-            )
-            if more.x[flow] <= level + 1e-6:
-                stuck.append(flow)
-        assert stuck
-        fixed[stuck] = level
-    return fixed
+    fullest = (traffic.demand @ crosses / capacity).max()
+    throughput = tree.throughput(traffic)
+    assert throughput == (pytest.approx(1 / fullest) if fullest else math.inf)
 
 
 @given(st.data())
-def test_fair_rates_as_by_linear_programs(data: st.DataObject) -> None:
-    """Progressive filling finds what programs find that know only the definition."""
-    tree = data.draw(trees())
-    traffic = data.draw(traffics(tree.nodes, flows=5))
-    crosses, capacity = crossings(tree, traffic)
-    want = by_programs(crosses, capacity, traffic.demand)
-    assert tree.rates(traffic) == pytest.approx(want, abs=1e-5)
-
-
-@given(st.data())
-def test_fair_rates_ignore_numbers(data: st.DataObject) -> None:
+def test_tree_ignores_numbers(data: st.DataObject) -> None:
     """Nodes of a leaf, leaves and flows may be renumbered."""
     leaves, held = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     own = np.array(data.draw(st.lists(st.integers(1, 9), min_size=leaves, max_size=leaves)))
     traffic = data.draw(traffics(leaves * held))
     inner = data.draw(st.permutations(range(held)))
     outer = np.array(data.draw(st.permutations(range(leaves))))
-    flows = np.array(data.draw(st.permutations(range(len(traffic.demand)))), int)
+    order = np.array(data.draw(st.permutations(range(len(traffic.demand)))), int)
     renamed = (outer[:, None] * held + np.array(inner)).reshape(-1)
     other = Traffic(
-        renamed[traffic.source][flows], renamed[traffic.target][flows], traffic.demand[flows]
+        renamed[traffic.source][order], renamed[traffic.target][order], traffic.demand[order]
     )
     moved = np.empty_like(own)
     moved[outer] = own
-    one, two = (
-        FatTree(leaves * held, np.repeat(each, held), leaf_nodes=held, oversubscription=2.0)
-        for each in (own, moved)
-    )
-    assert two.rates(other) == pytest.approx(one.rates(traffic)[flows], rel=1e-9)
+    one, two = (FatTree(np.repeat(links, held), held, 2.0) for links in (own, moved))
+    assert two.throughput(other) == pytest.approx(one.throughput(traffic), rel=1e-9)
 
 
-def test_fair_rates_by_hand() -> None:
+def test_tree_by_hand() -> None:
     """Two gateways of 10 bytes/s feed four readers of 4; below one leaf, then over a core of 8."""
-    traffic = Traffic.gather(np.arange(4), [4, 5], 8.0)
-    links = np.array([4, 4, 4, 4, 10, 10])
-    assert Ideal(6, links).rates(traffic) == pytest.approx(np.full(8, 2.0))
+    traffic = Traffic.gather(np.arange(4), np.array([4, 5]), 8.0)
+    links = np.array([4.0, 4, 4, 4, 10, 10])
+    assert FatTree(links, 6).throughput(traffic) == 1 / 2
     # Leaves {0, 1}, {2, 3}, {4, 5}: a leaf of readers gets 8, that of gateways gives 20, over 2.
-    tree = FatTree(6, links, leaf_nodes=2, oversubscription=2.0)
-    assert tree.rates(traffic) == pytest.approx(np.full(8, 1.0))
-    # One reader wants little, so that its neighbour has the rest of its leaf's 4.
-    uneven = Traffic([4, 4], [0, 1], [0.5, 9.0])
-    assert tree.rates(uneven) == pytest.approx([0.5, 3.5])
-    # A flow within a node needs no network, and one without demand gets nothing.
-    assert tree.rates(Traffic([3, 1], [3, 2], [1e9, 0.0])).tolist() == [1e9, 0.0]
+    assert FatTree(links, 2, 2.0).throughput(traffic) == 1 / 4
+    # A flow within a node needs no network.
+    assert FatTree(links, 2, 2.0).throughput(flows([3], [3], [1e9])) == math.inf
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 7, 40])
@@ -191,15 +138,13 @@ def test_exchange(nodes: int) -> None:
     """Peers reach the speed of their links, and behind a core of half of it that of the core: of
     n nodes a leaf of k sends (n - k)/(n - 1) of everything through it."""
     traffic = Traffic.exchange(nodes, 100.0)
-    assert Ideal(nodes, 10.0).rates(traffic).sum() == pytest.approx(10.0 * nodes * (nodes > 1))
-    assert FatTree(nodes, 10.0, leaf_nodes=nodes).rates(traffic).sum() == pytest.approx(
-        10.0 * nodes * (nodes > 1)
+    links = np.full(nodes, 10.0)
+    assert FatTree(links, nodes).throughput(traffic) == pytest.approx(
+        0.1 if nodes > 1 else math.inf
     )
     if nodes == 40:
-        rates = FatTree(nodes, 10.0, leaf_nodes=8, oversubscription=2.0).rates(traffic)
-        away = traffic.source // 8 != traffic.target // 8
-        assert rates[away] == pytest.approx(np.full(away.sum(), 40.0 / (8 * 32)))
-        assert np.bincount(traffic.source, rates) == pytest.approx(np.full(nodes, 10.0))
+        core = 8 * 10.0 / 2 / (8 * 100.0 * (40 - 8) / (40 - 1))
+        assert FatTree(links, 8, 2.0).throughput(traffic) == pytest.approx(core)
 
 
 # -- routed networks -------------------------------------------------------------------------------
@@ -212,11 +157,9 @@ def test_exchange(nodes: int) -> None:
 def test_dragonfly_check_values(routing: Any, even: float, shift: float) -> None:
     """Uniform traffic to the other switches, and each switch to its peer in the next group."""
     network = dragonfly(4, 2, 2, routing=routing)
-    assert (network.switches, network.groups, network.nodes) == (36, 9, 72)
-    traffic = uniform(network, network.switch_nodes)
-    assert network.rates(traffic).sum() / network.nodes == pytest.approx(even, abs=5e-4)
-    rates = network.rates(shifted(network, len(network.group(0))))
-    assert rates == pytest.approx(np.full(network.nodes, shift), rel=1e-6)
+    assert (network.switches, network.groups) == (36, 9)
+    assert network.throughput(uniform(network)) == pytest.approx(even, abs=5e-4)
+    assert network.throughput(shifted(network, 4 * 2)) == pytest.approx(shift, rel=1e-6)
 
 
 def test_dragonfly_permutations() -> None:
@@ -279,7 +222,7 @@ def ring_load(size: int) -> float:
 def test_torus_uniform(dims: tuple[int, ...]) -> None:
     """The longest ring binds at a channel load of k/8, or (k - 1/k)/8 where k is odd; Valiant's
     routing gives half of that."""
-    even = Traffic.of_matrix(np.full((math.prod(dims),) * 2, 1 / math.prod(dims)))
+    even = of_matrix(np.full((math.prod(dims),) * 2, 1 / math.prod(dims)))
     k = max(dims)
     load = k / 8 if k % 2 == 0 else (k - 1 / k) / 8
     assert load == pytest.approx(ring_load(k))
@@ -295,7 +238,7 @@ def test_torus_tornado_and_neighbours(size: int, across: tuple[int, ...]) -> Non
     """Tornado traffic loads one way of a ring ceil(k/2) - 1 times, Valiant's routing both ways
     twice the uniform load; neighbours in all directions share nothing."""
     hops = math.ceil(size / 2) - 1
-    nodes = np.arange(torus(*across, size).nodes)
+    nodes = np.arange(math.prod((*across, size)))
     line = nodes // size * size
     far = Traffic(nodes, line + (nodes + hops) % size, np.ones(len(nodes)))
     minimal, valiant, ugal = (torus(*across, size, routing=r).throughput(far) for r in ROUTINGS)
@@ -328,7 +271,7 @@ def test_what_flows_is_conserved(network: RoutedNetwork, routing: Any) -> None:
     nowhere else; a minimal path is a shortest one."""
     network = with_routing(network, routing)
     links = network.links
-    held = network.nodes // network.switches
+    held = network.switch_nodes
     hops = np.full((network.switches,) * 2, np.inf)
     hops[links.source, links.target] = 1
     np.fill_diagonal(hops, 0)
@@ -336,8 +279,8 @@ def test_what_flows_is_conserved(network: RoutedNetwork, routing: Any) -> None:
         hops = np.minimum(hops, hops[:, over : over + 1] + hops[over : over + 1])
     sources = [1] if routing == "ugal" else range(network.switches)  # a program for each pair
     for source, target in itertools.product(sources, range(network.switches)):
-        traffic = Traffic([source * held], [target * held], [0.25])
-        loads, rate = network.loads(traffic), network.rates(traffic)[0]
+        rate = 0.25
+        loads = network.loads(flows([source * held], [target * held], [rate]))
         gone = np.bincount(links.source, loads, network.switches)
         came = np.bincount(links.target, loads, network.switches)
         want = np.zeros(network.switches)
@@ -352,16 +295,15 @@ def test_what_flows_is_conserved(network: RoutedNetwork, routing: Any) -> None:
 
 @given(st.sampled_from(ROUTED), st.data())
 def test_routed_promises(network: RoutedNetwork, data: st.DataObject) -> None:
-    """No link is above its capacity, more demand divides the throughput, flows keep their
-    proportion, and UGAL with or without a common division is no worse than its two parts."""
-    traffic = data.draw(traffics(network.nodes))
+    """No link is above its capacity, more demand divides the throughput, and UGAL with or without
+    a common division is no worse than its two parts."""
+    traffic = data.draw(traffics(len(network.node_bytes_per_s)))
     found = {}
     for routing in ROUTINGS:
         routed = with_routing(network, routing)
         found[routing] = routed.throughput(traffic)
-        assert routed.loads(traffic).max() <= routed.link_bytes_per_s * (1 + 1e-9)
-        rates = routed.rates(traffic)
-        assert rates == pytest.approx(traffic.demand * min(1, found[routing]))
+        grown = routed.loads(traffic) * min(1e9, found[routing])
+        assert grown.max() <= routed.link_bytes_per_s * (1 + 1e-9)
         more = Traffic(traffic.source, traffic.target, traffic.demand * 1e5)
         assert routed.throughput(more) == pytest.approx(found[routing] / 1e5, rel=1e-6)
     common = with_routing(network, "ugal", split="common").throughput(traffic)
@@ -374,14 +316,13 @@ def test_routed_networks_ignore_where_counting_starts(data: st.DataObject) -> No
     """Groups of a dragonfly turn, and a torus shifts along any dimension."""
     routing = data.draw(st.sampled_from(ROUTINGS))
     fly = dragonfly(3, 1, 2, routing=routing)
-    traffic = data.draw(traffics(fly.nodes))
-    by = len(fly.group(0)) * data.draw(st.integers(1, 5))
-    turned = Traffic(
-        (traffic.source + by) % fly.nodes, (traffic.target + by) % fly.nodes, traffic.demand
-    )
+    nodes = len(fly.node_bytes_per_s)
+    traffic = data.draw(traffics(nodes))
+    by = 3 * 2 * data.draw(st.integers(1, 5))
+    turned = Traffic((traffic.source + by) % nodes, (traffic.target + by) % nodes, traffic.demand)
     assert fly.throughput(turned) == pytest.approx(fly.throughput(traffic), rel=1e-6)
     grid = torus(3, 4, routing=routing)
-    traffic = data.draw(traffics(grid.nodes))
+    traffic = data.draw(traffics(3 * 4))
     shift = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 3)))
     moved = [
         (each // 4 + shift[0]) % 3 * 4 + (each % 4 + shift[1]) % 4
@@ -394,49 +335,18 @@ def test_routed_networks_ignore_where_counting_starts(data: st.DataObject) -> No
 def test_gateways_of_a_dragonfly() -> None:
     """All nodes of other groups read through one group: its global links bind, one from each
     group, and the detours over other groups share them."""
-    network = dragonfly(4, 2, 2)
-    gateways = network.group(0)
-    readers = np.setdiff1d(np.arange(network.nodes), gateways)
-    traffic = Traffic.gather(readers, gateways, 1.0)
-    assert 0 < network.rates(traffic).sum() <= 8 * network.link_bytes_per_s * (1 + 1e-9)
-    thin = with_routing(network, "ugal", node_bytes_per_s=0.01)
-    assert thin.rates(traffic).sum() == pytest.approx(len(gateways) * 0.01)
+    gateways = np.arange(4 * 2)
+    traffic = Traffic.gather(np.arange(4 * 2, 72), gateways, 1.0)
+    wanted = traffic.demand.sum()
+    assert 0 < wanted * dragonfly(4, 2, 2).throughput(traffic) <= 8 * (1 + 1e-9)
+    thin = dragonfly(4, 2, 2, node_bytes_per_s=0.01)
+    assert wanted * thin.throughput(traffic) == pytest.approx(len(gateways) * 0.01)
 
 
 def test_no_traffic() -> None:
     """Nothing to carry is carried at any factor."""
-    nothing = Traffic([], [], [])
-    assert torus(3).throughput(nothing) == math.inf
-    for network in (torus(3), Ideal(3, 1.0), FatTree(3, 1.0)):
-        assert network.rates(nothing).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: Traffic([0], [1, 2], [1.0]), "1 sources, 2 targets"),
-        (lambda: Traffic([0], [-1], [1.0]), "target has -1"),
-        (lambda: Traffic([0.5], [1], [1.0]), "Traffic.source"),
-        (lambda: Traffic([0], [1], [math.inf]), "finite"),
-        (lambda: Traffic.of_matrix(np.ones((2, 3))), r"shape \(2, 3\)"),
-        (lambda: Traffic.gather([1], [], 1.0), "gateways are none"),
-        (lambda: Ideal(0, 1.0), "nodes is 0"),
-        (lambda: Ideal(2, [1.0, 0.0]), "node_bytes_per_s"),
-        (lambda: Ideal(2, [1.0] * 3), r"shape \(3,\)"),
-        (lambda: FatTree(2, 1.0, leaf_nodes=True), "leaf_nodes is True"),
-        (lambda: FatTree(2, 1.0, oversubscription=0), "oversubscription is 0"),
-        (lambda: Ideal(2, 1.0).rates(Traffic([0], [2], [1.0])), "has node 2"),
-        (lambda: dragonfly(1, 1, 1), "two groups"),
-        (lambda: dragonfly(4, 0, 1), "global_links is 0"),
-        (lambda: torus(), "dims are none"),
-        (lambda: torus(2, routing="fast"), "routing is 'fast'"),
-        (lambda: torus(2, split="none"), "split is 'none'"),
-    ],
-)
-def test_wrong_use(call: Any, said: str) -> None:
-    """Errors name the argument and its value."""
-    with pytest.raises(UsageError, match=said):
-        call()
+    for network in (torus(3), FatTree(np.ones(3))):
+        assert network.throughput(flows([], [], [])) == math.inf
 
 
 def test_too_large_is_said_at_once() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.published_simulator import ROWS
 
 from penstock.errors import UsageError
 from penstock.sim import Scenario, load_scenario, simulate
 from penstock.sim.parity import RULES, _draw, _draw_alike, draw_stream
-from penstock.sim.published import ROWS
 
 
 @pytest.mark.parametrize("policy", RULES)

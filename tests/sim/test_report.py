@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from penstock import sim
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.page import document, layout, words
+from penstock.page import document, layout, quantities
 from penstock.sim import report, sweep
-from penstock.sim.corrected import TRAFFIC
+from penstock.sim.fluid_model import TRAFFIC
 from penstock.sim.results import SOURCES, Result
 from penstock.sim.workload import SimulatedWorkload
 from tests.browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
@@ -55,18 +55,18 @@ def outcomes_of(scenario: sim.Scenario, *models: str) -> list[sweep.Outcome]:
         for model in models
         for policy in scenario.policies
     ]
-    return sweep.outcomes(runs)
+    return sweep.simulate_runs(runs)
 
 
 @pytest.fixture(scope="module")
 def both() -> tuple[Any, list[sweep.Outcome], list[sweep.Sweep]]:
     """A scenario by both models, and a sweep of each key."""
     scenario = small()
-    values = {key: sweep.points(scenario, key) for key in sweep.KEYS}
+    values = {key: sweep.choose_values(scenario, key) for key in sweep.KEYS}
     return (
         scenario,
         outcomes_of(scenario, "corrected", "parity"),
-        sweep.sweeps(scenario, values),
+        sweep.vary_keys(scenario, values),
     )
 
 
@@ -271,7 +271,7 @@ def test_a_sweep_is_the_simulations_by_hand():
     scenario = small()
     keys: dict[sweep.Key, list[float]] = {"nodes": [1.0, 4.0], "bandwidth": [15.0]}
     told: list[tuple[int, int]] = []
-    found = sweep.sweeps(
+    found = sweep.vary_keys(
         scenario, keys, policies=["staging", "penstock"], progress=lambda *at: told.append(at)
     )
     assert [each.key for each in found] == ["nodes", "bandwidth"]
@@ -281,12 +281,12 @@ def test_a_sweep_is_the_simulations_by_hand():
     for each in found:
         assert each.own in each.values
         for value, row in zip(each.values, each.outcomes, strict=True):
-            other = sweep.varied(scenario, each.key, value)
+            other = sweep.vary(scenario, each.key, value)
             for result in row:
                 assert isinstance(result, Result)
                 again = sim.simulate(other, result.policy)
                 assert again.total_s == result.total_s
-    apart = sweep.sweeps(scenario, keys, policies=["staging", "penstock"], processes=2)
+    apart = sweep.vary_keys(scenario, keys, policies=["staging", "penstock"], processes=2)
     for mine, theirs in zip(found, apart, strict=True):
         for a, b in zip(sum(mine.outcomes, ()), sum(theirs.outcomes, ()), strict=True):
             assert isinstance(a, Result)
@@ -299,15 +299,15 @@ def test_a_sweep_is_the_simulations_by_hand():
 def test_varied_changes_one_thing(key):
     """A scenario varied to its own value is itself; `own_value` reads another value back."""
     scenario = small()
-    assert sweep.varied(scenario, key, sweep.own_value(scenario, key)) == scenario
-    for value in sweep.points(scenario, key):
-        other = sweep.varied(scenario, key, value)
+    assert sweep.vary(scenario, key, sweep.own_value(scenario, key)) == scenario
+    for value in sweep.choose_values(scenario, key):
+        other = sweep.vary(scenario, key, value)
         assert sweep.own_value(other, key) == pytest.approx(value)
         assert other.batch == scenario.batch
         assert other.data == scenario.data
     for wrong in (0.0, -1.0, float("nan"), float("inf"), 1e30):
         with pytest.raises(UsageError, match=key):
-            sweep.varied(scenario, key, wrong)
+            sweep.vary(scenario, key, wrong)
 
 
 @given(mean=st.floats(0.1, 2.0), ratio=st.floats(0.0, 2.0))
@@ -346,7 +346,7 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
             assert f"{each['policy']} cannot run: " in done.stdout
         else:
             assert each["total_s"] in [row[0] for row in rows[each["policy"]]]
-            assert words.brief(each["total_s"]) in done.stdout
+            assert quantities.brief(each["total_s"]) in done.stdout
     assert [each["key"] for each in values["sweeps"]] == ["nodes"]
     run(*arguments, folder=tmp_path)
     assert (tmp_path / "small.html").read_text() == page

@@ -23,7 +23,6 @@ from penstock.sim import (
     POLICIES,
     SAMPLED,
     Scenario,
-    closed,
     contention,
     load_scenario,
     parse_scenario,
@@ -31,12 +30,14 @@ from penstock.sim import (
     sizing,
     sweep,
 )
-from penstock.sim.importance import History, compare
+from penstock.sim.importance import History
+from penstock.sim.importance_policies import count_room
 from penstock.sim.network import Traffic
-from penstock.sim.routed import Dragonfly
-from penstock.sim.sampled import count_room
+from penstock.sim.routed_networks import Dragonfly
 from penstock.sim.workload import SimulatedWorkload
 from tests.slices import first
+
+from .comparison import compare
 
 pytest.importorskip("scipy")
 
@@ -152,7 +153,10 @@ def test_factor_of_a_dragonfly(routing: Any) -> None:
     base = changed(load_scenario("s1"), training_nodes=70, training_global_batch=700)
     scenario = changed(base, system_network=shape, system_network_mb_s=4000.0)
     left = contention.find_remaining(scenario, peers=True, storage=False)
-    network = Dragonfly(4, 2, 2, link_bytes_per_s=1e9, node_bytes_per_s=1e12, routing=routing)
+    wide = np.full(72, 1e12)
+    network = Dragonfly(
+        4, 2, switch_nodes=2, link_bytes_per_s=1e9, node_bytes_per_s=wide, routing=routing
+    )
     terminals = np.setdiff1d(np.arange(72), [18, 54])
     among = Traffic.exchange(70, 4e9)
     traffic = Traffic(terminals[among.source], terminals[among.target], among.demand)
@@ -229,8 +233,7 @@ def level(history: History) -> np.ndarray:
 
 @pytest.mark.parametrize("value", [None, level])
 def test_hits_are_those_of_the_comparison(value: Any) -> None:
-    """On one node the hits of each cache are those of `importance.compare`, and bytes and times go
-    by them."""
+    """On one node the hits of each cache are those of the cache alone; bytes and times follow."""
     base = changed(load_scenario("importance"), training_nodes=1, data_sigma_mb=0.0, **NARROW)
     scenario = holding(base, 4.0)
     options = {} if value is None else {"value": value}
@@ -396,9 +399,9 @@ def by_force(
 def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) -> None:
     """Of a small grid the same setting as by looking at each, for each price and wish."""
     scenario = load_scenario("s1")
-    grid = sizing.grid_of(scenario, 600)
+    grid = sizing.make_grid(scenario, 600)
     assert 200 < grid.settings <= 600
-    found = sizing.sized(scenario, grid, epoch_s, prices=prices)
+    found = sizing.find_cheapest(scenario, grid, epoch_s, prices=prices)
     assert found.form == "closed form"
     for policy in ("penstock", "staging", "lower_bound"):
         want, choice = by_force(scenario, grid, epoch_s, prices, policy), found.choices[policy]
@@ -416,27 +419,24 @@ def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) 
 
 
 def test_a_plan_as_simulated() -> None:
-    """The closed form of the scenario as it is comes near to what is simulated; the caches that
-    `closed.find_cheapest` says are needed are no larger than the grid's."""
+    """The closed form of the scenario as it is comes near to what is simulated; and the caches that
+    are chosen hold what storage cannot give in time."""
     scenario = load_scenario("s1")
     own = sweep.own_value(scenario, "bandwidth")
     one = sizing.SizingGrid(np.array([4]), np.array([sweep.cached_mb(scenario)]), np.array([own]))
-    found = sizing.sized(scenario, one, 1e9)
+    found = sizing.find_cheapest(scenario, one, 1e9)
     for policy, choice in found.choices.items():
         result = simulate(scenario, policy)
         assert choice is not None
         assert choice.later_s == pytest.approx(result.epochs_s[1:].mean(), rel=0.2), policy
-    grid = sizing.grid_of(scenario, 20_000, storage_mb_s=sizing.Range(10, 10))
-    chosen = sizing.sized(scenario, grid, 0.7, prices=sizing.Prices(1, 1)).choices["penstock"]
+    grid = sizing.make_grid(scenario, 20_000, storage_mb_s=sizing.Range(10, 10))
+    chosen = sizing.find_cheapest(scenario, grid, 0.7, prices=sizing.Prices(1, 1)).choices[
+        "penstock"
+    ]
     assert chosen is not None
-    exact = closed.find_cheapest(
-        sizing.make_settings(scenario, chosen.nodes, np.array([1e9]), np.array([10.0])),
-        0.7,
-        node_cost=1,
-        cache_byte_cost=1e-9,
-        assignment="strided",
-    )
-    assert exact.cache_bytes / 1e6 <= chosen.cache_mb
+    exact = sizing.make_settings(scenario, chosen.nodes, np.array([0.0]), np.array([10.0]))
+    missing = exact.samples * exact.sample_bytes - 0.7 * exact.storage_bytes_per_s
+    assert missing / chosen.nodes <= chosen.cache_mb * 1e6
 
 
 def command(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:

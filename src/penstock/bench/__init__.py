@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from . import compare as compare
     from . import outputs as outputs
     from . import overrides as overrides
-    from . import record as record
     from . import recorded as recorded
     from . import replay as replay
     from . import replay_engine as replay_engine
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from .compare import judge_ratio as judge_ratio
     from .contenders import check as check
     from .contenders import open_samples as open_samples
-    from .contents import KINDS as KINDS
     from .delivered import compute_checksum as compute_checksum
     from .files import PARTS as PARTS
     from .files import find_paths as find_paths
@@ -34,21 +32,23 @@ if TYPE_CHECKING:
     from .ranks import Crew as Crew
     from .ranks import detect_launch as detect_launch
     from .ranks import launch as launch
+    from .record import make_record as make_record
     from .record import make_run as make_run
     from .replay import ReplayOutcome as ReplayOutcome
     from .replay_engine import Merged as Merged
     from .replay_files import read_once as read_once
     from .report import render_page as render_page
-    from .results import read as read
+    from .result_files import read_record as read_record
     from .run import BenchJob as BenchJob
     from .run import Walks as Walks
     from .run import run_workload as run_workload
+    from .sample_contents import KINDS as KINDS
     from .sizes import MODELS as MODELS
-    from .strict import as_dict as as_dict
-    from .strict import read_workload as read_workload
     from .trace_summary import summarise as summarise
     from .verdict import Verdicts as Verdicts
     from .workload import DlioWorkload as DlioWorkload
+    from .workload_file import as_dict as as_dict
+    from .workload_file import read_workload as read_workload
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -56,7 +56,7 @@ else:
             "checkpoints": "run_checkpoints",
             "compare": "compare judge_ratio",
             "contenders": "check open_samples",
-            "contents": "KINDS",
+            "sample_contents": "KINDS",
             "delivered": "compute_checksum",
             "files": "PARTS folder_of find_paths",
             "generate": "generate_data",
@@ -65,16 +65,16 @@ else:
             "outputs": "outputs",
             "overrides": "overrides hide_secrets",
             "ranks": "Crew launch detect_launch",
-            "record": "make_run record",
+            "record": "make_record make_run",
             "recorded": "recorded",
             "replay": "ReplayOutcome replay",
             "replay_engine": "Merged replay_engine",
             "replay_files": "replay_files read_once",
             "report": "render_page report",
-            "results": "read",
+            "result_files": "read_record",
             "run": "BenchJob Walks run_workload",
             "sizes": "MODELS",
-            "strict": "as_dict read_workload",
+            "workload_file": "as_dict read_workload",
             "trace_sources": "trace_sources",
             "trace_strace": "trace_strace",
             "trace_summary": "summarise",

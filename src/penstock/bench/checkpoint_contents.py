@@ -64,7 +64,7 @@ class CheckpointContents:
         return {tensor: content.view(np.uint8)[: tensor.bytes] for tensor, content in words.items()}
 
 
-def content(
+def make_content(
     file: File, tensor: Tensor, epoch: int, step: int, seed: int, randomized: bool
 ) -> Bytes:
     """Make one tensor anew, as `CheckpointContents` gives it."""

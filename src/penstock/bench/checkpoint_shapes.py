@@ -79,17 +79,7 @@ class Coordinates:
         mode: "subset" has the first few ranks of a job that is `cut.data` times the model wide.
         """
         model = cut.tensor * cut.pipeline
-        if cut.zero_stage == 3 and cut.pipeline > 1:
-            raise UsageError(
-                f"model.parallelism: zero_stage 3 divides layers among data ranks and pipeline "
-                f"{cut.pipeline} among stages: set pipeline=1, or zero_stage to 2 or less"
-            )
         if mode == "subset":
-            if cut.data < 1:
-                raise UsageError(
-                    "checkpoint.mode=subset needs model.parallelism.data, the data ranks of the "
-                    f"whole job; it is {cut.data}"
-                )
             data, whole = cut.data, model * cut.data
             if ranks > whole:
                 raise UsageError(
@@ -98,11 +88,6 @@ class Coordinates:
                     f"most {whole} ranks"
                 )
         else:
-            if cut.data > 0:
-                raise UsageError(
-                    f"model.parallelism.data={cut.data} is for checkpoint.mode=subset; otherwise "
-                    f"it follows from the ranks: leave it out, or set the mode"
-                )
             data, rest = divmod(ranks, model)
             if rest or not data:
                 raise UsageError(
@@ -110,8 +95,6 @@ class Coordinates:
                     f"{cut.pipeline} = {model} (model.parallelism): run a multiple of {model}, or "
                     f"the first of them with checkpoint.mode=subset"
                 )
-        if not 0 <= rank < ranks:
-            raise UsageError(f"rank {rank} is not one of {ranks} ranks: 0 <= rank < {ranks}")
         return cls(rank, cut.tensor, cut.pipeline, data, cut.zero_stage)
 
     @property
@@ -144,7 +127,7 @@ def count_parameters(model: ModelSpec) -> int:
     return ends + model.num_layers * sum(elements for elements, _ in _list_block_tensors(model))
 
 
-def files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
+def list_files(model: ModelSpec, at: Coordinates, scale: float = 1.0) -> tuple[File, ...]:
     """List the files that the rank at these coordinates writes, in this order; may be none.
 
     scale: of the elements of every tensor, rounded, at least one.
@@ -205,14 +188,9 @@ def list_files_by_rank(
     model: ModelSpec, checkpoint: CheckpointSpec, ranks: int, scale: float = 1.0
 ) -> Iterator[tuple[File, ...]]:
     """List the files of each rank. UsageError if so many ranks cannot hold the model."""
-    if model.num_layers > 0 and model.num_layers < model.parallelism.pipeline:
-        raise UsageError(
-            f"model.num_layers={model.num_layers} leaves stages of model.parallelism.pipeline="
-            f"{model.parallelism.pipeline} empty: lower pipeline to at most {model.num_layers}"
-        )
     for rank in range(ranks):
         at = Coordinates.of(model.parallelism, checkpoint.mode, rank, ranks)
-        yield files(model, at, scale)
+        yield list_files(model, at, scale)
 
 
 def is_due(checkpoint: CheckpointSpec, epoch: int, step: int, steps: int) -> bool:

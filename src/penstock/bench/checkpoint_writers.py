@@ -70,7 +70,6 @@ class TorchWriter:
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See CheckpointWriter."""
         tensors = {
             tensor.name: self._torch.frombuffer(content, dtype=self._dtypes[tensor.dtype])
             for tensor, content in state.items()
@@ -85,7 +84,6 @@ class TorchWriter:
                 raise
 
     def load(self, path: str) -> State:
-        """See CheckpointWriter."""
         with translate_errors(path):
             loaded = self._torch.load(path, map_location="cpu", weights_only=True)
             return {
@@ -107,7 +105,6 @@ class NumpyWriter:
     suffix = ".npz"
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See CheckpointWriter."""
         arrays: dict[str, Any] = {
             tensor.name: content.view(_DTYPES[tensor.dtype]) for tensor, content in state.items()
         }
@@ -115,7 +112,6 @@ class NumpyWriter:
             np.savez(file, **arrays)
 
     def load(self, path: str) -> State:
-        """See CheckpointWriter."""
         with translate_errors(path), np.load(path, allow_pickle=False) as archive:
             return {
                 Tensor(name, _NAMES[value.dtype], value.size): value.view(np.uint8)
@@ -134,7 +130,6 @@ class PenstockWriter:
         self._staging = Staging()
 
     def save(self, path: str, state: State, fsync: bool) -> None:
-        """See CheckpointWriter."""
         staged = self._staging.collect(list(state.values()))
         pieces = [
             Piece(tensor.name, tensor.dtype, (tensor.elements,), (0,), "", 0, len(content), 0)
@@ -147,7 +142,6 @@ class PenstockWriter:
             )
 
     def load(self, path: str) -> State:
-        """See CheckpointWriter."""
         with translate_errors(path):
             place = Folder(os.path.dirname(path))
             pieces, _ = shards.read_manifest(place, path)

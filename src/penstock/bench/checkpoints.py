@@ -33,8 +33,7 @@ from ..errors import (
     UsageError,
     WorkerError,
 )
-from ..topology import Place
-from .checkpoint_contents import CheckpointContents, content
+from .checkpoint_contents import CheckpointContents, make_content
 from .checkpoint_shapes import (
     Bytes,
     File,
@@ -46,11 +45,11 @@ from .checkpoint_shapes import (
     list_files_by_rank,
 )
 from .checkpoint_writers import CheckpointWriter, make_writer
+from .observe import read_io
+from .ranks import Crew, gather_everywhere
 from .workload import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
-Gather = Callable[[Any], Sequence[Any]]
-"""Takes the value of one rank (numbers, strings and lists of them), returns all, by rank."""
 
 _OURS = re.compile(
     r"\.?(model_states-\d+|((layer_\d+-)?model_\d+|zero_pp_rank_\d+_mp_rank_\d+)"
@@ -66,14 +65,11 @@ _TENSOR_BYTES = 512
 class WorkloadCheckpoints:
     """Saves and loads the checkpoints of one rank.
 
-    place:    this rank among the others.
-    barrier:  returns once all ranks are in it.
-    gather:   see Gather; every rank gets the answer.
+    crew:     the ranks. Those of one host share its memory and page cache.
     writer:   a name for `writer_named`, or a CheckpointWriter.
     scale:    of the elements of each tensor, above 0 and up to 1, to try a large model on a small
               machine; records state it.
     verify:   loaded bytes are compared with what was saved, outside of the time measured.
-    host:     the machine's name: ranks of one share its memory and page cache.
 
     UsageError if the ranks cannot hold the model, nothing would be written, or the storage is no
     file system.
@@ -82,14 +78,11 @@ class WorkloadCheckpoints:
     def __init__(
         self,
         workload: DlioWorkload,
-        place: Place,
-        barrier: Callable[[], None],
-        gather: Gather,
+        crew: Crew,
         *,
         writer: str | CheckpointWriter = "auto",
         scale: float = 1.0,
         verify: bool = False,
-        host: str | None = None,
     ) -> None:
         if not 0 < scale <= 1:
             raise UsageError(f"scale={scale}: a part of each tensor, above 0 and up to 1")
@@ -105,30 +98,27 @@ class WorkloadCheckpoints:
                 f"and does not run here: leave it out, or say which writer stands for it"
             )
         self.settings: CheckpointSpec = workload.checkpoint
-        self.place = place
+        self._crew = crew
         self.scale = scale
         self.verify = verify
         if isinstance(writer, str) and writer != "auto":
             writer = make_writer(writer)
         self._writer = writer
-        self.totals = count_totals(workload.model, self.settings, place.world_size, scale)
+        self.totals = count_totals(workload.model, self.settings, crew.ranks, scale)
         if not self.totals.bytes:
             raise UsageError(
                 "a checkpoint of this workload is empty: set model.num_layers with "
                 "model.type=transformer, or model.model_size_bytes"
             )
         self.root = self.settings.checkpoint_folder
-        self._files = list(
-            list_files_by_rank(workload.model, self.settings, place.world_size, scale)
-        )
+        self._files = list(list_files_by_rank(workload.model, self.settings, crew.ranks, scale))
         self._workload = workload
         self._seed = workload.train.seed
-        self._barrier, self._gather = barrier, gather
         self._contents: CheckpointContents | None = None
-        self._hosts = list(gather(host or os.uname().nodename))
+        self._hosts = self._gather(crew.host)
         # As in DLIO, by as many ranks as a host has: 0 where there is one host.
         shift = max(map(self._hosts.count, self._hosts)) if self.settings.recovery_rank_shift else 0
-        self.loads_rank = (place.rank + shift) % place.world_size
+        self.loads_rank = (crew.rank + shift) % crew.ranks
         """The rank whose files this one loads."""
 
     @cached_property
@@ -143,12 +133,12 @@ class WorkloadCheckpoints:
 
     def paths(self, epoch: int, step: int, rank: int | None = None) -> list[str]:
         """The files that a rank, by default this one, writes into a checkpoint."""
-        files = self._files[self.place.rank if rank is None else rank]
+        files = self._files[self._crew.rank if rank is None else rank]
         return [self._path(file, epoch, step) for file in files]
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Values for records: writer, layout and sizes in bytes, over all ranks."""
-        cut, ranks = self._workload.model.parallelism, self.place.world_size
+        cut, ranks = self._workload.model.parallelism, self._crew.ranks
         whole = count_totals(self._workload.model, self.settings, ranks)
         return {
             "writer": self.writer.name,
@@ -185,7 +175,7 @@ class WorkloadCheckpoints:
         folder = self.folder(epoch, step)
         self.clear(epoch, [step])
         self.require_room(1)
-        mine = self._files[self.place.rank]
+        mine = self._files[self._crew.rank]
         if self._contents is None:
             self._require_memory(CheckpointContents.bytes(mine, self.settings.randomize_tensor))
             self._contents = CheckpointContents(mine, self._seed, self.settings.randomize_tensor)
@@ -200,21 +190,21 @@ class WorkloadCheckpoints:
                 self.writer.save(path, state, fsync)
             if fsync and states:
                 sync_folder(folder)
-            if fsync and self.place.rank == 0:
+            if fsync and self._crew.rank == 0:
                 sync_folder(self.root)
 
         try:
-            seconds = self._timed(write)
+            seconds = self._time_together(write)
         except PenstockError:
             with contextlib.suppress(PenstockError):
                 self._remove([folder])  # all ranks have stopped writing
             raise
-        return self._measured(step, seconds)
+        return self._make_figures(step, seconds)
 
     def clear(self, epoch: int, steps: Iterable[int]) -> None:
         """Remove earlier checkpoints of these steps, as `take` does."""
         folders = [self.folder(epoch, step) for step in steps]
-        self._together(lambda: self._remove(folders))
+        self._do_together(lambda: self._remove(folders))
 
     def require_room(self, count: int) -> None:
         """Raise StorageError if the file system has no room for so many more checkpoints."""
@@ -224,13 +214,13 @@ class WorkloadCheckpoints:
                 os.makedirs(self.root, exist_ok=True)
                 status = os.statvfs(self.root)
             size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-            mine = self._files[self.place.rank]
+            mine = self._files[self._crew.rank]
             heads = sum(_HEADER_BYTES + _TENSOR_BYTES * len(file.tensors) for file in mine)
             return [status.f_fsid, size, free, count * (sum(f.bytes for f in mine) + heads)]
 
-        answers = self._together(made)
+        answers = self._do_together(made)
         # Ranks that see the same file system share its room, be they of one host or of many.
-        here = [answer for answer in answers if answer[:2] == answers[self.place.rank][:2]]
+        here = [answer for answer in answers if answer[:2] == answers[self._crew.rank][:2]]
         free, wanted = min(answer[2] for answer in here), sum(answer[3] for answer in here)
 
         def enough() -> None:
@@ -242,7 +232,7 @@ class WorkloadCheckpoints:
                     f"(checkpoint.num_checkpoints_write), or try a smaller scale than {self.scale}"
                 )
 
-        self._together(enough)
+        self._do_together(enough)
 
     # -- loading -----------------------------------------------------------------------------------
 
@@ -259,34 +249,35 @@ class WorkloadCheckpoints:
         """
         self._contents = None  # memory for what is loaded; a later take makes it again
         mine = self._files[self.loads_rank]
-        self._together(lambda: self._require_files(epoch, step))
+        self._do_together(lambda: self._require_files(epoch, step))
         self._require_memory(sum(file.bytes for file in mine))
         paths = self.paths(epoch, step, self.loads_rank)
-        self._together(lambda: evict(paths))
+        self._do_together(lambda: evict(paths))
         loaded: list[State] = []
-        read_before = _count_device_bytes()
-        seconds = self._timed(lambda: loaded.extend(map(self.writer.load, paths)))
-        read = None if read_before is None else (_count_device_bytes() or 0) - read_before
+        before = read_io()
+        seconds = self._time_together(lambda: loaded.extend(map(self.writer.load, paths)))
+        after = read_io()
+        read = after["read_bytes"] - before["read_bytes"] if before and after else None
 
         def compare() -> None:
             for path, file, state in zip(paths, mine, loaded, strict=True):
                 self._compare(path, file, state, epoch, step)
 
-        self._together(compare)
+        self._do_together(compare)
         reads = self._gather(read)
         return {
-            **self._measured(step, seconds),
+            **self._make_figures(step, seconds),
             "device_bytes": None if None in reads else sum(reads),
             "verified": True if self.verify else None,
         }
 
-    def missing(self, epoch: int, step: int) -> bool:
+    def is_missing(self, epoch: int, step: int) -> bool:
         """True if there is no such checkpoint at all, as the first rank sees it."""
         return bool(self._gather(not os.path.isdir(self.folder(epoch, step)))[0])
 
     def _require_files(self, epoch: int, step: int) -> None:
         folder = self.folder(epoch, step)
-        if self.place.rank:
+        if self._crew.rank:
             return
         try:
             names = set(os.listdir(folder))
@@ -302,7 +293,7 @@ class WorkloadCheckpoints:
         if odd:
             of = "missing" if odd[0] in wanted else "one too many"
             raise StateError(
-                f"{folder} holds {len(names)} files and {self.place.world_size} ranks save "
+                f"{folder} holds {len(names)} files and {self._crew.ranks} ranks save "
                 f"{len(wanted)}: {odd[0]} is {of}: it was saved by another number of ranks, of "
                 f"another model or by another writer, or not to its end: save it again"
             )
@@ -318,15 +309,15 @@ class WorkloadCheckpoints:
                     f"scale than {self.scale}: save it again"
                 )
             if self.verify:
-                self._equal(path, file, tensor, content, epoch, step)
+                self._require_equal(path, file, tensor, content, epoch, step)
         if by_name:
             raise StateError(f"{path} holds a tensor too many, {min(by_name)!r}: save it again")
 
-    def _equal(
+    def _require_equal(
         self, path: str, file: File, tensor: Tensor, loaded: Bytes, epoch: int, step: int
     ) -> None:
         random = self.settings.randomize_tensor
-        saved = content(file, tensor, epoch, step, self._seed, random)
+        saved = make_content(file, tensor, epoch, step, self._seed, random)
         if not np.array_equal(loaded, saved):
             at = int(np.argmax(loaded != saved))
             raise ChangedError(
@@ -337,10 +328,13 @@ class WorkloadCheckpoints:
 
     # -- ranks -------------------------------------------------------------------------------------
 
+    def _gather(self, value: Any) -> list[Any]:
+        return gather_everywhere(self._crew, value)
+
     def _path(self, file: File, epoch: int, step: int) -> str:
         return os.path.join(self.folder(epoch, step), file.name + self.writer.suffix)
 
-    def _measured(self, step: int, seconds: list[float]) -> dict[str, Any]:
+    def _make_figures(self, step: int, seconds: list[float]) -> dict[str, Any]:
         return {
             "step": step,
             "seconds": max(seconds),
@@ -348,33 +342,33 @@ class WorkloadCheckpoints:
             "rank_seconds": seconds,
         }
 
-    def _timed(self, work: Callable[[], object]) -> list[float]:
+    def _time_together(self, work: Callable[[], object]) -> list[float]:
         """Do this on all ranks at once; return the seconds that it took on each."""
         failed: Exception | None = None
-        self._barrier()
+        self._crew.barrier()
         began = time.perf_counter()
         try:
             work()
         except Exception as error:
             failed = error
         if self.settings.rank_sync:
-            self._barrier()
+            self._crew.barrier()
         seconds = time.perf_counter() - began
-        return [float(rank_seconds) for rank_seconds in self._outcomes(seconds, failed)]
+        return [float(rank_seconds) for rank_seconds in self._gather_outcomes(seconds, failed)]
 
-    def _together(self, work: Callable[[], Any]) -> list[Any]:
+    def _do_together(self, work: Callable[[], Any]) -> list[Any]:
         """Do this on each rank and return all results, by rank."""
         value, failed = None, None
         try:
             value = work()
         except Exception as error:
             failed = error
-        return self._outcomes(value, failed)
+        return self._gather_outcomes(value, failed)
 
-    def _outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
+    def _gather_outcomes(self, value: Any, failed: Exception | None) -> list[Any]:
         """Gather values by rank; an error of any rank is raised on all."""
         said = None if failed is None else [type(failed).__name__, str(failed)]
-        outcomes = list(self._gather([value, said]))
+        outcomes = self._gather([value, said])
         if failed is not None:
             raise failed
         for rank, (_, error) in enumerate(outcomes):
@@ -384,7 +378,7 @@ class WorkloadCheckpoints:
 
     def _require_memory(self, wanted: int) -> None:
         """Raise LimitError if the ranks of a host need more memory than it has."""
-        host = self._hosts[self.place.rank]
+        host = self._hosts[self._crew.rank]
         asked = self._gather([wanted, read_machine().available_bytes])
         here = [need for need, name in zip(asked, self._hosts, strict=True) if name == host]
         total = sum(need[0] for need in here)
@@ -399,11 +393,11 @@ class WorkloadCheckpoints:
                     f"than {self.scale}"
                 )
 
-        self._together(enough)
+        self._do_together(enough)
 
     def _remove(self, folders: Iterable[str]) -> None:
         """Remove earlier checkpoints, by the first rank; files of anything else are left."""
-        for folder in folders if self.place.rank == 0 else ():
+        for folder in folders if self._crew.rank == 0 else ():
             with storage_errors(folder, "run it again"), contextlib.suppress(FileNotFoundError):
                 names = os.listdir(folder)
                 foreign = sorted(name for name in names if not _OURS.fullmatch(name))
@@ -419,30 +413,23 @@ class WorkloadCheckpoints:
 
 def run_checkpoints(
     workload: DlioWorkload,
-    place: Place,
-    barrier: Callable[[], None],
-    gather: Gather,
+    crew: Crew,
     *,
     writer: str | CheckpointWriter = "auto",
     scale: float = 1.0,
     verify: bool = False,
     compat: bool = False,
-    host: str | None = None,
-    seen: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Run checkpoints alone: `num_checkpoints_write` are saved as steps 0, 1, ... of epoch 1,
     then `num_checkpoints_read` of these loaded, `time_between_checkpoints` apart.
 
     compat: times are those of the first rank, sizes and pauses as in DLIO (its default of -1 is a
             pause of 1 s); otherwise times are those of the slowest rank.
-    seen:   receives the numbers of checkpoints that are done, and of all.
 
     Returns, on every rank, {"checkpoints": what was done and how long each took, "dlio": DLIO's
     metrics}; the other parameters and all errors are those of `WorkloadCheckpoints`.
     """
-    checkpoints = WorkloadCheckpoints(
-        workload, place, barrier, gather, writer=writer, scale=scale, verify=verify, host=host
-    )
+    checkpoints = WorkloadCheckpoints(workload, crew, writer=writer, scale=scale, verify=verify)
     settings = workload.checkpoint
     writes, reads = max(0, settings.num_checkpoints_write), max(0, settings.num_checkpoints_read)
     if not writes + reads:
@@ -450,7 +437,7 @@ def run_checkpoints(
             "no checkpoints are asked for: set checkpoint.num_checkpoints_write or _read"
         )
     for step in range(writes, reads):
-        if checkpoints.missing(1, step):
+        if checkpoints.is_missing(1, step):
             raise MissingError(
                 f"{checkpoints.folder(1, step)} is not there and is the one to be read after "
                 f"{step}: checkpoint.num_checkpoints_read={reads}, num_checkpoints_write={writes}: "
@@ -470,9 +457,8 @@ def run_checkpoints(
             if step:
                 time.sleep(pause)
             done[what].append(act(1, step))
-            seen(len(done["saves"]) + len(done["loads"]), writes + reads)
     return {
-        "checkpoints": {**checkpoints.described(), **done},
+        "checkpoints": {**checkpoints.describe(), **done},
         "dlio": dlio_metrics(checkpoints.totals, done["saves"], done["loads"], compat=compat),
     }
 
@@ -507,17 +493,3 @@ def dlio_metrics(
 
 def _describe_tensor(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.elements:,} elements of {tensor.dtype}"
-
-
-def _count_device_bytes() -> int | None:
-    return _read_number("/proc/self/io", "read_bytes")
-
-
-def _read_number(path: str, name: str) -> int | None:
-    """Read a number of a file of /proc; None if the system does not give it."""
-    with contextlib.suppress(OSError), open(path) as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key == name:
-                return int(value.split()[0])
-    return None

@@ -27,10 +27,10 @@ import numpy as np
 from ..convert import lock_folder
 from ..engine import AtomicFile, storage_errors, sync_folder
 from ..errors import StorageError, UsageError
-from .contents import SampleContents, contents
-from .draft import IMAGES, Draft
+from .file_draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, choose_writer
+from .sample_contents import SampleContents, make_contents
 from .sizes import Model, Shapes, shapes
 from .workload import DatasetSpec, ParquetColumnSpec
 
@@ -144,7 +144,7 @@ def generate_data(
     Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
     is continued by the same call. Of several ranks each writes its share of the files.
 
-    sizes, kind:  see `penstock.bench.sizes` and `penstock.bench.contents`.
+    sizes, kind:  see `penstock.bench.sizes` and `penstock.bench.sample_contents`.
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
@@ -192,7 +192,7 @@ def _make_plan(
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
     types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]
-    made = {np.dtype(element): contents(kind, seed, element) for element in types}
+    made = {np.dtype(element): make_contents(kind, seed, element) for element in types}
     plan = _Plan(data, root, made, write, {}, {})
     for part in parts:
         plan.paths[part] = data_paths(data, part, root)

@@ -16,8 +16,8 @@ RESOURCES = {
     "bandwidth": "the bandwidth of storage",
     "iops": "the read operations a second of storage",
     "metadata": "opening files",
-    "network": "the network",
     "copy": "copying in memory",
+    "staging": "staging",
 }
 """Resources that may bind, in words."""
 

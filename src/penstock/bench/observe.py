@@ -1,23 +1,20 @@
 """Costs of a run, as the kernel counts them: bytes read, CPU time, memory.
 
-    observer = Observer("/data")
-    before = observer.snapshot()
+    charged = is_charged("/data")
+    before = measure_use(charged)
     ...
-    spent = observer.snapshot().since(before)
+    spent = measure_use(charged).since(before)
 
 Counters are of this process and of all that it started. The counters of a process that has ended
 go to its parent once that has waited for it; if its parent left it behind, they are lost. A figure
 that the kernel does not give, or gives wrongly for this file system, is None.
-
-`penstock.page_cache` tells how much of a file is in the page cache, and drops files from it.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -32,119 +29,69 @@ for them. Others (FUSE, Lustre, CIFS) read in threads of their own: `read_bytes`
 says 0 there, or less than it was."""
 
 _tick_s = 1 / os.sysconf("SC_CLK_TCK")
-_sector_bytes = 512  # of these counters, whatever the device has
 _tries = 4
 
 
 class ResourceUse(NamedTuple):
-    """The difference of two snapshots: `Snapshot` says what each figure is."""
+    """Resources used so far, or since an earlier time.
 
-    seconds: float
-    cpu_s: float | None
-    read_bytes: int | None
-    device_bytes: int | None
-    written_bytes: int | None
-    disk_bytes: int | None
-    disk_reads: int | None
-
-
-class Snapshot(NamedTuple):
-    """Counters at one time.
-
-    at_s:          seconds of a clock that only goes forward.
     cpu_s:         user and system time. That of children that are still alive comes in steps of
                    10 ms each.
     read_bytes:    returned by read(2) and its like, from files, pipes and sockets. What is read
                    through maps or io_uring is not counted: loaders count that themselves.
     device_bytes:  fetched from the device, page cache and read-ahead included.
-    written_bytes: handed to the device, or about to be.
-    disk_bytes, disk_reads: of the whole block device below, for anybody.
     """
 
-    at_s: float
     cpu_s: float | None
     read_bytes: int | None
     device_bytes: int | None
-    written_bytes: int | None
-    disk_bytes: int | None
-    disk_reads: int | None
 
-    def since(self, earlier: Snapshot) -> ResourceUse:
-        """The difference to an earlier snapshot. A counter that went back, because one of its
-        processes was left behind, is None."""
-        pairs = zip(self, earlier, strict=True)
+    def since(self, earlier: ResourceUse) -> ResourceUse:
+        """The difference to an earlier use. A counter that went back, because one of its processes
+        was left behind, is None."""
         return ResourceUse._make(
             None if now is None or before is None or now < before else now - before
-            for now, before in pairs
+            for now, before in zip(self, earlier, strict=True)
         )
 
 
 class Memory(NamedTuple):
     """Bytes of memory.
 
-    rss, peak_rss: of this process alone, now and at most so far (see `forget_peak`).
-    pss:           of this process and all that it started: pages that several share are divided
-                   among them, so that the sum counts each once.
+    peak_rss:  of this process alone, at most so far.
+    pss:       of this process and all that it started: pages that several share are divided among
+               them, so that the sum counts each once.
     """
 
-    rss: int | None
     peak_rss: int | None
     pss: int | None
 
 
-class Observer:
-    """Looks at this process, its descendants, and the disk that a path lies on.
+def is_charged(path: str) -> bool:
+    """True if reads of this file or folder from its device are charged to the processes."""
+    mount = find_mount(path)
+    return mount is not None and mount.file_system in CHARGED
 
-    path:   a file or folder; None looks at no disk, and believes the process's counters whatever
-            file system it reads.
-    device: of the disk, as "254:0"; None if no block device is below (network, FUSE, memory).
 
-    A look takes half a millisecond, and 0.2 ms more for each living child.
+def measure_use(charged: bool = True) -> ResourceUse:
+    """Measure the resources used so far; takes half a millisecond, and 0.2 ms more for each living
+    child.
+
+    charged:  False leaves bytes of the device out, as of a file system that does not charge them.
     """
-
-    def __init__(self, path: str | None = None) -> None:
-        mount = None if path is None else find_mount(path)
-        self._charged = path is None or (mount is not None and mount.file_system in CHARGED)
-        self._disk = None if mount is None else Path("/sys/dev/block", mount.device, "stat")
-        if self._disk is not None and _read_disk(self._disk) is None:
-            self._disk = None
-        self.device = None if mount is None or self._disk is None else mount.device
-
-    def snapshot(self) -> Snapshot:
-        """The counters now."""
-        cpu_s, read = _look_steadily(lambda pids: (_measure_cpu_s(pids), _read_io(pids))) or (
-            None,
-            None,
-        )
-        disk = None if self._disk is None else _read_disk(self._disk)
-        return Snapshot(
-            time.perf_counter(),
-            cpu_s,
-            None if read is None else read["rchar"],
-            None if read is None or not self._charged else read["read_bytes"],
-            None if read is None or not self._charged else read["write_bytes"],
-            None if disk is None else disk[1],
-            None if disk is None else disk[0],
-        )
+    cpu_s, read = _look_steadily(lambda pids: (_measure_cpu_s(pids), read_io(pids))) or (None, None)
+    if read is None:
+        return ResourceUse(cpu_s, None, None)
+    return ResourceUse(cpu_s, read["rchar"], read["read_bytes"] if charged else None)
 
 
 def measure_memory() -> Memory:
     """Measure the memory in use now; takes about a millisecond for each gigabyte."""
     status = _parse_sizes(_read_text("/proc/self/status"))
     return Memory(
-        status.get("VmRSS"),
         status.get("VmHWM"),
         _look_steadily(lambda pids: _add_up(_read_pss, pids)),
     )
-
-
-def forget_peak() -> bool:
-    """Restart `Memory.peak_rss` at the memory in use now; False if the kernel refuses."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 def list_processes() -> list[int] | None:
@@ -206,8 +153,10 @@ def _measure_cpu_s(pids: list[int]) -> float | None:
     return seconds
 
 
-def _read_io(pids: list[int]) -> dict[str, int] | None:
-    total = {"rchar": 0, "read_bytes": 0, "write_bytes": 0}
+def read_io(pids: Sequence[int] = ()) -> dict[str, int] | None:
+    """Bytes that this process and these have read, by the names of /proc/PID/io; None if the system
+    does not give them."""
+    total = {"rchar": 0, "read_bytes": 0}
     for pid in ("self", *map(str, pids)):
         fields = _parse_numbers(_read_text(f"/proc/{pid}/io"))
         if not total.keys() <= fields.keys():
@@ -223,12 +172,6 @@ def _read_pss(pid: str) -> int | None:
         state = _read_text(f"/proc/{pid}/stat")
         return 0 if state is not None and state.rpartition(")")[2].split()[0] == "Z" else None
     return _parse_sizes(text).get("Pss")
-
-
-def _read_disk(path: Path) -> tuple[int, int] | None:
-    """Reads and bytes read of a block device."""
-    fields = (_read_text(path) or "").split()
-    return (int(fields[0]), int(fields[2]) * _sector_bytes) if len(fields) >= 11 else None
 
 
 def _read_text(path: str | Path) -> str | None:

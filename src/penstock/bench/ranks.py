@@ -13,15 +13,15 @@ import ctypes
 import mmap
 import os
 import pickle
-import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..errors import PenstockError, UsageError, WorkerError
@@ -49,6 +49,7 @@ class Crew(Protocol):
 
     rank: int
     ranks: int
+    host: str
     hosts: int
     first_of_host: bool
 
@@ -63,6 +64,11 @@ class Crew(Protocol):
     def share(self, value: T) -> T:
         """Send rank 0's value to all ranks."""
         ...
+
+
+def gather_everywhere(crew: Crew, value: Any) -> list[Any]:
+    """Collect the values of all ranks, by rank, on all ranks."""
+    return crew.share(crew.gather(value)) or []
 
 
 def detect_launch(environ: Mapping[str, str]) -> Place | None:
@@ -135,65 +141,53 @@ def barrier_bytes(ranks: int) -> int:
 
 
 class Linked:
-    """Ranks with a socket to rank 0 each. barrier: None makes them meet by messages."""
+    """Ranks with a connection to rank 0 each. barrier: None makes them meet by messages."""
 
     def __init__(
         self,
         rank: int,
-        links: list[socket.socket],
+        links: list[Connection],
         barrier: Callable[[], None] | None,
         ranks: int,
     ) -> None:
         self.rank, self.ranks = rank, ranks
         self._links = links
         self.barrier = barrier or self._by_messages
-        names = self.share(self.gather(socket.gethostname())) or []
+        self.host = socket.gethostname()
+        names = gather_everywhere(self, self.host)
         self.hosts = len(set(names))
         self.first_of_host = names.index(names[rank]) == rank
 
     def gather(self, value: Any) -> list[Any] | None:
-        if self.rank:
-            _send(self._links[0], pickle.dumps(value))
-            return None
-        return [value, *(pickle.loads(_receive(link)) for link in self._links)]
+        with _explain_loss():
+            if self.rank:
+                self._links[0].send(value)
+                return None
+            return [value, *(link.recv() for link in self._links)]
 
     def share(self, value: T) -> T:
-        if self.rank:
-            shared: T = pickle.loads(_receive(self._links[0]))
-            return shared
-        text = pickle.dumps(value)
-        for link in self._links:
-            _send(link, text)
-        return value
+        with _explain_loss():
+            if self.rank:
+                shared: T = self._links[0].recv()
+                return shared
+            for link in self._links:
+                link.send(value)
+            return value
 
     def _by_messages(self) -> None:
         self.gather(None)
         self.share(None)
 
 
-def _send(link: socket.socket, text: bytes) -> None:
+@contextlib.contextmanager
+def _explain_loss() -> Iterator[None]:
+    """Raise WorkerError where the connection to another rank has ended."""
     try:
-        link.sendall(struct.pack("<q", len(text)) + text)
+        yield
+    except EOFError:
+        raise _make_lost_error("it closed the connection") from None
     except OSError as error:
         raise _make_lost_error(error) from None
-
-
-def _receive(link: socket.socket) -> bytes:
-    (length,) = struct.unpack("<q", _receive_exactly(link, 8))
-    return _receive_exactly(link, length)
-
-
-def _receive_exactly(link: socket.socket, length: int) -> bytes:
-    text = bytearray()
-    while len(text) < length:
-        try:
-            part = link.recv(min(1 << 20, length - len(text)))
-        except OSError as error:
-            raise _make_lost_error(error) from None
-        if not part:
-            raise _make_lost_error("it closed the connection")
-        text += part
-    return bytes(text)
 
 
 def _make_lost_error(why: object) -> WorkerError:
@@ -203,10 +197,9 @@ def _make_lost_error(why: object) -> WorkerError:
 def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
     """Do the work in forked processes; this one starts them, waits, and ends them."""
     page = mmap.mmap(-1, barrier_bytes(ranks))
-    links = [socket.socketpair() for _ in range(ranks - 1)]
-    reports = [os.pipe() for _ in range(ranks)]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    links = [Pipe() for _ in range(ranks - 1)]
+    reports = [Pipe(duplex=False) for _ in range(ranks)]
+    _flush_output()
     starter = os.getpid()
     pids: list[int] = []
     for rank in range(ranks):
@@ -214,11 +207,8 @@ def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
         if pid == 0:
             _run_rank(rank, ranks, starter, page, links, reports, work)
         pids.append(pid)
-    for pair in links:
-        for end in pair:
-            end.close()
-    for _, sender in reports:
-        os.close(sender)
+    for end in (*(end for pair in links for end in pair), *(sender for _, sender in reports)):
+        end.close()
     receivers = [receiver for receiver, _ in reports]
     try:
         with _end_on_signal():
@@ -227,7 +217,12 @@ def _fork_ranks(ranks: int, work: Callable[[Crew], T]) -> T | None:
     finally:
         _end(pids)
         for receiver in receivers:
-            os.close(receiver)
+            receiver.close()
+
+
+def _flush_output() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager
@@ -248,8 +243,8 @@ def _run_rank(
     ranks: int,
     starter: int,
     page: mmap.mmap,
-    links: list[tuple[socket.socket, socket.socket]],
-    reports: list[tuple[int, int]],
+    links: list[tuple[Connection, Connection]],
+    reports: list[tuple[Connection, Connection]],
     work: Callable[[Crew], Any],
 ) -> NoReturn:
     """Be a forked rank: work, report, end."""
@@ -261,25 +256,19 @@ def _run_rank(
         if os.getppid() != starter:
             os._exit(1)
         own = [root for root, _ in links] if rank == 0 else [links[rank - 1][1]]
-        for pair in links:
-            for end in pair:
-                if end not in own:
-                    end.close()
-        for number, (receiver, sender) in enumerate(reports):
-            os.close(receiver)
-            if number != rank:
-                os.close(sender)
+        sender = reports[rank][1]
+        for end in (end for pair in (*links, *reports) for end in pair):
+            if end is not sender and not any(end is link for link in own):
+                end.close()
         crew = Linked(rank, own, Barrier(page, rank, ranks), ranks)
         try:
             result = work(crew)
-            report = pickle.dumps((None, result if rank == 0 else None))
+            _flush_output()
+            sender.send((None, result if rank == 0 else None))
             code = 0
         except BaseException as error:
-            report = pickle.dumps((_describe_error(rank, ranks, error), None))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with open(reports[rank][1], "wb") as file:
-            file.write(report)
+            _flush_output()
+            sender.send((_describe_error(rank, ranks, error), None))
     finally:
         os._exit(code)
 
@@ -297,27 +286,28 @@ def _describe_error(rank: int, ranks: int, error: BaseException) -> PenstockErro
     return WorkerError(f"{where} failed with {type(error).__name__}: {error}\n{text}")
 
 
-def _supervise(pids: list[int], receivers: list[int]) -> Any:
+def _supervise(pids: list[int], receivers: list[Connection]) -> Any:
     """Wait for all ranks; return rank 0's result, or raise the error of the first that fails."""
     result: Any = None
-    reports = {receiver: bytearray() for receiver in receivers}
-    with selectors.DefaultSelector() as selector:
-        for rank, receiver in enumerate(receivers):
-            selector.register(receiver, selectors.EVENT_READ, rank)
-        while selector.get_map():
-            for key, _ in selector.select():
-                part = os.read(key.fd, 1 << 20)
-                if part:
-                    reports[key.fd] += part
-                    continue
-                selector.unregister(key.fd)
-                if not reports[key.fd]:
-                    raise _explain_death(key.data, len(pids), pids[key.data])
-                error, rank_result = pickle.loads(reports[key.fd])
-                if error is not None:
-                    raise error
-                result = rank_result if key.data == 0 else result
+    left = list(receivers)
+    while left:
+        for receiver in _find_ready(left):
+            left.remove(receiver)
+            rank = receivers.index(receiver)
+            try:
+                error, rank_result = receiver.recv()
+            except (EOFError, OSError):
+                raise _explain_death(rank, len(pids), pids[rank]) from None
+            if error is not None:
+                raise error
+            result = rank_result if rank == 0 else result
     return result
+
+
+def _find_ready(receivers: list[Connection]) -> list[Connection]:
+    """Wait until some of these have a report, or have ended; return them."""
+    ready = wait(receivers)
+    return [receiver for receiver in receivers if receiver in ready]
 
 
 def _explain_death(rank: int, ranks: int, pid: int) -> WorkerError:
@@ -374,12 +364,12 @@ def _meet_torchrun(place: Place, environ: Mapping[str, str]) -> Linked:
         family, address = socket.AF_INET, (host, port + 1)  # type: ignore[assignment]
     if rank:
         link = _connect(family, address)
-        _send(link, struct.pack("<q", rank))
+        link.sendall(rank.to_bytes(8, "little"))
         barrier = Barrier(_receive_page(link, ranks), rank, ranks) if alone else None
-        return Linked(rank, [link], barrier, ranks)
+        return Linked(rank, [Connection(link.detach())], barrier, ranks)
     links = _accept_ranks(family, ("", port + 1) if not alone else address, ranks)
     barrier = Barrier(_send_page(links, ranks), 0, ranks) if alone else None
-    return Linked(0, links, barrier, ranks)
+    return Linked(0, [Connection(link.detach()) for link in links], barrier, ranks)
 
 
 def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
@@ -408,8 +398,11 @@ def _accept_ranks(family: int, address: Any, ranks: int) -> list[socket.socket]:
             link.settimeout(None)
             if family == socket.AF_INET:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            (rank,) = struct.unpack("<q", _receive(link))
-            links[rank] = link
+            with _explain_loss():
+                hello = link.recv(8, socket.MSG_WAITALL)
+                if len(hello) < 8:
+                    raise EOFError
+            links[int.from_bytes(hello, "little")] = link
     return [links[rank] for rank in sorted(links)]
 
 
@@ -462,7 +455,8 @@ class _Mpi:
         self._world = world
         self.rank, self.ranks = world.Get_rank(), world.Get_size()
         self.barrier = world.Barrier
-        names = world.allgather(socket.gethostname())
+        self.host = socket.gethostname()
+        names = world.allgather(self.host)
         self.hosts = len(set(names))
         self.first_of_host = names.index(names[self.rank]) == self.rank
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..engine import find_mount, read_machine
 from . import metrics
+from .recorded import VERSION
 from .run import BenchJob, WalkedEpoch, Walks
 
-VERSION = 1
 _PACKAGES = (
     "penstock",
     "numpy",
@@ -161,39 +161,25 @@ def rank_figures(
     return detailed, au, metrics.weigh_blocks(blocks, [each[1] for each in pairs])
 
 
-def whole(
-    *,
-    command: str,
-    workload: Mapping[str, Any],
-    overrides: Sequence[str],
-    compat: bool,
-    seed: int,
-    started: float,
-    ended: float,
-    ranks: int,
-    hosts: int,
-    load_before: Sequence[float],
-    path: str,
-    runs: Sequence[Mapping[str, Any]],
+def make_record(
+    values: Mapping[str, Any], path: str, load_before: Sequence[float]
 ) -> dict[str, Any]:
-    """Make record.json of a command's runs; strict JSON."""
+    """Make record.json of a command's runs; strict JSON.
+
+    values:       command, workload, overrides, compat, seed, ranks, hosts, runs, and the times at
+                  which it started and ended.
+    path:         a folder of the data; load_before: of the machine, before the command.
+    """
     record = {
         "penstock_bench": VERSION,
-        "command": command,
-        "workload": dict(workload),
-        "overrides": list(overrides),
-        "compat": compat,
-        "seed": seed,
-        "started": format_iso(started),
-        "ended": format_iso(ended),
+        **values,
+        "started": format_iso(values["started"]),
+        "ended": format_iso(values["ended"]),
         "machine": describe_machine(path) | {"load_before": list(load_before)},
         "versions": list_versions(),
-        "ranks": ranks,
-        "hosts": hosts,
-        "runs": list(runs),
     }
-    values: dict[str, Any] = metrics.replace_nonfinite(record)
-    return values
+    strict: dict[str, Any] = metrics.replace_nonfinite(record)
+    return strict
 
 
 def format_iso(seconds: float) -> str:

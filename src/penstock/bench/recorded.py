@@ -1,4 +1,4 @@
-"""Results as values: records of this benchmark, as `record.json` has them. Pure but for `json_of`.
+"""Results as values: records of this benchmark, as `record.json` has them.
 
 A value that a record does not have is None or NaN here, never a guess: readers leave it out.
 """

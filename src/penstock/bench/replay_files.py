@@ -179,16 +179,6 @@ def make_table(paths: Sequence[str]) -> Files:
 def read_once(paths: Sequence[str], progress: Progress = ignore_progress) -> None:
     """Read these files once."""
     memory = bytearray(_CHUNK)
-
-    def read(fd: int) -> None:
-        place = 0
-        while got := os.preadv(fd, [memory], place):
-            place += got
-
-    _open_each(paths, read, progress)
-
-
-def _open_each(paths: Sequence[str], act: Callable[[int], object], progress: Progress) -> None:
     for number, path in enumerate(paths):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -196,7 +186,9 @@ def _open_each(paths: Sequence[str], act: Callable[[int], object], progress: Pro
             continue  # the replay says so
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                act(fd)
+                place = 0
+                while got := os.preadv(fd, [memory], place):
+                    place += got
         finally:
             os.close(fd)
         progress(number + 1, len(paths))

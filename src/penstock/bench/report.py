@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..page import counted, number, render, size
-from . import compare, sections
+from . import compare, page_sections
 from .headline import conclude, factor, read_limits, resource
 from .recorded import Record, RecordedRun, Values, figure, records
 
@@ -56,12 +56,14 @@ def render_page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
         records=compared,
         runs=runs,
         asked=next((record.asked for record in compared), None),
-        colours=dict(zip((run.label for run in runs), sections.KINDS * len(runs), strict=False)),
+        colours=dict(
+            zip((run.label for run in runs), page_sections.KINDS * len(runs), strict=False)
+        ),
         trained=trained,
         stalled=[run for run in runs if len(run.stalls_s)],
         limited=[(run, limits) for run in runs if (limits := read_limits(run))],
-        cached=[run for run in trained if sections.stack_cached(run)],
-        saved=[run for run in runs if sections.checkpoint_seconds(run)],
+        cached=[run for run in trained if page_sections.stack_cached(run)],
+        saved=[run for run in runs if page_sections.checkpoint_seconds(run)],
         crowds=[run for run in trained if len(run.trained[0].ranks) > 1],
         dlio_runs=dlio_runs,
         dlio_corrected=corrected,
@@ -74,7 +76,7 @@ def render_page(values: Sequence[Values], names: Sequence[str] = ()) -> str:
         ],
         settings=_tabulate(settings),
         workloads=_tabulate(workloads),
-        sections=sections,
+        sections=page_sections,
         compare=compare,
         factor=factor,
         resource=resource,

@@ -18,16 +18,14 @@ import numpy.typing as npt
 
 from ..engine import measure_residency
 from ..errors import UsageError
-from ..topology import Place
 from . import metrics
 from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
 from .distribution import Distribution
 from .metrics import Stamps
-from .observe import Observer, ResourceUse, measure_memory
-from .pace import StepPace, sharpen_timers
+from .observe import ResourceUse, is_charged, measure_memory, measure_use
 from .ranks import Crew
-from .walk import walk
+from .timed_steps import StepPace, sharpen_timers, walk
 from .workload import DlioWorkload
 
 CONTROL_S = 20.0
@@ -247,7 +245,7 @@ class _Runner:
     ) -> None:
         self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
         self.pace = StepPace()
-        self._observer = Observer(job.paths["train"][0])
+        self._charged = is_charged(job.paths["train"][0])
         self.walked: list[WalkedEpoch] = []
         workload = job.workload
         self._evaluated = "valid" in job.paths
@@ -276,10 +274,10 @@ class _Runner:
         where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
         cached_before = _count_cached(job, part, crew)
         crew.barrier()
-        before, started = self._observer.snapshot(), time.time()
+        before, started = measure_use(self._charged), time.time()
         batches = self.contenders[part].batches(number - 1)
         stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
-        ended, after = time.time(), self._observer.snapshot()
+        ended, after = time.time(), measure_use(self._charged)
         counter.check(where)
         walked = WalkedEpoch(
             number=number,
@@ -340,15 +338,9 @@ class _Saver:
     def __init__(self, job: BenchJob, crew: Crew) -> None:
         from .checkpoints import WorkloadCheckpoints
 
-        place = Place(crew.rank, crew.ranks, "bench")
         self._settings = job.workload.checkpoint
         self._checkpoints = WorkloadCheckpoints(
-            job.workload,
-            place,
-            crew.barrier,
-            lambda value: crew.share(crew.gather(value)) or [],
-            writer=job.writer,
-            scale=job.scale,
+            job.workload, crew, writer=job.writer, scale=job.scale
         )
 
     def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:

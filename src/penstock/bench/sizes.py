@@ -83,8 +83,6 @@ def shapes(data: DatasetSpec, part: str, model: Model = "normal", seed: int = 10
 
 def _quantiles(model: str, count: int, mean: float, stdev: float) -> Floats:
     """`count` ascending sizes of a model, of exactly this mean and deviation."""
-    if model not in MODELS:
-        raise UsageError(f"sizes is {model!r}: use {', '.join(MODELS)} or the path of a file")
     least = mean * _LEAST if model == "normal" else 0.0
     wanted = stdev / (mean - least)
     family: Family = _lognormal

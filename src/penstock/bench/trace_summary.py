@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -129,14 +129,7 @@ class Summary:
             "read_s": self.took.values(),
             "passes": None
             if self.passes is None
-            else {
-                "count": self.passes.count,
-                "whole": self.passes.whole,
-                "order": self.passes.order,
-                "reshuffled": self.passes.reshuffled,
-                "epochs": self.passes.epochs,
-                "reads": self.passes.reads,
-            },
+            else asdict(self.passes) | {"epochs": self.passes.epochs},
         }
 
 

@@ -46,7 +46,7 @@ class Verdicts:
             else supply
             for resource, supply in examination.supplies.items()
         }
-        self._demand = _scale_demand(examination.demand or Demand(), 1 / per_unit)
+        self._demand = (examination.demand or Demand()).scaled(1 / per_unit)
         step_s = job.workload.train.computation_time.mean
         if step_s > 0:
             self._supplies["compute"] = computing_supply(
@@ -69,13 +69,8 @@ class Verdicts:
             seconds=seconds,
             samples=samples,
             waited_s=seconds * min(1.0, max(0.0, run["decomposition"]["storage_wait"])),
-            bytes=cached.bytes * samples,
-            reads=cached.reads * samples,
-            opens=cached.opens * samples,
-            network_bytes=cached.network_bytes * samples,
-            copied_bytes=cached.copied_bytes * samples,
         )
-        return judge_run(counted, supplies, data=self._data).as_json()
+        return judge_run(counted, cached, supplies, data=self._data).as_json()
 
 
 def _describe_data(examination: Examination, own_files: bool) -> DataProfile:
@@ -83,16 +78,6 @@ def _describe_data(examination: Examination, own_files: bool) -> DataProfile:
     total = 0 if index is None else index.total_bytes
     return DataProfile(
         total_bytes=total, memory_bytes=examination.machine.room_bytes, own_files=own_files
-    )
-
-
-def _scale_demand(demand: Demand, share: float) -> Demand:
-    return Demand(
-        bytes=demand.bytes * share,
-        reads=demand.reads * share,
-        opens=demand.opens * share,
-        network_bytes=demand.network_bytes * share,
-        copied_bytes=demand.copied_bytes * share,
     )
 
 

@@ -2,7 +2,8 @@
 Pure.
 
 Sizes are bytes, times are seconds, counts are those of one rank unless said. A rank is an emulated
-accelerator. Only `strict` reads files and overrides into these values; docs/bench.md explains keys.
+accelerator. Only `workload_file` reads files and overrides into these values; docs/bench.md
+explains keys.
 """
 
 from __future__ import annotations

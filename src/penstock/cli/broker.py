@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import re
 import signal
 from pathlib import Path
 from socket import gethostname
@@ -17,6 +15,7 @@ from ..engine import read_machine
 from ..errors import UsageError
 from ..sharing import Address, Broker, Ledger, Resources, Upstream, find_socket, read_key
 from . import console
+from .amounts import parse_bytes
 
 
 def broker(
@@ -101,23 +100,9 @@ def broker(
         serving.serve()
 
 
-_UNITS = {
-    "": 1,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
-
-
 def parse_rate(option: str, text: str) -> float:
     """Parse bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
-    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGT]?i?)B?(?:/s)?\s*", text)
-    with contextlib.suppress(ValueError, KeyError):
-        if found is not None:
-            return float(found[1]) * _UNITS[found[2]]
-    raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s")
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}: use a rate such as 1GB/s or 250MiB/s") from None

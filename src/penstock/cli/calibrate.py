@@ -8,6 +8,7 @@ from typing import Any
 from ..engine import measure_copying
 from ..errors import UsageError
 from . import console
+from .output_files import write_text
 
 
 def calibrate_scenario(
@@ -36,27 +37,8 @@ def calibrate_scenario(
         console.say(f"{key}: {source}")
     console.say(f"the run was of the policy {found.policy}")
     if write is not None:
-        try:
-            write.write_text(found.yaml())
-        except OSError as error:
-            raise UsageError(f"cannot write {write}: {error.strerror}") from None
+        write_text(write, found.yaml())
     return wanted
-
-
-def repeat_command(
-    files: list[Path],
-    nodes: int | None,
-    ram_mb: float | None,
-    storage: str | None,
-    network_mb_s: float | None,
-) -> list[str]:
-    """Words of the command line that repeats this."""
-    words = [word for file in files for word in ("--from-run", str(file))]
-    options = {"nodes": nodes, "ram-mb": ram_mb, "storage": storage, "network-mb-s": network_mb_s}
-    for name, value in options.items():
-        if value is not None:
-            words += [f"--{name}", str(value)]
-    return words
 
 
 def _parse_rates(given: str | None) -> dict[int, float] | None:

@@ -3,19 +3,15 @@ how often to make one."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import DataError, FormatError
-from ..page import words
+from ..page import counted, duration
 from . import console
 
 if TYPE_CHECKING:
@@ -54,8 +50,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
     rows = [_describe_entry(place, entry) for entry in place.entries()]
     left = [os.path.basename(path) for path in place.leftovers()]
     if as_json:
-        found = {"folder": place.path, "checkpoints": rows, "leftovers": left}
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        console.print_json({"folder": place.path, "checkpoints": rows, "leftovers": left})
         return
     if not rows:
         console.show(f"no checkpoint in {console.escape(place.path)}")
@@ -96,7 +91,7 @@ def verify(
             rows.append(row | {"seconds": round(time.monotonic() - began, 3)})
     bad = [row for row in rows if row["damage"] is not None]
     if as_json:
-        sys.stdout.write(json.dumps({"folder": place.path, "checkpoints": rows}, indent=2) + "\n")
+        console.print_json({"folder": place.path, "checkpoints": rows})
     for row in () if as_json else rows:
         how = (
             f"whole, {console.format_bytes(row['bytes'])} read"
@@ -217,7 +212,7 @@ def interval(
     failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
     found = advise_interval(costs, failures, overhead)
     if as_json:
-        sys.stdout.write(json.dumps(asdict(found) | {"lost": found.lost}, indent=2) + "\n")
+        console.print_json(asdict(found) | {"lost": found.lost})
         return
     _show_advice(found, overhead)
 
@@ -242,9 +237,8 @@ def _describe_entry(place: Repository, entry: CheckpointEntry) -> dict[str, Any]
 
 
 def _show_entries(rows: list[dict[str, Any]]) -> None:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("step", "committed", "size", "ranks", "folder"):
-        table.add_column(heading, justify="right" if heading in ("step", "size") else "left")
+    headings = ("step", "committed", "size", "ranks", "folder")
+    table = console.make_table(*headings, right=("step", "size"))
     for row in rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["committed"]))
         size = "damaged" if row["damage"] else console.format_bytes(row["bytes"])
@@ -255,10 +249,8 @@ def _show_entries(rows: list[dict[str, Any]]) -> None:
 
 def _show_advice(found: Advice, overhead: float) -> None:
     costs, part = found.costs, f"{100 * overhead:.3g} %"
-    often = _format_duration(found.failures.job_mtbf_s)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("so that", "steps", "time", ""):
-        table.add_column(heading, justify="right" if heading in ("steps", "time") else "left")
+    often = duration(found.failures.job_mtbf_s)
+    table = console.make_table("so that", "steps", "time", "", right=("steps", "time"))
     for binds, least, why in (
         ("failures", found.failure_steps, f"least is lost to a failure every {often}"),
         ("commit", found.commit_steps, "the save before is committed"),
@@ -269,20 +261,12 @@ def _show_advice(found: Advice, overhead: float) -> None:
         ),
     ):
         mark = "binds" if found.binds == binds else ""
-        table.add_row(
-            why, f"{least:,}", _format_duration(least * costs.step_s + costs.lost_s), mark
-        )
+        table.add_row(why, f"{least:,}", duration(least * costs.step_s + costs.lost_s), mark)
     console.out.print(table)
-    steps = words.counted(found.steps, "step")
-    console.show(f"save every {steps}, which is every {_format_duration(found.seconds)}")
+    steps = counted(found.steps, "step")
+    console.show(f"save every {steps}, which is every {duration(found.seconds)}")
     console.show(
         f"lost: {found.lost:.2%} of all time; {found.saving:.2%} in saves, {found.redoing:.2%} done"
         f" once more, {found.restarting:.2%} in restarts"
     )
-    console.show(
-        f"a failure costs {_format_duration(found.lost_per_failure_s)} of training, on average"
-    )
-
-
-def _format_duration(seconds: float) -> str:
-    return words.duration(seconds)
+    console.show(f"a failure costs {duration(found.lost_per_failure_s)} of training, on average")

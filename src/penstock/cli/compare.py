@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import UsageError
 from . import console
-from .simulate import check_writable, open_terminal, write_text
+from .output_files import check_writable, write_page
 
 _SHOWN = 3
 """Differences that are named."""
@@ -44,10 +42,10 @@ def compare(
       penstock bench compare results/penstock results/dlio --html both.html
     """
     from ..bench import compare as comparing  # other commands start without it
-    from ..bench import read, recorded, report
+    from ..bench import read_record, recorded, report
 
     check_writable(html)
-    values = [read(path) for path in results]
+    values = [read_record(path) for path in results]
     found = recorded.records(values, [str(path) for path in results])
     runs = [run for record in found for run in record.runs]
     if len(runs) < 2:
@@ -68,26 +66,16 @@ def compare(
         _show_comparison(rows, runs[0].label, runs[place].label, place)
     console.show(console.escape(comparing.basis(runs)))
     if html is not None:
-        write_text(html, report.render_page(values, [str(path) for path in results]))
-        console.show(f"page: {console.escape(str(html))}")
+        write_page(html, report.render_page(values, [str(path) for path in results]))
 
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
     """Show one run against the first."""
     from ..bench import factor, judge_ratio
 
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=console.escape(f"{other} against {first}"),
-        title_justify="left",
-    )
-    table.add_column("", no_wrap=True)
-    for heading in (first, other):
-        table.add_column(console.escape(heading), justify="right", overflow="fold")
-    for heading in ("ratio", "95 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    title = console.escape(f"{other} against {first}")
+    numbers = [console.escape(first), console.escape(other), "ratio", "95 %"]
+    table = console.make_table("", *numbers, "", right=numbers, title=title)
     for row in rows:
         ratio = row.ratios[place]
         said = [
@@ -101,4 +89,4 @@ def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
             if ratio.low is not None and ratio.high is not None:
                 cells[1] = f"{factor(ratio.low)}–{factor(ratio.high)}"
         table.add_row(row.metric.name, *said, *cells, told, style=style)
-    open_terminal().print(table)
+    console.print_wide(table)

@@ -5,15 +5,19 @@ Results go to standard output (`out`), messages and progress to standard error (
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 try:
+    import rich.box
     import rich.console
     import rich.markup
     import rich.progress
+    import rich.table
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
@@ -75,6 +79,16 @@ def print_warnings() -> Iterator[None]:
                 say(f"warning: {warning.message}")
 
 
+@contextmanager
+def explain_interrupt() -> Iterator[None]:
+    """Say, if the user stops the command, that it can be called again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped: what is finished is kept, and the same command goes on after it")
+        raise
+
+
 def say(text: str) -> None:
     """Print a message, beside the results."""
     err.print(f"penstock: {text}", markup=False)
@@ -83,6 +97,39 @@ def say(text: str) -> None:
 def show(text: str) -> None:
     """Print a line of the results, in rich's markup: foreign text goes through `escape`."""
     out.print(text)
+
+
+def print_json(values: object) -> None:
+    """Print the results as one JSON value."""
+    sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def make_table(*headings: str, right: Sequence[str] = (), title: str = "") -> rich.table.Table:
+    """Make a table without rows, in rich's markup.
+
+    right:  headings of columns of numbers, which are aligned at the right.
+    """
+    table = rich.table.Table(
+        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left"
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+WIDE = 124
+"""Columns of text of a table that leaves nothing out."""
+
+
+def print_wide(table: rich.table.Table) -> None:
+    """Print a table; where standard output is no terminal, its lines are whole."""
+    console = out if out.is_terminal else rich.console.Console(width=WIDE, highlight=False)
+    console.print(table)
+
+
+def draw_bar(count: int, most: int, columns: int) -> str:
+    """Bar of at most so many columns of text, in proportion to the highest count."""
+    return "█" * round(columns * count / max(1, most)) or ("▏" if count else "")
 
 
 def escape(text: str) -> str:

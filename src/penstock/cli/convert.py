@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Annotated
 
@@ -11,26 +10,17 @@ import typer
 from ..convert import Converted
 from ..convert import convert as convert_data
 from ..errors import UsageError
-from ..loader import open as open_dataset
+from ..page import counted
 from . import console
-from .options import (
-    Dtype,
-    Extension,
-    Format,
-    HeaderBytes,
-    Option,
-    Path,
-    RecordBytes,
-    Shape,
-    collect_options,
-    hide_credentials,
-    recall_options,
-)
+from .amounts import parse_bytes
+from .options import FormatOptions, Path, open_data, takes_format_options
 
 
+@takes_format_options
 def convert(
     path: Path,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
+    *,
     to: Annotated[str, typer.Option(help="tar, tfrecord, records or lmdb.")],
     shard_bytes: Annotated[
         str | None, typer.Option(help="Largest shard, such as 1GiB; 256MiB by default.")
@@ -51,13 +41,7 @@ def convert(
     ] = False,
     datum: Annotated[bool, typer.Option(help="LMDB: Caffe's Datum, with the label.")] = False,
     force: Annotated[bool, typer.Option(help="Begin anew over another conversion.")] = False,
-    format: Format = None,
-    record_bytes: RecordBytes = None,
-    header_bytes: HeaderBytes = 0,
-    dtype: Dtype = None,
-    shape: Shape = None,
-    extension: Extension = None,
-    option: Option = None,
+    options: FormatOptions,
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
 
@@ -72,42 +56,33 @@ def convert(
 
       penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
-    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**recall_options(path, options), **options}
     started = time.monotonic()
+    source = open_data(path, options)
     with (
-        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
+        console.explain_interrupt(),
+        console.show_progress(f"Writing {destination}", "samples") as progress,
         console.print_warnings(),
     ):
-        source = open_dataset(path, progress=progress, **options)
-    try:
-        with (
-            console.show_progress(f"Writing {destination}", "samples") as progress,
-            console.print_warnings(),
-        ):
-            done = convert_data(
-                source,
-                destination,
-                to=to,  # type: ignore[arg-type]
-                shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
-                shards=shards,
-                shuffle=shuffle,
-                name=name,
-                fields=field,
-                keys=keys,  # type: ignore[arg-type]
-                raw=raw,
-                datum=datum,
-                force=force,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        console.say("stopped: what is finished is kept, and the same command goes on after it")
-        raise
+        done = convert_data(
+            source,
+            destination,
+            to=to,  # type: ignore[arg-type]
+            shard_bytes=None if shard_bytes is None else _parse_size(shard_bytes),
+            shards=shards,
+            shuffle=shuffle,
+            name=name,
+            fields=field,
+            keys=keys,  # type: ignore[arg-type]
+            raw=raw,
+            datum=datum,
+            force=force,
+            progress=progress,
+        )
     _show_converted(done, time.monotonic() - started)
 
 
 def _show_converted(done: Converted, seconds: float) -> None:
-    files = "1 file" if len(done.files) == 1 else f"{len(done.files):,} files"
+    files = counted(len(done.files), "file")
     what = f"{done.samples:,} samples, {console.format_bytes(done.bytes)} in {files}"
     if not done.written:
         how = "it was complete already"
@@ -122,10 +97,7 @@ def _show_converted(done: Converted, seconds: float) -> None:
 
 
 def _parse_size(text: str) -> int:
-    """Parse bytes from text such as 256MiB, 1G or 1000000."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", text.strip().lower())
-    if found is None:
-        raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000")
-    number, unit, rest = found.groups()
-    base = 1000 if rest == "b" else 1024
-    return int(float(number) * base ** " kmgt".index(unit or " "))
+    try:
+        return int(parse_bytes(text))
+    except ValueError:
+        raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000") from None

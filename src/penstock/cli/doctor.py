@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
 import rich.table
 import typer
 
+from ..page import counted
 from . import console
 from .options import (
-    Dtype,
-    Extension,
-    Format,
-    HeaderBytes,
-    Option,
-    RecordBytes,
-    Shape,
-    collect_options,
+    FormatOptions,
     hide_credentials,
     import_function,
-    recall_options,
+    open_data,
+    takes_format_options,
 )
 
 if TYPE_CHECKING:
@@ -32,11 +24,13 @@ if TYPE_CHECKING:
 _MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow]warning[/]"}
 
 
+@takes_format_options
 def doctor(
     path: Annotated[
         str,
         typer.Argument(help="Data of any format that is read, or an empty folder for it."),
     ],
+    *,
     step_seconds: Annotated[
         float | None,
         typer.Option(help="Seconds that a rank computes on a batch: says whether data keeps up."),
@@ -50,13 +44,7 @@ def doctor(
     write: Annotated[
         bool, typer.Option(help="Time writing, by a temporary file in the data's folder.")
     ] = False,
-    format: Format = None,
-    record_bytes: RecordBytes = None,
-    header_bytes: HeaderBytes = 0,
-    dtype: Dtype = None,
-    shape: Shape = None,
-    extension: Extension = None,
-    option: Option = None,
+    options: FormatOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what will be slow, and why: storage, memory, cores, limits, settings. Writes nothing.
@@ -77,25 +65,19 @@ def doctor(
       penstock doctor /data/shards --json | jq .first.bound
     """
     from ..doctor import PlannedJob, examine, examine_folder, is_empty
-    from ..loader import open as open_dataset
 
     function = None if decode is None else import_function("--decode", decode)
-    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     if is_empty(path):
         found = examine_folder(path, write=write)
     else:
-        options = {**recall_options(path, options), **options}
-        shown = hide_credentials(path)
-        with (
-            console.show_progress(f"Looking at {shown}") as progress,
-            console.print_warnings(),
-        ):
-            dataset = open_dataset(path, index="read", progress=progress, **options)
+        dataset = open_data(path, options, "read")
         job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
-        with console.show_progress(f"Measuring {shown}", "of the measurements") as seen:
+        with console.show_progress(
+            f"Measuring {hide_credentials(path)}", "of the measurements"
+        ) as seen:
             found = examine(dataset, job, write=write, seen=seen)
     if as_json:
-        sys.stdout.write(json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n")
+        console.print_json(found.as_json())
     else:
         _show(found)
 
@@ -132,8 +114,7 @@ def _describe_examined(found: Examination) -> str:
     if found.dataset is None:
         return "an empty folder" + ("" if found.written else "; --write measures writing to it")
     index = found.dataset.index
-    samples = f"{index.count:,} sample{'s' * (index.count != 1)}"
-    files = f"{len(index.files):,} file{'s' * (len(index.files) != 1)}"
+    samples, files = counted(index.count, "sample"), counted(len(index.files), "file")
     return (
         f"{index.format}, {samples} of {console.format_bytes(index.mean_bytes)}, "
         f"{console.format_bytes(index.total_bytes)} in {files}"
@@ -168,11 +149,7 @@ def _format_rate(rate: float) -> str:
 
 
 def _show_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
-    )
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    table = console.make_table(*headings, title=title)
     for row in rows:
         table.add_row(*(console.escape(cell) for cell in row))
     console.show("")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
-import rich.box
-import rich.table
 import typer
 
 from ..index import FORMATS
@@ -38,11 +34,9 @@ def formats(
             }
             for entry in FORMATS.values()
         ]
-        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+        console.print_json(listed)
         return
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("format", "what", "where", "options"):
-        table.add_column(heading, overflow="fold")
+    table = console.make_table("format", "what", "where", "options")
     for entry in FORMATS.values():
         table.add_row(
             entry.name, entry.summary, ", ".join(entry.kinds), ", ".join(entry.options) or "-"

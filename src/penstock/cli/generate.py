@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -68,7 +66,7 @@ def generate(
     place = detect(None, None, os.environ, sys.modules)
     with (
         console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
-        _explain_interrupt(),
+        console.explain_interrupt(),
     ):
         result = generate_data(
             found.dataset,
@@ -89,15 +87,6 @@ def generate(
         f"{console.format_bytes(result.bytes)} of samples; {result.written:,} of them written in "
         f"{result.seconds:.1f} s ({rate:,.0f} MB/s)"
     )
-
-
-@contextmanager
-def _explain_interrupt() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.say("stopped: what is finished is kept, and the same command goes on after it")
-        raise
 
 
 def read_sizes(path: str) -> list[float]:

@@ -10,33 +10,16 @@ from typing import Annotated
 import typer
 
 from ..loader import locate_data, sidecar_paths
-from ..loader import open as open_dataset
 from . import console
 from .inspect import describe_index
-from .options import (
-    Dtype,
-    Extension,
-    Format,
-    HeaderBytes,
-    Option,
-    Path,
-    RecordBytes,
-    Shape,
-    collect_options,
-    hide_credentials,
-    recall_options,
-)
+from .options import FormatOptions, Path, open_data, takes_format_options
 
 
+@takes_format_options
 def index(
     path: Path,
-    format: Format = None,
-    record_bytes: RecordBytes = None,
-    header_bytes: HeaderBytes = 0,
-    dtype: Dtype = None,
-    shape: Shape = None,
-    extension: Extension = None,
-    option: Option = None,
+    *,
+    options: FormatOptions,
     force: Annotated[bool, typer.Option(help="Make the index anew, however fresh it is.")] = False,
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
@@ -52,16 +35,9 @@ def index(
 
       penstock index "/data/cifar/*.bin" --record-bytes 3073
     """
-    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
-    options = {**recall_options(path, options), **options}
     before = _stamp_sidecars(path)
     started = time.monotonic()
-    with (
-        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
-        console.print_warnings(),
-    ):
-        how = "rebuild" if force else "auto"
-        found = open_dataset(path, index=how, progress=progress, **options)
+    found = open_data(path, options, "rebuild" if force else "auto")
     if found.sidecar is None:
         raise SystemExit(1)
     seconds = time.monotonic() - started

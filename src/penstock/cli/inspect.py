@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
-import rich.box
 import rich.markup
-import rich.table
 import typer
 
 from ..budget import Budget
@@ -26,33 +22,19 @@ from ..loader import (
     sidecar_paths,
 )
 from ..loader import open as open_dataset
+from ..page import counted
 from . import console
-from .options import (
-    Dtype,
-    Extension,
-    Format,
-    HeaderBytes,
-    Option,
-    Path,
-    RecordBytes,
-    Shape,
-    collect_options,
-    hide_credentials,
-)
+from .options import FormatOptions, Path, hide_credentials, takes_format_options
 
 _SHOWN = 8
 """Rows shown of what may have many."""
 
 
+@takes_format_options
 def inspect(
     path: Path,
-    format: Format = None,
-    record_bytes: RecordBytes = None,
-    header_bytes: HeaderBytes = 0,
-    dtype: Dtype = None,
-    shape: Shape = None,
-    extension: Extension = None,
-    option: Option = None,
+    *,
+    options: FormatOptions,
     verify: Annotated[
         bool, typer.Option(help="Check all of the saved index, and every file against it.")
     ] = False,
@@ -80,7 +62,6 @@ def inspect(
 
       penstock inspect /data/imagenet/train --json | jq .samples
     """
-    options = collect_options(format, record_bytes, header_bytes, dtype, shape, extension, option)
     with (
         console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
         console.print_warnings(),
@@ -90,8 +71,7 @@ def inspect(
         changed = _find_changed(found.index, progress) if verify else []
         choice = _try_shuffle(found, batch_size, ranks) if shuffle else None
     if as_json:
-        report = _make_report(found, states, changed, verify) | {"shuffle": choice}
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        console.print_json(_make_report(found, states, changed, verify) | {"shuffle": choice})
     else:
         _show(found, states, changed, verify)
         if choice is not None:
@@ -103,7 +83,7 @@ def inspect(
 def describe_index(found: Dataset) -> str:
     """Format, samples, classes, size and files of an index, in a line."""
     index = found.index
-    files = "1 file" if len(index.files) == 1 else f"{len(index.files):,} files"
+    files = counted(len(index.files), "file")
     classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
     size = console.format_bytes(index.total_bytes)
     return f"{index.format}, {index.count:,} samples{classes}, {size} in {files}"
@@ -246,7 +226,7 @@ def _show_sizes(index: Index) -> None:
     counts, _ = np.histogram(lengths, edges)
     console.show("\nsizes")
     for low, count in zip(edges[:-1], counts, strict=True):
-        bar = "█" * round(40 * count / counts.max()) or ("▏" if count else "")
+        bar = console.draw_bar(count, counts.max(), 40)
         console.show(f"{console.format_bytes(low):>10} {bar} {100 * count / len(lengths):.1f} %")
 
 
@@ -266,9 +246,8 @@ def _show_labels(index: Index) -> None:
 def _show_samples(found: Dataset) -> None:
     index = found.index
     first = np.arange(min(4, index.count))
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in ("sample", "key", "file", "byte", "length", "label"):
-        table.add_column(name, justify="left" if name == "key" else "right", overflow="fold")
+    numbers = ("file", "byte", "length", "label")
+    table = console.make_table("sample", "key", *numbers, right=("sample", *numbers))
     labels = index.labels(first)
     for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
         label = "" if labels is None else str(labels[sample])

@@ -13,44 +13,30 @@ Every key is checked; a value may be a number of bytes or a text such as 200GB o
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 from .. import limits
 from ..errors import UsageError
 from ..sharing import schedule
+from ..sim import explain_error, parse_mapping
+from .amounts import parse_bytes
 
 try:
     import pydantic
-    import yaml
 except ModuleNotFoundError as error:
     raise UsageError(
         f"penstock schedule needs {error.name}: install it with pip install 'penstock[sim]'"
     ) from None
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-}
 
-
-def parse_bytes(value: object) -> object:
-    """Bytes, or bytes per second, from a number or from a text such as 200GB or 4 GiB/s."""
-    if not isinstance(value, str):
-        return value
-    parts = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGTP]?i?)B?(?:/s)?\s*", value)
-    if parts is None or parts[2] not in _UNITS:
-        raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
-    return float(parts[1]) * _UNITS[parts[2]]
+def _parse_bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
 
 
 Bytes = Annotated[
     float,
-    pydantic.BeforeValidator(parse_bytes),
+    pydantic.BeforeValidator(_parse_bytes),
     pydantic.Field(gt=0, allow_inf_nan=False, strict=True),
 ]
 Count = Annotated[int, pydantic.Field(ge=1, le=limits.schedule_jobs_max, strict=True)]
@@ -106,15 +92,6 @@ class JobsFile(JobsFilePart):
     exclusive: ExclusiveSection | None = None
 
 
-class OrderedTasks(NamedTuple):
-    """Ordered tasks as `list_schedule` takes them, with names for people."""
-
-    names: list[str]
-    resources: list[str]
-    tasks: list[list[int]]
-    capacity: list[int]
-
-
 def read_jobs(path: Path) -> JobsFile:
     """Read and check a file. Raises UsageError, a line for each problem with key and value."""
     try:
@@ -130,16 +107,12 @@ def read_jobs(path: Path) -> JobsFile:
         raise UsageError(
             f"{path} is no UTF-8 text ({error.reason} at byte {error.start})"
         ) from None
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise UsageError(f"{path} is nested too deeply: give a file of jobs") from None
+    values = parse_mapping(text, str(path), "begin with bandwidth, periodic or exclusive")
     try:
         jobs = JobsFile.model_validate(values)
     except pydantic.ValidationError as error:
-        raise UsageError("\n".join(_describe(path, each) for each in error.errors())) from None
+        lines = (explain_error(str(path), each, "a file of jobs") for each in error.errors())
+        raise UsageError("\n".join(lines)) from None
     if not jobs.periodic and jobs.exclusive is None:
         raise UsageError(f"{path} has no jobs: list some under periodic or exclusive")
     if jobs.periodic and jobs.bandwidth is None:
@@ -152,18 +125,6 @@ def read_jobs(path: Path) -> JobsFile:
             " give fewer"
         )
     return jobs
-
-
-def _describe(path: Path, error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "the file"
-    if error["type"] == "extra_forbidden":
-        return f"{path}: {key} is no key of a file of jobs: leave it out or mend its name"
-    if error["type"] == "missing":
-        return f"{path}: {key} is missing"
-    if error["type"] == "model_type":
-        return f"{path}: {key} is {error['input']!r}: use a mapping of keys"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{path}: {key} is {error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedule.PeriodicJob]]:
@@ -179,8 +140,11 @@ def expand_periodic(jobs: JobsFile) -> tuple[list[str], list[schedule.PeriodicJo
     return names, periodic
 
 
-def expand_exclusive(section: ExclusiveSection) -> OrderedTasks:
-    """The ordered jobs one by one. Raises UsageError for a resource without a capacity."""
+def expand_exclusive(
+    section: ExclusiveSection,
+) -> tuple[list[str], list[str], list[list[int]], list[int]]:
+    """Names of the ordered jobs one by one and of the resources, and the tasks and capacities as
+    `list_schedule` takes them. Raises UsageError for a resource without a capacity."""
     resources = list(section.capacity)
     numbers = {name: number for number, name in enumerate(resources)} | {"shared": schedule.SHARED}
     names: list[str] = []
@@ -194,7 +158,7 @@ def expand_exclusive(section: ExclusiveSection) -> OrderedTasks:
             )
         names += _number_names(entry.name, entry.count)
         tasks += [[numbers[name] for name in entry.tasks]] * entry.count
-    return OrderedTasks(names, resources, tasks, list(section.capacity.values()))
+    return names, resources, tasks, list(section.capacity.values())
 
 
 def _number_names(name: str, count: int) -> list[str]:

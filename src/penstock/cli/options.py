@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -15,7 +16,9 @@ import typer
 from ..engine import is_url, parse_object_url
 from ..errors import SidecarError, UsageError
 from ..index import Index
-from ..loader import locate_data, sidecar_paths
+from ..loader import Dataset, locate_data, sidecar_paths
+from ..loader import open as open_dataset
+from . import console
 
 Path = Annotated[
     str,
@@ -37,7 +40,41 @@ Option = Annotated[
 ]
 
 
-def collect_options(
+FormatOptions = dict[str, Any]
+"""Options that were given, as `penstock.open` takes them."""
+
+_PARAMETERS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    for name, default, kind in (
+        ("format", None, Format),
+        ("record_bytes", None, RecordBytes),
+        ("header_bytes", 0, HeaderBytes),
+        ("dtype", None, Dtype),
+        ("shape", None, Shape),
+        ("extension", None, Extension),
+        ("option", None, Option),
+    )
+]
+
+
+def takes_format_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of formats, which it gets collected as its argument `options`."""
+    own = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        parameters += _PARAMETERS if name == "options" else [parameter]
+
+    def run(**given: Any) -> None:
+        options = _collect_options(**{each.name: given.pop(each.name) for each in _PARAMETERS})
+        command(**given, options=options)
+
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _collect_options(
     format: str | None,
     record_bytes: int | None,
     header_bytes: int,
@@ -45,8 +82,8 @@ def collect_options(
     shape: str | None,
     extension: list[str] | None,
     option: list[str] | None,
-) -> dict[str, Any]:
-    """Collect the options that were given, as `penstock.open` takes them."""
+) -> FormatOptions:
+    """Collect the options that were given."""
     options = {
         "format": format,
         "record_bytes": record_bytes,
@@ -83,11 +120,21 @@ def _parse_shape(text: str | None) -> tuple[int, ...] | None:
         raise UsageError(f"--shape is {text!r}: use numbers with commas, such as 3,32,32") from None
 
 
-def recall_options(path: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options with which records were last indexed, if none is given: their files do not show
-    them."""
-    if options:
-        return {}
+def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset:
+    """Open data, and show progress and warnings.
+
+    Records are read with the options with which they were last indexed, if none is given: their
+    files do not show them.
+    """
+    options = options or _recall_options(path)
+    with (
+        console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
+        console.print_warnings(),
+    ):
+        return open_dataset(path, index=index, progress=progress, **options)
+
+
+def _recall_options(path: str) -> FormatOptions:
     place, store = locate_data(path)
     for sidecar in sidecar_paths(place):
         with suppress(OSError, SidecarError):

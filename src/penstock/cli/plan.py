@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import UsageError
-from ..page import words
+from ..page import brief, duration, number, size
 from . import console
-from .simulate import check_writable, choose_page_path, open_terminal, replace_file, write_text
+from .output_files import check_writable, repeat_command, replace_file, write_page, write_results
+from .simulate import choose_page_path
 
 
 def plan(
@@ -73,37 +70,26 @@ def plan(
 
       penstock plan cluster.yaml --epoch-s 600 --nodes 8:64 --cache-mb 1000:1000000 --csv all.csv
     """
-    from ..sim import (  # the command line does without the simulator's packages
-        load_scenario,
-        report,
-        sizing,
-    )
+    from ..sim import load_scenario, report, sizing  # with packages that others do without
 
     chosen = load_scenario(scenario)
     given = {"--nodes": nodes, "--cache-mb": cache_mb, "--storage-mb-s": storage_mb_s}
     ranges = [_parse_range(option, text) for option, text in given.items()]
-    grid = sizing.grid_of(
+    grid = sizing.make_grid(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
-    words = {"--epoch-s": f"{epoch_s:g}", "--prices": prices, **given}
-    words["--settings"] = None if settings == 1_000_000 else str(settings)
-    command = ["penstock", "plan", scenario]
-    command += [word for pair in words.items() if pair[1] is not None for word in pair if word]
     page = html or choose_page_path(f"{chosen.name}-plan")
     check_writable(page, json_path, csv_path)
     with (
         console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
         _write_grid(csv_path, grid) as seen,
     ):
-        found = sizing.sized(
+        found = sizing.find_cheapest(
             chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
         )
     _show(found)
-    write_text(page, report.render_sizing_page(chosen, found, command=shlex.join(command)))
-    console.show(f"page: {console.escape(str(page))}")
-    if json_path is not None:
-        write_text(json_path, json.dumps(_plan_values(chosen, found), indent=1) + "\n")
-        console.show(f"results: {console.escape(str(json_path))}")
+    write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
+    write_results(json_path, _plan_values(chosen, found))
     if csv_path is not None:
         console.show(f"all settings: {console.escape(str(csv_path))}")
 
@@ -137,25 +123,25 @@ def _parse_prices(text: str | None) -> Any:
 def _show(found: Any) -> None:
     title = (
         f"{found.form}: the cheapest of {found.grid.settings:,} settings with epochs of at most "
-        f"{words.duration(found.epoch_s)}"
+        f"{duration(found.epoch_s)}"
     )
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left"
+    numbers = ("cost", "nodes", "cache each", "storage", "epoch 1", "later")
+    table = console.make_table(
+        "policy", *numbers, "waits for", "found by", right=numbers, title=title
     )
-    table.add_column("policy", no_wrap=True)
-    for heading in ("cost", "nodes", "cache each", "storage", "epoch 1", "later"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("waits for", no_wrap=True)
-    table.add_column("found by", no_wrap=True)
     for policy, each in found.choices.items():
         cells = ["none"] + [""] * 6
         if each is not None:
-            cells = [words.number(each.cost), f"{each.nodes:,}", words.size(each.cache_mb)]
-            cells += [f"{words.size(each.storage_mb_s)}/s", words.brief(each.first_s)]
-            cells += [words.brief(each.later_s), each.binding]
+            cells = [
+                number(each.cost),
+                f"{each.nodes:,}",
+                size(each.cache_mb),
+            ]
+            cells += [f"{size(each.storage_mb_s)}/s", brief(each.first_s)]
+            cells += [brief(each.later_s), each.binding]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(policy)
         table.add_row(policy, *cells, found.form, style=style)
-    open_terminal().print(table)
+    console.print_wide(table)
 
 
 def _plan_values(scenario: Any, found: Any) -> dict[str, Any]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import UsageError
+from ..page import latency
 from . import console
-from .trace import Traces, format_seconds
+from .trace import Traces
 
 if TYPE_CHECKING:
     from ..bench import Merged, ReplayOutcome
@@ -85,19 +82,17 @@ def replay(
     results: dict[str, Any] = {"recorded": replays.collect_recorded(found)}
     resident: dict[str, float] = {}
     if by != "penstock":
-        resident["pread"] = _prepare_page_cache(files, cache)
+        resident["pread"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by pread", "operations") as progress:
             results["pread"] = replays.replay(found, files, speed=pace, progress=progress)
     if by != "pread":
-        resident["penstock"] = _prepare_page_cache(files, cache)
+        resident["penstock"] = prepare_page_cache(files, cache)
         with console.show_progress("Replaying by penstock", "operations") as progress:
             results["penstock"] = replay_engine.replay_merged(
                 found, files, speed=pace, progress=progress
             )
     if as_json:
-        sys.stdout.write(
-            json.dumps(_replay_values(found, speed, cache, results, resident), indent=2) + "\n"
-        )
+        console.print_json(_replay_values(found, speed, cache, results, resident))
     else:
         _show(found, speed, results, resident)
     here = results.get("pread")
@@ -132,7 +127,7 @@ def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse:
     return paths
 
 
-def _prepare_page_cache(paths: list[str], cache: str) -> float:
+def prepare_page_cache(paths: list[str], cache: str) -> float:
     """Prepare the page cache as asked; return the cached share of the files, -1 if unknown."""
     from ..bench import replay_files
     from ..engine import page_cache
@@ -171,16 +166,9 @@ def _show(found: Trace, speed: str, results: dict[str, Any], resident: dict[str,
     here: ReplayOutcome | None = results.get("pread")
     merged: Merged | None = results.get("penstock")
     title = f"{found.source}: {recorded.reads:,} reads by {recorded.threads:,} threads"
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=console.escape(title),
-        title_justify="left",
-    )  # fmt: skip
-    table.add_column("")
-    table.add_column("in the job", justify="right")
-    columns: list[tuple[str, Any]] = [("by pread", here), ("by penstock", merged)]
-    for name, outcome in columns:
-        if outcome is not None:
-            table.add_column(name, justify="right")
+    columns = ["in the job"]
+    columns += ["by pread"] * (here is not None) + ["by penstock"] * (merged is not None)
+    table = console.make_table("", *columns, right=columns, title=console.escape(title))
     rows: list[tuple[str, Any]] = [
         ("seconds", lambda each: f"{each.seconds:,.3f}"),
         ("waited for data, s, all threads", lambda each: f"{_waited_s(each):,.3f}"),
@@ -224,7 +212,7 @@ def _percentile(kind: str, percent: int) -> Any:
         if not hasattr(outcome, "took"):
             return ""
         took = outcome.took[kind]
-        return format_seconds(took.max_ns * 1e-9 if percent == 100 else took.percentile_s(percent))
+        return latency(took.max_ns * 1e-9 if percent == 100 else took.percentile_s(percent))
 
     return cell
 
@@ -238,9 +226,9 @@ def _show_fidelity(found: Trace, speed: str, recorded: ReplayOutcome, here: Repl
     if here.late is not None:
         late = here.late
         console.show(
-            f"faithful: operations began {format_seconds(late.percentile_s(50))} (median),"
-            f" {format_seconds(late.percentile_s(99))} (99 %),"
-            f" {format_seconds(late.max_ns * 1e-9)} (most) late;"
+            f"faithful: operations began {latency(late.percentile_s(50))} (median),"
+            f" {latency(late.percentile_s(99))} (99 %),"
+            f" {latency(late.max_ns * 1e-9)} (most) late;"
             f" {100 * late.share_within(1e-3):.1f} % within 1 ms"
         )
         if late.percentile_s(99) > 0.01:

@@ -123,7 +123,7 @@ def run(
     results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
-            results.checkpoints(asked, ranks, compat, verify, writer, scale)
+            results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
         return
     job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
     job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
@@ -191,18 +191,10 @@ def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
 
 def _prepare_page_cache(job: BenchJob, how: str) -> None:
     """Fill the page cache with all of the data, or empty it of them, as far as possible."""
-    if how == "as-is":
-        return
-    from ..bench import read_once
-    from ..engine import evict
-    from . import console
+    if how != "as-is":
+        from .replay import prepare_page_cache
 
-    paths = [path for part in job.paths.values() for path in part]
-    if how == "warm":
-        with console.show_progress("Reading the data once") as progress:
-            read_once(paths, progress)
-    else:
-        evict(paths)
+        prepare_page_cache([path for part in job.paths.values() for path in part], how)
 
 
 def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
@@ -300,27 +292,13 @@ class _Results:
         workload: DlioWorkload,
         ranks: int | None,
         compat: bool,
-        verify: bool,
-        writer: str,
-        scale: float,
+        **options: Any,
     ) -> None:
         """Save and load checkpoints alone."""
         from ..bench import launch, run_checkpoints
-        from ..topology import Place
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
-            place = Place(crew.rank, crew.ranks, "bench")
-            gather = partial(_gather, crew)
-            found = run_checkpoints(
-                workload,
-                place,
-                crew.barrier,
-                gather,
-                writer=writer,
-                scale=scale,
-                verify=verify,
-                compat=compat,
-            )
+            found = run_checkpoints(workload, crew, compat=compat, **options)
             return found, crew.ranks, crew.hosts
 
         done = launch(ranks, work)
@@ -333,7 +311,10 @@ class _Results:
             console.show(f"{name}: {value:,.4f}")
         run = {"loader": "checkpoints", "epochs": [], **found}
         folder = workload.checkpoint.checkpoint_folder
-        path = self._record(workload, [run], compat, workload.train.seed, count, hosts, folder)
+        seed = workload.train.seed
+        path = self._record(
+            workload, folder, runs=[run], compat=compat, seed=seed, ranks=count, hosts=hosts
+        )
         console.show(f"results: {console.escape(str(path))}")
 
     def write(self, verdict: bool) -> None:
@@ -349,9 +330,11 @@ class _Results:
             self._judge(job, len(walks))
         # Shown first: it is not lost where it cannot be written.
         _show_runs(job.workload.model.name, len(walks), self._runs)
+        first, ranks = walks[0], len(walks)
         path = self._record(
-            job.workload, self._runs, job.compat, walks[0].seed, len(walks), walks[0].hosts, where
-        )
+            job.workload, where, runs=self._runs, compat=job.compat, seed=first.seed, ranks=ranks,
+            hosts=first.hosts,
+        )  # fmt: skip
         for number, (each, found) in enumerate(self._measured):
             name = self._name(number)
             folder = self._folder / name if len(self._measured) > 1 else self._folder
@@ -383,29 +366,20 @@ class _Results:
     def _record(
         self,
         workload: DlioWorkload,
-        runs: list[dict[str, Any]],
-        compat: bool,
-        seed: int,
-        ranks: int,
-        hosts: int,
         where: str,
+        **found: Any,
     ) -> Path:
-        from ..bench import as_dict, hide_secrets, outputs, record, render_page
+        """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
+        from ..bench import as_dict, hide_secrets, make_record, outputs, render_page
 
-        values = record.whole(
-            command=shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
-            workload=as_dict(workload),
-            overrides=self._given.overrides,
-            compat=compat,
-            seed=seed,
-            started=self._started,
-            ended=time.time(),
-            ranks=ranks,
-            hosts=hosts,
-            load_before=self._load,
-            path=where,
-            runs=runs,
-        )
+        about = {
+            "command": shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
+            "workload": as_dict(workload),
+            "overrides": self._given.overrides,
+            "started": self._started,
+            "ended": time.time(),
+        }
+        values = make_record(about | found, where, self._load)
         with self._storing():
             path = outputs.write_record(self._folder, values)
             path.with_name("report.html").write_text(render_page([values]))
@@ -418,29 +392,16 @@ class _Results:
         return f"{loader}-{run['repeat']}" if repeated else loader
 
 
-def _gather(crew: Crew, value: Any) -> list[Any]:
-    """Gather the values of all ranks, on all ranks."""
-    return crew.share(crew.gather(value)) or []
-
-
 def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
     """Show a column for each loader, of several runs the one of median throughput."""
-    import rich.box
-    import rich.table
-
+    from ..page import counted
     from . import console
 
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{console.escape(name)}, {ranks} rank" + "s" * (ranks > 1),
-        title_justify="left",
-    )
-    table.add_column("", no_wrap=True)
-    columns = []
-    for loader in dict.fromkeys(run["loader"] for run in runs):
-        table.add_column(console.escape(loader), justify="right")
-        columns.append(_format_runs([run for run in runs if run["loader"] == loader]))
+    loaders = list(dict.fromkeys(run["loader"] for run in runs))
+    headings = [console.escape(loader) for loader in loaders]
+    title = f"{console.escape(name)}, {counted(ranks, 'rank')}"
+    table = console.make_table("", *headings, right=headings, title=title)
+    columns = [_format_runs([run for run in runs if run["loader"] == loader]) for loader in loaders]
     for line in (line for line in columns[0] if any(column[line] for column in columns)):
         table.add_row(line, *(column[line] for column in columns))
     console.out.print(table)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import rich.box
-import rich.table
 import typer
 
 from ..errors import LimitError
 from . import console
-from .simulate import check_writable, open_terminal, write_text
+from .output_files import check_writable, write_page, write_results
 
 if TYPE_CHECKING:
     from ..sharing import schedule as schedules
@@ -92,11 +89,8 @@ def schedule(
     if tasks is not None:
         _show_tasks(tasks)
     if html is not None:
-        write_text(html, _render(str(jobs.name), transfers, tasks))
-        console.show(f"page: {console.escape(str(html))}")
-    if json_path is not None:
-        write_text(json_path, json.dumps(_as_json(transfers, tasks), indent=1) + "\n")
-        console.show(f"results: {console.escape(str(json_path))}")
+        write_page(html, _render(str(jobs.name), transfers, tasks))
+    write_results(json_path, _as_json(transfers, tasks))
 
 
 def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
@@ -140,40 +134,36 @@ def _plan_tasks(section: Any) -> PlannedTasks:
 
 
 def _show_transfers(plan: PlannedTransfers) -> None:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("schedule")
-    table.add_column("efficiency", justify="right")
-    table.add_column("dilation", justify="right")
+    table = console.make_table(
+        "schedule", "efficiency", "dilation", right=("efficiency", "dilation")
+    )
     for name, efficiency, dilation in plan.outcomes:
         style = {"fluid bound": "italic", "PerSched": "bold"}.get(name)
         table.add_row(name, f"{efficiency:.4f}", f"{dilation:.3f}", style=style)
-    open_terminal().print(table)
+    console.print_wide(table)
     if plan.pattern is None:
         console.show(f"PerSched was not searched: {console.escape(plan.reason)}")
         return
     pattern = plan.pattern
     console.show(f"the pattern repeats every {pattern.period_s:.6g} s")
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("job", "cycles", "first transfer, s", "seconds of it"):
-        table.add_column(column, justify="left" if column == "job" else "right")
+    numbers = ("cycles", "first transfer, s", "seconds of it")
+    table = console.make_table("job", *numbers, right=numbers)
     for name, transfers in zip(plan.names, pattern.transfers, strict=True):
         first = transfers[0]
         took_s = first[-1].end_s - first[0].start_s
         table.add_row(name, f"{len(transfers)}", f"{first[0].start_s:.6g}", f"{took_s:.6g}")
-    open_terminal().print(table)
+    console.print_wide(table)
 
 
 def _show_tasks(plan: PlannedTasks) -> None:
     least = "which no schedule beats" if plan.used == plan.bound else f"the bound is {plan.bound}"
     console.show(f"ordered tasks: {plan.used} slots, {least}")
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("job")
-    table.add_column("task @ slot")
+    table = console.make_table("job", "task @ slot")
     names = [*plan.resources, "shared"]
     for name, tasks, slots in zip(plan.names, plan.tasks, plan.slots, strict=True):
         steps = zip(tasks, slots, strict=True)
         table.add_row(name, "  ".join(f"{names[task]} @ {slot}" for task, slot in steps))
-    open_terminal().print(table)
+    console.print_wide(table)
 
 
 def _render(name: str, transfers: PlannedTransfers | None, tasks: PlannedTasks | None) -> str:

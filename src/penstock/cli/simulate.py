@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
-import rich.box
-import rich.console
-import rich.table
 import typer
 
 from ..errors import UsageError
-from ..page import words
+from ..page import brief, size
 from . import calibrate, console
+from .output_files import check_writable, repeat_command, write_page, write_results
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
@@ -102,10 +97,7 @@ def simulate(
 
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
-    from ..sim import (  # the command line does without the simulator's packages
-        load_scenario,
-        report,
-    )
+    from ..sim import KEYS, load_scenario, report  # with packages that others do without
 
     if listed:
         _list_scenarios()
@@ -122,7 +114,6 @@ def simulate(
             network_mb_s=network_mb_s,
             write=write,
         )
-        source = calibrate.repeat_command(from_run, *sized)
     else:
         if any(each is not None for each in (*sized, write)):
             raise UsageError(
@@ -134,7 +125,6 @@ def simulate(
                 "name a scenario: `penstock simulate --list` shows those that come along"
             )
         chosen = load_scenario(scenario)
-        source = [scenario]
     policies = _check_names("--policy", policy, report.POLICIES) or list(chosen.policies)
     models = _check_models(model)
     if sweep and no_sweeps:
@@ -145,11 +135,10 @@ def simulate(
         chosen,
         policies,
         models,
-        None if sweep is None else _check_names("--sweep", sweep, _list_keys()),
+        None if sweep is None else _check_names("--sweep", sweep, KEYS),
         no_sweeps=no_sweeps,
         page=page,
         json_path=json_path,
-        command=_repeat_command(source, policy, model, sweep, no_sweeps),
     )
 
 
@@ -162,23 +151,22 @@ def _simulate(
     no_sweeps: bool,
     page: Path,
     json_path: Path | None,
-    command: str,
 ) -> None:
     from ..sim import Result, report, sweep
 
     runs = [sweep.SimulationRun(scenario, policy, model) for model in models for policy in policies]
     with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
-        found = sweep.outcomes(
-            runs, processes=_choose_processes(sweep.accesses(runs)), progress=progress
+        found = sweep.simulate_runs(
+            runs, processes=_choose_processes(sweep.count_accesses(runs)), progress=progress
         )
     for model in models:
         _show_outcomes(model, [each for each in found if each.model == model])
     if not any(isinstance(each, Result) for each in found):
         raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
 
-    values = {key: sweep.points(scenario, key) for key in (keys or sweep.KEYS)}
+    values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
     count = sum(len(each) + 1 for each in values.values()) * len(policies)
-    accesses = count * sweep.accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
+    accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
     remark = ""
     if no_sweeps:
         values = {}
@@ -190,7 +178,7 @@ def _simulate(
         console.say(remark)
         values = {}
     with console.show_progress("Varying " + ", ".join(values), "simulations") as progress:
-        swept = sweep.sweeps(
+        swept = sweep.vary_keys(
             scenario,
             values,
             policies=policies,
@@ -198,13 +186,9 @@ def _simulate(
             processes=_choose_processes(accesses),
             progress=progress,
         )
-    write_text(page, report.render_page(scenario, found, swept, command=command, remark=remark))
-    console.show(f"page: {console.escape(str(page))}")
-    if json_path is not None:
-        write_text(
-            json_path, json.dumps(_simulation_values(scenario, found, swept), indent=1) + "\n"
-        )
-        console.show(f"results: {console.escape(str(json_path))}")
+    command = repeat_command()
+    write_page(page, report.render_page(scenario, found, swept, command=command, remark=remark))
+    write_results(json_path, _simulation_values(scenario, found, swept))
 
 
 def _choose_processes(accesses: int) -> int:
@@ -212,12 +196,6 @@ def _choose_processes(accesses: int) -> int:
 
 
 # -- what was asked for ----------------------------------------------------------------------------
-
-
-def _list_keys() -> Sequence[str]:
-    from ..sim import KEYS
-
-    return KEYS
 
 
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
@@ -236,26 +214,6 @@ def _check_models(given: str) -> list[str]:
         raise UsageError(f"--model is {given!r}: use one of {', '.join(models)}, both")
     return models if given == "both" else [given]
 
-
-def _repeat_command(
-    source: Sequence[str],
-    policies: Sequence[str] | None,
-    model: str,
-    sweeps: Sequence[str] | None,
-    no_sweeps: bool,
-) -> str:
-    """Command line that repeats this, without the files that it writes."""
-    words = ["penstock", "simulate", *source]
-    for policy in policies or ():
-        words += ["--policy", policy]
-    if model != "corrected":
-        words += ["--model", model]
-    for sweep in sweeps or ():
-        words += ["--sweep", sweep]
-    return shlex.join(words + ["--no-sweeps"] * no_sweeps)
-
-
-_full_width = 124  # of a table with all columns
 
 _ours = 'content="penstock simulate"'  # in the head of a page of ours
 
@@ -281,22 +239,18 @@ def choose_page_path(name: str) -> Path:
 def _list_scenarios() -> None:
     from ..sim import data_mb, list_scenarios, load_scenario, report
 
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("scenario", "nodes", "epochs", "data", "what"):
-        right = heading in ("nodes", "epochs", "data")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "what")
+    numbers = ("nodes", "epochs", "data")
+    table = console.make_table("scenario", *numbers, "what", right=numbers)
     for name in list_scenarios():
         each = load_scenario(name)
         training = each.training
-        data = words.size(data_mb(each))
+        data = size(data_mb(each))
         table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
-    open_terminal().print(table)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    table.add_column("what it does")
+    console.print_wide(table)
+    table = console.make_table("policy", "what it does")
     for policy, what in report.POLICIES.items():
         table.add_row(policy, what)
-    open_terminal().print(table)
+    console.print_wide(table)
 
 
 def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
@@ -305,45 +259,33 @@ def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
 
     results = report.rank_results(outcomes)
     bound = next((each for each in results if each.policy == "lower_bound"), None)
-    table = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, title=f"{model} model", title_justify="left"
-    )
     headings = ["run", "× bound", "before it", "epoch 1", "later"]
-    full = open_terminal().width >= _full_width
+    full = not console.out.is_terminal or console.out.width >= console.WIDE
     headings += ["waiting", *SOURCES] if full else []
-    table.add_column("policy", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = console.make_table("policy", *headings, right=headings, title=f"{model} model")
     for each in results:
         later = each.epochs_s[1:]
         row = [
-            words.brief(each.total_s),
+            brief(each.total_s),
             "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
-            words.brief(each.setup_s) if each.setup_s else "",
-            words.brief(float(each.epochs_s[0])),
-            words.brief(float(later.mean())) if len(later) else "",
+            brief(each.setup_s) if each.setup_s else "",
+            brief(float(each.epochs_s[0])),
+            brief(float(later.mean())) if len(later) else "",
         ]
         if full:
-            row.append(words.brief(max(0.0, float(each.stall_s.sum()))))
+            row.append(brief(max(0.0, float(each.stall_s.sum()))))
         if full and each is not bound:
-            row += [words.size(float(total)) for total in each.moved_mb.sum(axis=0)]
+            row += [size(float(total)) for total in each.moved_mb.sum(axis=0)]
         style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
         table.add_row(report.mark_policy(each.policy), *row, style=style)
     refusals = [each for each in outcomes if not isinstance(each, Result)]
     for refusal in refusals:
         table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
-    open_terminal().print(table)
+    console.print_wide(table)
     for refusal in refusals:
         console.show(console.escape(f"{refusal.policy} {report.explain_refusal(refusal)}"))
     if any(each.policy in report.REPLACING for each in results):
         console.show("* trains on other samples than are due: not held by the bound")
-
-
-def open_terminal() -> rich.console.Console:
-    """Console of the terminal; any other reader gets whole lines."""
-    if console.out.is_terminal:
-        return console.out
-    return rich.console.Console(width=_full_width, highlight=False)
 
 
 def _simulation_values(
@@ -380,33 +322,3 @@ def _outcome_values(outcome: Any) -> dict[str, Any]:
         "moved_mb": dict(zip(SOURCES, outcome.moved_mb.T.tolist(), strict=True)),
         "notes": outcome.notes,
     }
-
-
-def check_writable(*targets: Path | None) -> None:
-    """Raise UsageError, before any work, for paths that no file can have."""
-    for target in targets:
-        if target is not None and not target.absolute().parent.is_dir():
-            raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
-        if target is not None and target.is_dir():
-            raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
-
-
-@contextlib.contextmanager
-def replace_file(path: Path) -> Iterator[IO[str]]:
-    """Yield a file that replaces the one at the path when all of it has been written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                yield file
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write all of the text, or leave the file as it was."""
-    with replace_file(path) as file:
-        file.write(text)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +17,7 @@ import rich.text
 import typer
 
 from ..errors import UsageError
+from ..page import counted
 from ..sharing import UNITS, find_socket, watch_broker
 from . import console
 
@@ -65,7 +64,7 @@ def top(
     with closing(watch_broker(path)) as states:  # type: ignore[type-var]  # it is a generator
         state = next(states)
         if as_json:
-            sys.stdout.write(json.dumps(state, indent=2) + "\n")
+            console.print_json(state)
         elif once or not console.out.is_terminal:
             if not console.out.is_terminal and "COLUMNS" not in os.environ:
                 console.out.width = _any_columns  # all of it goes into a pipe
@@ -133,7 +132,9 @@ def describe_state(state: State) -> list[str]:
     """Lines below the table, on all jobs together."""
     jobs = state["jobs"]
     if jobs:
-        lines = [f"{_count_jobs(jobs)} {_count_members(jobs)} on {_describe_resources(state)}"]
+        loaders = counted(sum(len(job["members"]) for job in jobs), "loader")
+        resources = _describe_resources(state)
+        lines = [f"{counted(len(jobs), 'job')} of {loaders} on {resources}"]
     else:
         lines = [f"no jobs yet; there are {_describe_resources(state)}"]
     if jobs and state["value"] is not None:
@@ -164,18 +165,9 @@ def describe_state(state: State) -> list[str]:
         now = "leases storage from" if above["leased"] else "has no lease now of"
         lines.append(f"this host {now} {above['address']}")
     if state["refused"]:
-        counted = ", ".join(f"{count:,} {why}" for why, count in sorted(state["refused"].items()))
-        lines.append(f"refused: {counted}")
+        refusals = sorted(state["refused"].items())
+        lines.append("refused: " + ", ".join(f"{count:,} {why}" for why, count in refusals))
     return lines
-
-
-def _count_jobs(jobs: Sequence[object]) -> str:
-    return "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
-
-
-def _count_members(jobs: Sequence[dict[str, Any]]) -> str:
-    count = sum(len(job["members"]) for job in jobs)
-    return "of 1 loader" if count == 1 else f"of {count:,} loaders"
 
 
 def _describe_resources(state: State) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..page import counted, latency
 from . import console
+from .output_files import check_writable
 
 if TYPE_CHECKING:
     from ..engine import Trace
@@ -76,7 +76,7 @@ def record(
             "recording needs strace, which is not here: apt-get install strace, or set"
             " PENSTOCK_TRACE=job.trace for a job that reads by penstock"
         )
-    _check_target(output)
+    check_writable(output)
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=output.absolute().parent) as folder:
         log = os.path.join(folder, "strace.log")
         code = _run_command([strace, "-o", log, *trace_strace.FLAGS, "--", *command])
@@ -113,7 +113,7 @@ def import_(
 
       penstock trace import job.trace --under /data/train -o train.trace
     """
-    _check_target(output)
+    check_writable(output)
     if str(output) in logs:
         raise UsageError(f"{output} would be read and written: give another name with -o")
     found = _import_trace(logs, output, under, everything)
@@ -140,13 +140,9 @@ def show(
     with console.show_progress("Looking at the trace", "operations") as progress:
         seen = summarise(found, progress)
     if as_json:
-        values = {
-            "source": found.source,
-            "timing": found.timing,
-            "notes": list(found.notes),
-            **seen.values(),
-        }
-        sys.stdout.write(json.dumps(values, indent=2) + "\n")
+        notes = list(found.notes)
+        about = {"source": found.source, "timing": found.timing, "notes": notes}
+        console.print_json(about | seen.values())
     else:
         _show(found, seen)
 
@@ -164,13 +160,6 @@ def _run_command(command: list[str]) -> int:
     finally:
         signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code
-
-
-def _check_target(output: Path) -> None:
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {output}: there is no folder {output.parent}")
-    if output.is_dir():
-        raise UsageError(f"cannot write {output}: it is a folder; give the path of a file")
 
 
 def _import_trace(
@@ -198,7 +187,7 @@ def _import_trace(
 
 def _show_result(found: Trace, output: Path) -> None:
     what = f"{found.count:,} operations on {len(found.names):,} files"
-    threads = "1 thread" if len(found.threads) == 1 else f"{len(found.threads):,} threads"
+    threads = counted(len(found.threads), "thread")
     console.show(f"[bold]{console.escape(str(output))}[/]: {what} by {threads}")
     _show_notes(found)
     console.show(f"look at it: penstock trace show {console.escape(shlex.quote(str(output)))}")
@@ -216,10 +205,10 @@ def _show_notes(found: Trace) -> None:
 
 def _show(found: Trace, seen: Any) -> None:
     show = console.show
-    threads = "1 thread" if seen.threads == 1 else f"{seen.threads:,} threads"
+    threads = counted(seen.threads, "thread")
     show(f"[bold]{console.escape(found.source)}[/]: {seen.seconds:,.2f} s, {threads}")
-    counted = ", ".join(f"{n:,} {kind}" for kind, n in seen.counts.items() if n)
-    show(f"operations: {counted or 'none'}" + (f"; {seen.failed:,} failed" * bool(seen.failed)))
+    counts = ", ".join(f"{n:,} {kind}" for kind, n in seen.counts.items() if n)
+    show(f"operations: {counts or 'none'}" + (f"; {seen.failed:,} failed" * bool(seen.failed)))
     _show_notes(found)
     if seen.counts["read"] == 0:
         return
@@ -239,9 +228,9 @@ def _show(found: Trace, seen: Any) -> None:
         show(f"passes over the data: {seen.passes.said}{note}")
     took = seen.took
     show(
-        f"a read took {format_seconds(took.percentile_s(50))} (median),"
-        f" {format_seconds(took.percentile_s(99))}"
-        f" (99 %), {format_seconds(took.max_ns * 1e-9)} (longest)"
+        f"a read took {latency(took.percentile_s(50))} (median),"
+        f" {latency(took.percentile_s(99))}"
+        f" (99 %), {latency(took.max_ns * 1e-9)} (longest)"
     )
     if seen.seconds:
         show(
@@ -260,7 +249,9 @@ def _show_sizes(seen: Any) -> None:
         if count:
             label = "nothing" if bits == 0 else f"{console.format_bytes(1 << (bits - 1))} on"
             share = 100 * count / seen.sizes.sum()
-            console.show(f"{label:>13} {_draw_bar(count, seen.sizes.max())} {share:.1f} %")
+            console.show(
+                f"{label:>13} {console.draw_bar(count, seen.sizes.max(), _FULL)} {share:.1f} %"
+            )
 
 
 def _show_rate(seen: Any) -> None:
@@ -270,7 +261,7 @@ def _show_rate(seen: Any) -> None:
     for number, count in enumerate(rates.tolist()):
         rate = console.format_bytes(count / width_s if width_s else 0)
         when = f"{number * width_s:,.3g} s"
-        console.show(f"{when:>13} {_draw_bar(count, rates.max())} {rate}/s")
+        console.show(f"{when:>13} {console.draw_bar(count, rates.max(), _FULL)} {rate}/s")
 
 
 def _show_files(found: Trace, seen: Any) -> None:
@@ -282,15 +273,3 @@ def _show_files(found: Trace, seen: Any) -> None:
         console.show(f"{size:>13} in {seen.file_reads[file]:,} reads: {name}")
     if len(ranked) > _SHOWN:
         console.show(f"{'...':>13} and {len(ranked) - _SHOWN:,} more")
-
-
-def _draw_bar(count: int, most: int) -> str:
-    return "█" * round(_FULL * count / max(1, most)) or ("▏" if count else "")
-
-
-def format_seconds(value: float) -> str:
-    """A time in its largest fitting unit: 1.5 ms."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e9:.0f} ns"

@@ -37,7 +37,7 @@ from ..extent import Extents, Files, Requests
 from ..index import Chunked, measure_cost
 from ..loader import Dataset, Decode, choose_gap
 from ..plan import plan_samples
-from .roofline import Demand, Resource, Supply
+from .roofline import Demand, Supply
 
 _planned_samples = 64
 
@@ -59,25 +59,21 @@ class StorageCeiling(NamedTuple):
 
 
 class DecodingCeiling(NamedTuple):
-    """Rates of a decode function.
+    """Rate of a decode function.
 
-    one, all_cores: samples/s of one thread, and of one thread on each core.
+    all_cores:      samples/s of one thread on each core.
     decoded_bytes:  mean size of its result for a sample.
     """
 
-    one: Supply
     all_cores: Supply
     decoded_bytes: float
 
 
-def measure_storage(
-    dataset: Dataset, budget: Budget | None = None, *, cold: bool = True
-) -> StorageCeiling | None:
+def measure_storage(dataset: Dataset, budget: Budget | None = None) -> StorageCeiling | None:
     """Measure reads of this data through the engine that a loader would use; takes 0.5 s.
 
-    cold:  drop the extents to be read, and only those, from the page cache first. If that is
-           impossible (memory file systems, maps of other processes), or with False, the data is
-           read as it is.
+    The extents to be read, and only those, are dropped from the page cache first. If that is
+    impossible (memory file systems, maps of other processes), the data is read as it is.
 
     None if there are no bytes to read. Raises the error of a read that failed.
     """
@@ -85,11 +81,11 @@ def measure_storage(
     if index.count == 0 or index.total_bytes == 0:
         return None
     budget = budget or Budget()
-    if cold and budget.mmap == "auto":
+    if budget.mmap == "auto":
         budget = budget.replace(mmap="off")  # which is for what is in the page cache
     engine = open_engine(index.files, budget, index.mean_bytes)
     passed_by = is_url(index.files.root) or engine.choice.direct
-    is_cold = cold or passed_by
+    is_cold = True
 
     def ready(extents: Extents) -> Extents:
         nonlocal is_cold
@@ -103,7 +99,7 @@ def measure_storage(
         probed = measure_cost(index, engine, ready=ready)
     finally:
         engine.close()
-    how = f"{_describe_cold(is_cold, passed_by, cold)}, {_describe_engine(engine.choice)}"
+    how = f"{_describe_cold(is_cold, passed_by)}, {_describe_engine(engine.choice)}"
     large = f"{probed.large_bytes / 1e6:,.3g} MB in large reads, {how}"
     small = f"{_format_count(probed.reads, 'read')} of samples, {how}"
     sampled = probed.reads_per_s * probed.read_bytes / probed.reads
@@ -118,12 +114,12 @@ def measure_storage(
     )
 
 
-def _describe_cold(is_cold: bool, passed_by: bool, wanted: bool) -> str:
+def _describe_cold(is_cold: bool, passed_by: bool) -> str:
     if passed_by:
         return "past the page cache"
     if is_cold:
         return "dropped from the page cache first"
-    return "in place: it could not be dropped from the page cache" if wanted else "in place"
+    return "in place: it could not be dropped from the page cache"
 
 
 def _describe_engine(choice: ReadMethod) -> str:
@@ -212,7 +208,7 @@ def measure_copy_rate() -> Supply:
 def measure_decoding(
     dataset: Dataset, decode: Decode, threads: int | None = None
 ) -> DecodingCeiling:
-    """Measure the samples a second of a decode function, called as loaders call it; takes 0.5 s,
+    """Measure the samples a second of a decode function, called as loaders call it; takes 0.25 s,
     and the time to read a few samples.
 
     Raises UsageError if it fails, naming the sample.
@@ -235,11 +231,9 @@ def measure_decoding(
         if number < len(samples):
             sizes.append(_sum_bytes(result))
 
-    alone, done = _measure_rate(one, 1)
-    single = Supply(alone, f"{name}, {done:,} samples in one thread")
-    together, done = _measure_rate(one, threads)
-    every = Supply(together, f"{name}, {done:,} samples in {threads} threads")
-    return DecodingCeiling(single, every, float(np.mean(sizes)))
+    rate, done = _measure_rate(one, threads)
+    supply = Supply(rate, f"{name}, {done:,} samples in {threads} threads")
+    return DecodingCeiling(supply, float(np.mean(sizes)))
 
 
 def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
@@ -351,23 +345,3 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)
     return done / max(took_s, 1e-9), done
-
-
-def measure_supplies(
-    dataset: Dataset,
-    budget: Budget | None = None,
-    *,
-    cold: bool = True,
-    decode: Decode | None = None,
-) -> dict[Resource, Supply]:
-    """Measure all ceilings of reading this data on this machine, for `roofline`; takes 1 to 2 s."""
-    supplies: dict[Resource, Supply] = {"copy": measure_copy_rate()}
-    read = measure_storage(dataset, budget, cold=cold)
-    if read is not None:
-        supplies |= {"bandwidth": read.bandwidth, "iops": read.iops}
-    opens = measure_opening(dataset.index.files)
-    if opens is not None:
-        supplies["metadata"] = opens
-    if decode is not None:
-        supplies["decode"] = measure_decoding(dataset, decode).all_cores
-    return supplies

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -287,28 +287,23 @@ def _list_settings(
     choice: ReadMethod,
     machine: Machine,
     read: StorageCeiling | None,
-) -> list[Setting]:
+) -> Iterator[Setting]:
     index = dataset.index
     how = choice.backend + (" with O_DIRECT" if choice.direct else "")
     reasons = "; ".join(
         f"{name}: {reason}" for name, reason in choice.reasons.items() if name != choice.backend
     )
-    settings = [
-        Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons),
-        Setting("reading threads", str(choice.threads), "Budget.threads sets another number"),
-    ]
+    yield Setting("backend", how, choice.reasons.get(choice.backend, reasons) or reasons)
+    yield Setting("reading threads", str(choice.threads), "Budget.threads sets another number")
     blocking, shuffle = _describe_shuffle(dataset, job, budget, read)
-    settings.append(Setting("shuffle='auto'", shuffle, blocking.reason))
+    yield Setting("shuffle='auto'", shuffle, blocking.reason)
     ahead, steps = choose_readahead(choice, budget, job.batch_size * index.mean_bytes)
     why = "reading is copying" if choice.cached else "Budget.readahead_bytes"
-    settings.append(Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why))
-    settings.append(Setting("decode_threads", str(machine.cores), "one for each core"))
+    yield Setting("read-ahead", f"{ahead / 1e6:,.0f} MB, {steps} steps", why)
+    yield Setting("decode_threads", str(machine.cores), "one for each core")
     cache_block = _choose_cache_block(dataset, choice, read)
-    settings.append(_advise_cache(dataset, machine, cache_block))
-    settings.append(
-        Setting("samples per cache block", f"{cache_block.samples:,}", cache_block.reason)
-    )
-    return settings
+    yield _advise_cache(dataset, machine, cache_block)
+    yield Setting("samples per cache block", f"{cache_block.samples:,}", cache_block.reason)
 
 
 def _describe_shuffle(
@@ -360,62 +355,55 @@ def _list_findings(
     mount: Mount | None,
     cached: Residency | None,
     read: StorageCeiling | None,
-) -> list[Finding]:
-    findings = _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
-    findings += _examine_place(dataset.index.files.root, mount)
-    findings.append(_examine_files(dataset, machine))
-    findings.append(_examine_memory(dataset, machine, cached))
+) -> Iterator[Finding]:
+    yield from _examine_machine(machine, job, dataset.index.mean_bytes * job.batch_size)
+    yield from _examine_place(dataset.index.files.root, mount)
+    yield _examine_files(dataset, machine)
+    yield _examine_memory(dataset, machine, cached)
     if read is not None and not read.cold and not is_url(dataset.index.files.root):
         says = "it could not be dropped from the page cache, so that storage was not measured"
         if mount is not None and mount.file_system in ("tmpfs", "ramfs"):
             says = f"it lies in memory ({mount.file_system}): there is no storage to measure"
-        findings.append(Finding("note", "storage", says))
+        yield Finding("note", "storage", says)
     if dataset.sidecar is None:
         says = (
             f"it is not saved, so every open rebuilds it: run `penstock index {dataset.path}` once"
         )
-        findings.append(Finding("note", "index", says))
-    findings += _examine_extras(dataset)
-    return findings
+        yield Finding("note", "index", says)
+    yield from _examine_extras(dataset)
 
 
-def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> list[Finding]:
-    findings = []
+def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> Iterator[Finding]:
     if machine.cpu_quota is not None and machine.cpu_quota < machine.cores:
         threads = max(1, math.floor(machine.cpu_quota))
-        findings.append(
-            Finding(
-                "warning",
-                "processors",
-                f"the control group allows the time of {machine.cpu_quota:g} of {machine.cores} "
-                f"cores, so threads on all of them are stopped now and then: decode_threads="
-                f"{threads}, or raise the quota",
-            )
+        yield Finding(
+            "warning",
+            "processors",
+            f"the control group allows the time of {machine.cpu_quota:g} of {machine.cores} "
+            f"cores, so threads on all of them are stopped now and then: decode_threads="
+            f"{threads}, or raise the quota",
         )
     else:
-        findings.append(Finding("good", "processors", f"{machine.cores} cores, no quota"))
+        yield Finding("good", "processors", f"{machine.cores} cores, no quota")
     memory = f"{machine.memory_bytes / 1e9:,.3g} GB, {machine.room_bytes / 1e9:,.3g} of them free"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < machine.memory_bytes:
         memory += f"; the control group is limited to {limit / 1e9:,.3g}, cached files included"
-        findings.append(Finding("note", "memory", memory))
+        yield Finding("note", "memory", memory)
     else:
-        findings.append(Finding("good", "memory", memory))
-    findings.append(_examine_shm(machine, job, batch_bytes))
+        yield Finding("good", "memory", memory)
+    yield _examine_shm(machine, job, batch_bytes)
     refusal = probe_io_uring()
     if refusal:
-        findings.append(
-            Finding(
-                "warning",
-                "io_uring",
-                f"the kernel refuses it ({os.strerror(refusal)}), so files are read by threads: "
-                f"allow io_uring_setup (containers: a seccomp profile; sysctl "
-                f"kernel.io_uring_disabled=0)",
-            )
+        yield Finding(
+            "warning",
+            "io_uring",
+            f"the kernel refuses it ({os.strerror(refusal)}), so files are read by threads: "
+            f"allow io_uring_setup (containers: a seccomp profile; sysctl "
+            f"kernel.io_uring_disabled=0)",
         )
     else:
-        findings.append(Finding("good", "io_uring", "allowed"))
-    return findings
+        yield Finding("good", "io_uring", "allowed")
 
 
 def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Finding:
@@ -436,31 +424,30 @@ def _examine_shm(machine: Machine, job: PlannedJob, batch_bytes: float) -> Findi
     return Finding("good", "/dev/shm", says)
 
 
-def _examine_place(path: str, mount: Mount | None) -> list[Finding]:
+def _examine_place(path: str, mount: Mount | None) -> Iterator[Finding]:
     if is_url(path):
-        return [Finding("note", "storage", "an object store: requests in flight decide the speed")]
+        yield Finding("note", "storage", "an object store: requests in flight decide the speed")
+        return
     if mount is None:
-        return [Finding("note", "file system", "the file system cannot be determined")]
+        yield Finding("note", "file system", "the file system cannot be determined")
+        return
     ahead = readahead_bytes(mount)
     kind = mount.file_system
     if find_file_system(path) in LOCAL:
-        findings = [Finding("good", "file system", f"{kind}, of this machine")]
+        yield Finding("good", "file system", f"{kind}, of this machine")
     else:
-        findings = [
-            Finding(
-                "note",
-                "file system",
-                f"{kind}, not known to be local: reads are assumed to wait, so "
-                f"{limits.remote_threads} are in flight",
-            )
-        ]
+        yield Finding(
+            "note",
+            "file system",
+            f"{kind}, not known to be local: reads are assumed to wait, so "
+            f"{limits.remote_threads} are in flight",
+        )
     if ahead is not None:
         says = (
             f"{ahead / 1024:,.0f} KiB: for sequential reads of other programs; penstock asks for "
             f"the bytes it wants"
         )
-        findings.append(Finding("good", "kernel read-ahead", says))
-    return findings
+        yield Finding("good", "kernel read-ahead", says)
 
 
 def _examine_files(dataset: Dataset, machine: Machine) -> Finding:

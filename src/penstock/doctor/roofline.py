@@ -13,15 +13,13 @@ any loader. For runs of penstock's own loader `penstock.loader.explain_run` know
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
 
-Resource = Literal[
-    "compute", "decode", "bandwidth", "iops", "metadata", "network", "copy", "staging"
-]
+Resource = Literal["compute", "decode", "bandwidth", "iops", "metadata", "copy", "staging"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 
 NAMES: Mapping[Resource, str] = {
@@ -30,11 +28,18 @@ NAMES: Mapping[Resource, str] = {
     "bandwidth": "storage bandwidth",
     "iops": "the rate of reads",
     "metadata": "the rate of opening files",
-    "network": "the network between hosts",
     "copy": "copying memory",
     "staging": "staging",
 }
 """Name of each resource in a sentence."""
+
+_USES: Mapping[Resource, str] = {
+    "bandwidth": "bytes",
+    "iops": "reads",
+    "metadata": "opens",
+    "copy": "copied_bytes",
+}
+"""Resources of which each sample uses an amount of its own, and the amount's name in `Demand`."""
 
 _waiting_min = 0.05
 """Part of the time below which a run is not considered to be waiting."""
@@ -48,8 +53,8 @@ _gain_min = 1.05
 class Supply:
     """The most that a resource delivers a second, and how that was measured.
 
-    per_s:  bytes of bandwidth, network and copy; reads of iops; opens of metadata; samples of
-            compute, decode and staging.
+    per_s:  bytes of bandwidth and copy; reads of iops; opens of metadata; samples of compute,
+            decode and staging.
     """
 
     per_s: float
@@ -66,36 +71,28 @@ class Demand:
 
     bytes, reads:   from storage; a read that brings several samples counts as a part for each.
     opens:          of files, if they are not kept open.
-    network_bytes:  from other hosts.
     copied_bytes:   from memory to memory.
     """
 
     bytes: float = 0.0
     reads: float = 0.0
     opens: float = 0.0
-    network_bytes: float = 0.0
     copied_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("bytes", "reads", "opens", "network_bytes", "copied_bytes"):
+        for name in _USES.values():
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(f"Demand.{name} is {value!r}: give a number from 0 on")
 
     def of(self, resource: Resource) -> float:
         """Return the use of a resource, in the unit of its supply."""
-        match resource:
-            case "bandwidth":
-                return self.bytes
-            case "iops":
-                return self.reads
-            case "metadata":
-                return self.opens
-            case "network":
-                return self.network_bytes
-            case "copy":
-                return self.copied_bytes
-        return 1.0
+        used = _USES.get(resource)
+        return 1.0 if used is None else getattr(self, used)
+
+    def scaled(self, factor: float) -> Demand:
+        """Return the demand of so many samples."""
+        return Demand(**{name: factor * getattr(self, name) for name in _USES.values()})
 
     def cached(self, hit: float) -> Demand:
         """Return the demand if this part of the samples comes from a cache in memory instead of
@@ -171,14 +168,7 @@ class Roofline:
         """Return the form that records hold. headroom is None if it is infinite."""
         return {
             "measured": self.measured,
-            "ceilings": [
-                {
-                    "resource": ceiling.resource,
-                    "samples_per_s": ceiling.samples_per_s,
-                    "how": ceiling.how,
-                }
-                for ceiling in self.ceilings
-            ],
+            "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
             "bound": self.bound,
             "headroom": None if math.isinf(self.headroom) else self.headroom,
             "advice": list(self.advice),
@@ -213,7 +203,6 @@ def estimate_roofline(
     supplies: Mapping[Resource, Supply],
     demand: Demand,
     *,
-    measured: float | None = None,
     data: DataProfile | None = None,
 ) -> Roofline:
     """Compute the ceilings of these supplies, and advice. A resource that a sample does not use
@@ -225,7 +214,7 @@ def estimate_roofline(
     for resource in supplies:
         if resource not in RESOURCES:
             raise UsageError(f"there is no resource {resource!r}: use {', '.join(RESOURCES)}")
-    return _sort_ceilings(_compute_ceilings(supplies, demand), measured, data)
+    return _sort_ceilings(_compute_ceilings(supplies, demand), None, data)
 
 
 def _compute_ceilings(supplies: Mapping[Resource, Supply], demand: Demand) -> list[Ceiling]:
@@ -246,21 +235,11 @@ class RunCounts:
     seconds:        of the interval.
     samples:        that were handed over.
     waited_s:       of the seconds, how long the user waited for the next batch.
-    bytes, reads, opens, network_bytes, copied_bytes: as in `Demand`, of all samples together.
-    decoded_s:      how long decode threads were busy, together.
-    decode_threads: how many there are.
     """
 
     seconds: float
     samples: int
     waited_s: float
-    bytes: float = 0.0
-    reads: float = 0.0
-    opens: float = 0.0
-    network_bytes: float = 0.0
-    copied_bytes: float = 0.0
-    decoded_s: float = 0.0
-    decode_threads: int = 0
 
     def __post_init__(self) -> None:
         if not (self.seconds > 0 and self.samples > 0):
@@ -270,37 +249,25 @@ class RunCounts:
         if not 0 <= self.waited_s <= self.seconds:
             raise UsageError(f"waited {self.waited_s:g} s of {self.seconds:g}: give a part of them")
 
-    def demand(self) -> Demand:
-        """Return the demand of one sample."""
-        return Demand(
-            bytes=self.bytes / self.samples,
-            reads=self.reads / self.samples,
-            opens=self.opens / self.samples,
-            network_bytes=self.network_bytes / self.samples,
-            copied_bytes=self.copied_bytes / self.samples,
-        )
-
 
 def judge_run(
-    counted: RunCounts, supplies: Mapping[Resource, Supply], *, data: DataProfile | None = None
+    counted: RunCounts,
+    demand: Demand,
+    supplies: Mapping[Resource, Supply],
+    *,
+    data: DataProfile | None = None,
 ) -> Roofline:
     """Find the resource that binds a run in progress, from its counters and earlier measurements.
 
-    The run itself measures compute (the time without waiting) and decode (the time in which its
-    threads were busy). These take precedence over the supplies: no ceiling is below the rate that
-    the run reached; compute does not bind if the run waits for more than a twentieth of the time,
-    and nothing else binds if it waits for less.
+    The run itself measures compute (the time without waiting). That takes precedence over the
+    supplies: no ceiling is below the rate that the run reached; compute does not bind if the run
+    waits for more than a twentieth of the time, and nothing else binds if it waits for less.
 
     UsageError if it waits, and no supply is known that it could be waiting for.
     """
     measured = counted.samples / counted.seconds
     known = dict(supplies)
     known.pop("compute", None)
-    if counted.decoded_s > 0 and counted.decode_threads > 0:
-        busy = counted.decoded_s / (counted.seconds * counted.decode_threads)
-        how = f"{counted.decode_threads} threads, busy for {busy:.0%} of the time"
-        known["decode"] = Supply(counted.decode_threads * counted.samples / counted.decoded_s, how)
-    demand = counted.demand()
     waited = counted.waited_s / counted.seconds
     others = _compute_ceilings(known, demand)
     if waited <= _waiting_min:
@@ -365,66 +332,58 @@ def _add_advice(
     return Roofline(ceilings, measured, tuple(_write_advice(plain, data)))
 
 
-def _write_advice(roofline: Roofline, data: DataProfile | None) -> list[str]:
+def _write_advice(roofline: Roofline, data: DataProfile | None) -> Iterator[str]:
     bound, rate, name = roofline.bound, roofline.samples_per_s, NAMES[roofline.bound]
-    sentences = [f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)]
+    yield f"{name} binds at {_format_rate(rate)} samples/s" + _describe_next(roofline)
     factor = (
         f"{_format_factor(roofline.headroom)} " if _gain_min <= roofline.headroom < math.inf else ""
     )
     if bound == "compute":
-        return sentences + _describe_spare(roofline)
+        yield from _describe_spare(roofline)
+        return
     if roofline.headroom < _gain_min:
         others = [
             ceiling for ceiling in roofline.ceilings if ceiling.samples_per_s < rate * _gain_min
         ]
         names = " and ".join(NAMES[ceiling.resource] for ceiling in others)
-        sentences.append(
-            f"{names} have nearly the same ceiling: improving one of them gains little"
-        )
+        yield f"{names} have nearly the same ceiling: improving one of them gains little"
     storage: frozenset[Resource] = frozenset({"bandwidth", "iops", "metadata"})
     if bound in storage and data is not None:
-        sentences += _estimate_gain(
+        yield from _estimate_gain(
             roofline,
             storage,
             _describe_cache(data) + " would take storage out from the second epoch on",
         )
     if bound in ("iops", "metadata"):
         if data is not None and data.own_files:
-            sentences += _estimate_gain(
+            yield from _estimate_gain(
                 roofline,
                 frozenset({"iops", "metadata"}),
                 "shards instead of a file for each sample (`penstock convert`), read in blocks "
                 "(shuffle='blocked')",
             )
         elif bound == "iops":
-            sentences += _estimate_gain(
+            yield from _estimate_gain(
                 roofline,
                 frozenset({"iops"}),
                 "larger reads (shuffle='blocked', or a cache that reads cache blocks)",
             )
     if bound == "bandwidth" and factor:
         then = NAMES[roofline.ceilings[1].resource]
-        sentences.append(f"storage of {factor}the bandwidth would help until {then} binds")
+        yield f"storage of {factor}the bandwidth would help until {then} binds"
     if bound == "decode":
         cores = f"{factor}as many cores" if factor else "more cores"
-        sentences.append(
+        yield (
             f"{cores}, a cheaper decode (a JPEG at half its size, fewer conversions), or samples "
             f"that are stored decoded would help"
         )
-    if bound == "network":
-        sentences += _estimate_gain(
-            roofline,
-            frozenset({"network"}),
-            "assignment='local' (most samples come from the own host)",
-        )
     if bound == "copy":
-        sentences.append("smaller types (uint8 until the accelerator has it) make copies smaller")
+        yield "smaller types (uint8 until the accelerator has it) make copies smaller"
     if bound == "staging":
-        sentences += _estimate_gain(
+        yield from _estimate_gain(
             roofline, frozenset({"staging"}), "reading in place instead of staging"
         )
-        sentences.append("every further epoch that reads the staged data makes staging matter less")
-    return sentences
+        yield "every further epoch that reads the staged data makes staging matter less"
 
 
 def _describe_next(roofline: Roofline) -> str:

@@ -1,19 +1,30 @@
 """HTML pages for people, of the simulator and the benchmark: one file each that needs nothing else.
 
-`words` writes numbers, `layout` lays charts out, `templates` holds the pages and how charts are
-drawn, and `document` makes the file of them.
+`quantities` writes numbers, `layout` lays charts out, `templates` holds the pages and how charts
+are drawn, and `document` makes the file of them.
 """
 
 from __future__ import annotations
 
-from . import words
 from .document import NumberRow, bytes_size, number_rows, render
 from .layout import PlottedLine
-from .words import counted, duration, latency, number, percent, ratio, size, size_unit, time_unit
+from .quantities import (
+    brief,
+    counted,
+    duration,
+    latency,
+    number,
+    percent,
+    ratio,
+    size,
+    size_unit,
+    time_unit,
+)
 
 __all__ = [
     "NumberRow",
     "PlottedLine",
+    "brief",
     "bytes_size",
     "counted",
     "duration",
@@ -26,5 +37,4 @@ __all__ = [
     "size",
     "size_unit",
     "time_unit",
-    "words",
 ]

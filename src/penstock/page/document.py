@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UsageError
-from . import layout, words
+from . import layout, quantities
 
 if TYPE_CHECKING:
     import jinja2
@@ -65,10 +65,10 @@ def environment() -> jinja2.Environment:
         "percent",
         "time_unit",
     ):
-        made.globals[name] = getattr(words, name)
+        made.globals[name] = getattr(quantities, name)
     made.globals |= {"layout": layout, "exact": exact, "bytes_size": bytes_size}
     made.globals |= {"zip": partial(zip, strict=True), "min": min, "max": max}
-    made.filters["number"] = words.number
+    made.filters["number"] = quantities.number
     made.tests["known"] = lambda value: value is not None
     return made
 
@@ -89,7 +89,7 @@ def exact(value: float) -> str:
 
 def bytes_size(count: float) -> str:
     """Bytes as people read them, in decimal units."""
-    return words.size(count / 1e6)
+    return quantities.size(count / 1e6)
 
 
 def number_rows(

@@ -20,13 +20,13 @@ from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from . import calibrate as calibrate
-    from . import corrected as corrected
+    from . import fluid_model as fluid_model
     from . import parity as parity
     from . import record as record
     from . import report as report
     from . import sizing as sizing
     from . import sweep as sweep
-    from .closed import FORM as FORM
+    from .closed_forms import FORM as FORM
     from .importance import Value as Value
     from .results import SOURCES as SOURCES
     from .results import Result as Result
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from .scenario import SAMPLED as SAMPLED
     from .scenario import Policy as Policy
     from .scenario import Scenario as Scenario
+    from .scenario import explain_error as explain_error
     from .scenario import list_scenarios as list_scenarios
     from .scenario import load_scenario as load_scenario
+    from .scenario import parse_mapping as parse_mapping
     from .scenario import parse_scenario as parse_scenario
     from .simulation import Model as Model
     from .simulation import simulate as simulate
@@ -48,15 +50,16 @@ else:
         __name__,
         {
             "calibrate": "calibrate",
-            "closed": "FORM",
-            "corrected": "corrected",
+            "closed_forms": "FORM",
+            "fluid_model": "fluid_model",
             "importance": "Value",
             "parity": "parity",
             "record": "record",
             "report": "report",
             "results": "Result SOURCES",
             "scenario": (
-                "POLICIES Policy SAMPLED Scenario load_scenario list_scenarios parse_scenario"
+                "POLICIES Policy SAMPLED Scenario explain_error list_scenarios load_scenario "
+                "parse_mapping parse_scenario"
             ),
             "simulation": "Model simulate",
             "sizing": "Prices Range sizing",

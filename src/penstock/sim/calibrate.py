@@ -16,7 +16,8 @@ import numpy as np
 import yaml
 
 from ..errors import UsageError
-from . import corrected
+from . import fluid_model
+from .arguments import import_scipy
 from .devices import Floats
 from .policies import NodeTraffic
 from .record import EpochRecord, LiveRun
@@ -29,7 +30,6 @@ _smooth = 0.02  # at most this part of an epoch is waiting, where nothing hinder
 _alike = 0.1  # bytes of the run and of the model, at most so far apart
 _network_mb_s = 1250.0
 _precise = 1e-4
-_tries = 40
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,7 @@ class _Calibrator:
     def _fitted(self, device: _Device, epoch: int, guess: float) -> float | None:
         """Fit the rate at which an epoch takes as long as in the run; None if it hardly matters.
 
-        The search uses secants over 1/rate, in which the time is nearly linear, within bounds that
-        are halved if secants would leave them.
+        The search is over 1/rate, in which the time is nearly linear.
         """
         wanted = self._run.epochs[epoch].seconds * self._part()
 
@@ -328,26 +327,15 @@ class _Calibrator:
             device.put(self._values, 1 / slowness)
             return float(self._seconds()[epoch]) - wanted
 
-        low, at_low = 1 / _unlimited, too_long(1 / _unlimited)
-        if wanted < _hindered * (wanted + at_low):
+        low = 1 / _unlimited
+        if wanted < _hindered * (wanted + too_long(low)):
             device.put(self._values, _unlimited)
             return None
-        high, at_high = 1 / guess, too_long(1 / guess)
-        while at_high <= 0:
+        high = 1 / guess
+        while too_long(high) <= 0:
             high *= 2
-            at_high = too_long(high)
-        for turn in range(_tries):
-            slowness = low + (high - low) * at_low / (at_low - at_high)
-            if turn % 3 == 2:
-                slowness = (low + high) / 2
-            excess_s = too_long(slowness)
-            if abs(excess_s) <= _precise * wanted:
-                break
-            if excess_s > 0:
-                high, at_high = slowness, excess_s
-            else:
-                low, at_low = slowness, excess_s
-        return 1 / slowness
+        find_root = import_scipy("optimize").brentq
+        return 1 / float(find_root(too_long, low, high, xtol=low, rtol=_precise))
 
     # -- the model ---------------------------------------------------------------------------------
 
@@ -356,13 +344,13 @@ class _Calibrator:
 
     def _flows(self) -> NodeTraffic:
         if self._traffic is None:
-            self._traffic = corrected.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
+            self._traffic = fluid_model.TRAFFIC[self._policy](SimulatedWorkload(self._scenario()))
         return self._traffic
 
     def _seconds(self) -> Floats:
         """Seconds of each epoch by the model, float64 (epochs,)."""
         scenario = self._scenario()
-        ends = corrected.run_traffic(scenario, self._flows())
+        ends = fluid_model.run_traffic(scenario, self._flows())
         ends = ends.reshape(scenario.training.epochs, -1)[:, -1]
         seconds: Floats = np.diff(ends, prepend=0) / 1e9
         return seconds

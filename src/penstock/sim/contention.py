@@ -3,7 +3,7 @@
 Two classes of traffic cross the network: nodes among each other, all to all, each with
 `network_mb_s`; and storage to all nodes alike, at the rate that its table gives for their number.
 A class has one factor, for all nodes and for the whole run: that at which the fullest link is full
-(`Network.throughput`).
+(`throughput`).
 
 1. Each class is alone in the network.
 2. If a policy uses both, they are there at once, with demands times these factors. The factors are
@@ -24,7 +24,7 @@ import numpy as np
 from .. import limits
 from ..errors import LimitError, UsageError
 from ..extent import Int
-from . import network, routed, scenario
+from . import network, routed_networks, scenario
 from .devices import divide_rates
 from .network import Traffic
 from .workload import BYTES
@@ -49,7 +49,7 @@ def find_remaining(
     """Find the bandwidth left for a policy that uses these classes of traffic.
 
     Raises UsageError for networks that would take too long; see `limits.network_flows_max` and the
-    limits of `routed`.
+    limits of `routed_networks`.
     """
     system, nodes = described.system, described.training.nodes
     if isinstance(system.network, scenario.IdealSpec):
@@ -93,7 +93,7 @@ def _find_remaining(
 
 def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
-) -> tuple[network.Network, Int, Int]:
+) -> tuple[network.FatTree | routed_networks.RoutedNetwork, Int, Int]:
     """Build the network; return it with the terminals of the nodes and those of storage."""
     if nodes * nodes > limits.network_flows_max:
         raise LimitError(
@@ -106,12 +106,7 @@ def _build_network(
         held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
         link = np.full(held + 1, node_mb_s)
         link[held] = all_mb_s * shape.oversubscription
-        tree = network.FatTree(
-            held + 1,
-            link * BYTES,
-            leaf_nodes=shape.leaf_nodes,
-            oversubscription=shape.oversubscription,
-        )
+        tree = network.FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
         return tree, np.arange(nodes), np.array([held])
     switches = shape.terminals // shape.switch_nodes
     if switches**3 > limits.network_paths_max:
@@ -132,8 +127,8 @@ def _build_network(
         "split": shape.split,
     }
     built = (
-        routed.Torus(shape.dims, **options)
+        routed_networks.Torus(shape.dims, **options)
         if isinstance(shape, scenario.TorusSpec)
-        else routed.Dragonfly(shape.group_switches, shape.global_links, **options)
+        else routed_networks.Dragonfly(shape.group_switches, shape.global_links, **options)
     )
     return built, np.setdiff1d(np.arange(shape.terminals), gateways)[:nodes], gateways

@@ -4,7 +4,7 @@ FedCaSe (SoCC'24) keeps the samples that are drawn often and whose loss is high,
 of higher value more often. Here that is a baseline for comparison, and a plug-in: any function of
 the samples' history is a `Value`.
 
-It has two prices, which the comparison here does not show:
+It has two prices, which the hits of caches do not show:
 
 - **It changes the training.** Sample i is drawn with probability p_i instead of 1/n. Only with its
   loss weighted by 1/(n p_i), which `correct_bias` gives, is the expected gradient that of
@@ -23,8 +23,9 @@ within a round as well, which is not rebuilt: such hits replace samples instead 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -32,7 +33,6 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Int
-from ..order import Order
 from .arguments import Float, check_whole
 
 Bool = npt.NDArray[np.bool_]
@@ -116,11 +116,6 @@ class ValueCache:
         self._room = room
         self._kept: Int = np.empty(0, np.int64)  # by arrival
 
-    @property
-    def kept(self) -> Int:
-        """The samples in the cache, by arrival."""
-        return self._kept.copy()
-
     def serve(self, ids: Int, values: Float) -> Bool:
         """See `SampleCache`."""
         found, first = _find_hits(np.isin(ids, self._kept), ids)
@@ -176,12 +171,9 @@ def _find_hits(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
     return kept | ~first, first
 
 
-class Loss(Protocol):
-    """The loss that samples would have: a model of training, which a simulation has none of."""
-
-    def __call__(self, ids: Int, uses: Int) -> Float:
-        """float64 (batch,): of these samples, after they were used so often."""
-        ...
+Loss = Callable[[Int, Int], Float]
+"""Function that models training, which a simulation has none of: the loss, float64 (batch,), of
+these samples after they were used so often."""
 
 
 class Draw(NamedTuple):
@@ -233,7 +225,7 @@ def _draw(
 ) -> Iterator[Draw]:
     random = np.random.Generator(np.random.Philox(seed))
     while True:
-        values = _evaluate(value, history)
+        values = evaluate(value, history)
         ahead = np.cumsum(values + floor)
         ids = np.searchsorted(ahead, random.random(batch) * ahead[-1], side="right")
         ids = np.minimum(ids, len(ahead) - 1)
@@ -241,29 +233,7 @@ def _draw(
         history = history.after(ids, loss(ids, history.uses[ids]))
 
 
-def walk_epochs(
-    samples: int, batch: int, loss: Loss, *, value: Value = fedcase, seed: int = 0
-) -> Iterator[Draw]:
-    """Yield batches in the library's own order, each sample once an epoch. Without end.
-
-    Values are computed as for drawn batches. The last batch of an epoch may be smaller.
-    """
-    check_whole("samples", samples)
-    check_whole("batch", batch)
-    return _walk(History.of(samples), batch, loss, value, Order(samples, seed))
-
-
-def _walk(history: History, batch: int, loss: Loss, value: Value, order: Order) -> Iterator[Draw]:
-    epoch = 0
-    while True:
-        ids = order.at_epoch(epoch).run(0, order.count).astype(np.int64)
-        for part in np.split(ids, range(batch, len(ids), batch)):
-            yield Draw(part, _evaluate(value, history), np.ones(len(part)))
-            history = history.after(part, loss(part, history.uses[part]))
-        epoch += 1
-
-
-def _evaluate(value: Value, history: History) -> Float:
+def evaluate(value: Value, history: History) -> Float:
     values = np.asarray(value(history), np.float64)
     if values.shape != history.uses.shape:
         raise UsageError(
@@ -282,72 +252,27 @@ class SampledOutcome:
     """Hits of caches on one stream of batches.
 
     hits:       by cache, the share of samples that were not read from storage.
-    samples:    number of samples counted in that share.
-    distinct:   different samples among them.
     effective:  Kish's effective sample size as a share, (sum w)^2 / (n sum w^2), of the weights
                 that make the gradient unbiased: 1 for uniform drawing.
     """
 
     hits: Mapping[str, float]
-    samples: int
-    distinct: int
     effective: float
 
 
 def replay(
-    stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int, warmup: int = 0
+    stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int
 ) -> SampledOutcome:
-    """Serve the same batches to each of the caches: `warmup` uncounted ones, then `batches`.
-
-    The caches keep their contents; the batches are consumed from the stream.
-    """
+    """Serve the next `batches` of the stream to each of the caches, which keep their contents."""
     check_whole("batches", batches)
     hit_counts = dict.fromkeys(caches, 0)
-    ids, drawn_weights = [], []
-    for number in range(warmup + batches):
-        draw = next(stream)
+    drawn_weights = []
+    for draw in islice(stream, batches):
         for name, cache in caches.items():
-            hits = int(np.count_nonzero(cache.serve(draw.ids, draw.values)))
-            hit_counts[name] += hits if number >= warmup else 0
-        if number >= warmup:
-            ids.append(draw.ids)
-            drawn_weights.append(draw.weights)
-    used, w = np.concatenate(ids), np.concatenate(drawn_weights)
+            hit_counts[name] += int(np.count_nonzero(cache.serve(draw.ids, draw.values)))
+        drawn_weights.append(draw.weights)
+    w = np.concatenate(drawn_weights)
     return SampledOutcome(
-        {name: hits / len(used) for name, hits in hit_counts.items()},
-        len(used),
-        len(np.unique(used)),
+        {name: hits / len(w) for name, hits in hit_counts.items()},
         float(w.sum() ** 2 / (len(w) * (w**2).sum())),
     )
-
-
-def compare(
-    samples: int,
-    batch: int,
-    room: int,
-    loss: Loss,
-    *,
-    value: Value = fedcase,
-    floor: float = 0.01,
-    seed: int = 0,
-    batches: int,
-    warmup: int = 0,
-) -> dict[str, SampledOutcome]:
-    """Compare caches of `room` samples by value, by recency and fixed.
-
-    They serve samples drawn by importance, and epochs: the result is {"importance": ...,
-    "epochs": ...}, with hits of "value", "recent" and "fixed".
-    """
-    streams = {
-        "importance": draw_batches(samples, batch, loss, value=value, floor=floor, seed=seed),
-        "epochs": walk_epochs(samples, batch, loss, value=value, seed=seed),
-    }
-    return {
-        name: replay(
-            stream,
-            {"value": ValueCache(room), "recent": RecentCache(room), "fixed": FirstSeenCache(room)},
-            batches=batches,
-            warmup=warmup,
-        )
-        for name, stream in streams.items()
-    }

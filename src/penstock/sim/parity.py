@@ -2,7 +2,7 @@
 
 numpy's legacy generator gives ids and sizes, as there; the core goes through the accesses one by
 one (cpp/sim/parity.hpp). docs/simulator.md lists the rules and which of them are faults; the model
-without them is `corrected`.
+without them is `fluid_model`.
 """
 
 from __future__ import annotations
@@ -220,18 +220,6 @@ def _concatenate(parts: Sequence[npt.NDArray[Any]], dtype: type[Item]) -> npt.ND
 # -- the policies ------------------------------------------------------------------------------
 
 
-def _naive(cluster: _Cluster, stream: Stream) -> _Rule:
-    return _Rule(ring=False)
-
-
-def _staging(cluster: _Cluster, stream: Stream) -> _Rule:
-    return _Rule(storage=True)
-
-
-def _lower_bound(cluster: _Cluster, stream: Stream) -> _Rule:
-    return _Rule(bound=True)
-
-
 def _bound_shard(cluster: _Cluster, node: int) -> tuple[int, int]:
     each = cluster.scenario.data.samples // cluster.scenario.training.nodes
     return node * each, (node + 1) * each
@@ -425,8 +413,8 @@ def _nopfs(cluster: _Cluster, stream: Stream) -> _Rule:
 
 
 RULES: dict[str, Callable[[_Cluster, Stream], _Rule]] = {
-    "naive": _naive,
-    "staging": _staging,
+    "naive": lambda cluster, stream: _Rule(ring=False),
+    "staging": lambda cluster, stream: _Rule(storage=True),
     "deepio": _deepio,
     "deepio_opportunistic": _deepio_opportunistic,
     "parallel_staging": _parallel_staging,
@@ -434,5 +422,5 @@ RULES: dict[str, Callable[[_Cluster, Stream], _Rule]] = {
     "lbann_preloading": _lbann_preloading,
     "locality_aware": _locality_aware,
     "nopfs": _nopfs,
-    "lower_bound": _lower_bound,
+    "lower_bound": lambda cluster, stream: _Rule(bound=True),
 }

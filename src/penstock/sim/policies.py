@@ -216,7 +216,7 @@ def staging(workload: SimulatedWorkload) -> NodeTraffic:
     return trace_flows(workload, Caches.none(len(workload.sizes)))
 
 
-def placement_of(workload: SimulatedWorkload) -> tuple[Placement, list[int]]:
+def place_cache_blocks(workload: SimulatedWorkload) -> tuple[Placement, list[int]]:
     """penstock's own placement, and how many cache blocks each tier takes."""
     scenario, sizes = workload.scenario, workload.sizes
     cache_block = scenario.data.cache_block
@@ -241,7 +241,7 @@ def placement_of(workload: SimulatedWorkload) -> tuple[Placement, list[int]]:
 
 
 def _place_samples(workload: SimulatedWorkload) -> Caches:
-    placement, cache_blocks = placement_of(workload)
+    placement, cache_blocks = place_cache_blocks(workload)
     owner, slot = placement.place(placement.cache_blocks_at(np.arange(len(workload.sizes))))
     tier = np.searchsorted(np.cumsum(cache_blocks), slot, side="right")
     return Caches(

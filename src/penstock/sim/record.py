@@ -16,7 +16,7 @@ import pydantic
 from pydantic import Field
 
 from ..errors import UsageError
-from .scenario import Amount, Count, Spread, StrictModel, explain_validation_error
+from .scenario import Amount, Count, Spread, StrictModel, explain_error
 
 Number = Annotated[int, Field(ge=0, le=2**62)]
 
@@ -144,7 +144,7 @@ def parse_rank(given: object, where: str) -> RankRecord:
     try:
         return RankRecord.model_validate(given)
     except pydantic.ValidationError as error:
-        lines = (explain_validation_error(where, each, "a record") for each in error.errors())
+        lines = (explain_error(where, each, "a record") for each in error.errors())
         raise UsageError("\n".join(lines)) from None
 
 

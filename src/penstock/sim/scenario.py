@@ -151,7 +151,7 @@ class FatTreeSpec(StrictModel):
 
 
 class RoutedSpec(StrictModel):
-    """A `routed.RoutedNetwork`.
+    """A `routed_networks.RoutedNetwork`.
 
     link_mb_s:     of a link between switches, each way.
     switch_nodes:  terminals of a switch; each holds a node, or a gateway.
@@ -171,7 +171,7 @@ class RoutedSpec(StrictModel):
 
 
 class DragonflySpec(RoutedSpec):
-    """A `routed.Dragonfly`."""
+    """A `routed_networks.Dragonfly`."""
 
     kind: Literal["dragonfly"]
     group_switches: Annotated[int, Field(ge=1, le=1024)]
@@ -194,7 +194,7 @@ class DragonflySpec(RoutedSpec):
 
 
 class TorusSpec(RoutedSpec):
-    """A `routed.Torus`."""
+    """A `routed_networks.Torus`."""
 
     kind: Literal["torus"]
     dims: Annotated[
@@ -278,7 +278,7 @@ class Scenario(StrictModel):
             return cls.model_validate(given)
         except pydantic.ValidationError as error:
             raise UsageError(
-                "\n".join(explain_validation_error(where, each) for each in error.errors())
+                "\n".join(explain_error(where, each) for each in error.errors())
             ) from None
 
     @property
@@ -320,7 +320,7 @@ def load_scenario(source: str | Path) -> Scenario:
 
 def parse_scenario(text: str, where: str) -> Scenario:
     """Parse the scenario written in this YAML; `where` is its name in errors."""
-    given = _parse_mapping(text, where)
+    given = parse_mapping(text, where, _BEGIN)
     system = given.get("system")
     if isinstance(system, str):
         folder = resources.files(__package__) / "scenarios" / "systems"
@@ -329,9 +329,8 @@ def parse_scenario(text: str, where: str) -> Scenario:
             raise UsageError(
                 f"{where}: system is {system!r}: use one of {', '.join(known)}, or write it out"
             )
-        given["system"] = _parse_mapping(
-            _read_shipped("scenarios/systems", f"{system}.yaml"), system
-        )
+        text = _read_shipped("scenarios/systems", f"{system}.yaml")
+        given["system"] = parse_mapping(text, system, "")
     return Scenario.of(given, where)
 
 
@@ -339,18 +338,22 @@ def _read_shipped(folder: str, file: str) -> str:
     return (resources.files(__package__) / folder / file).read_text()
 
 
-def _parse_mapping(text: str, where: str) -> dict[Any, Any]:
+def parse_mapping(text: str, where: str, begin: str) -> dict[Any, Any]:
+    """Parse the mapping written in this YAML; no key may be given twice. Raises UsageError.
+
+    begin:  advice for a text that holds something else.
+    """
     try:
         _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), set())
         given = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not YAML that a scenario can be: {error}") from None
+        raise UsageError(f"{where} is not YAML that can be read: {error}") from None
     if not isinstance(given, dict):
-        raise UsageError(
-            f"{where} holds {type(given).__name__}, not a mapping: begin with name, data, "
-            "training and system"
-        )
+        raise UsageError(f"{where} holds {type(given).__name__}, not a mapping: {begin}")
     return given
+
+
+_BEGIN = "begin with name, data, training and system"
 
 
 def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
@@ -371,7 +374,7 @@ def _refuse_repeated_keys(node: yaml.Node | None, seen: set[int]) -> None:
             _refuse_repeated_keys(value, seen)
 
 
-def explain_validation_error(where: str, error: Any, what: str = "a scenario") -> str:
+def explain_error(where: str, error: Any, what: str = "a scenario") -> str:
     """Explain one of pydantic's errors in plain words; `what` names the expected content."""
     # pydantic puts the kind behind a key whose value is one of several.
     loc = zip(("", *error["loc"]), error["loc"], strict=False)
@@ -391,7 +394,9 @@ def explain_validation_error(where: str, error: Any, what: str = "a scenario") -
         case "union_tag_invalid":
             ctx = error["ctx"]
             return f"{where}: {key}.kind is {ctx['tag']!r}: use one of {ctx['expected_tags']}"
-        case "value_error":
+        case "value_error" if isinstance(value, dict | BaseModel):  # it names its keys
             return f"{where}: {error['ctx']['error']!s}"
+        case "value_error":
+            return f"{where}: {key} is {value!r}: {error['ctx']['error']!s}"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("a ")
     return f"{where}: {key} is {value!r}: use {rule}"

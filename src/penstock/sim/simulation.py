@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from ..errors import UsageError
-from . import corrected, parity
+from . import fluid_model, parity
 from .importance import Value, fedcase
 from .results import Result
 from .scenario import ImportanceSampling, Scenario
@@ -30,4 +30,4 @@ def simulate(
         raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
     if model == "parity":
         return parity.simulate(scenario, policy)
-    return corrected.simulate(scenario, policy, value or fedcase)
+    return fluid_model.simulate(scenario, policy, value or fedcase)

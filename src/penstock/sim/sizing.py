@@ -1,13 +1,13 @@
 """Sizing: the cheapest cluster that is fast enough, among a million sizes of a scenario. Pure.
 
-A grid of nodes, caches and storage bandwidths is computed by `closed`. Nothing is simulated, and
-all results say so. The grid's axes mean the same as in `sweep.varied`: the batch of a node stays,
+A grid of nodes, caches and storage bandwidths is computed by `closed_forms`. Nothing is simulated,
+and all results say so. The grid's axes mean the same as in `sweep.vary`: the batch of a node stays,
 all tiers grow alike, and the storage's whole table is scaled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,19 +15,19 @@ import numpy as np
 
 from ..errors import UsageError
 from ..extent import Int
-from . import closed, sweep
+from . import closed_forms, sweep
 from .arguments import Float
-from .corrected import stage_mb_s
 from .devices import interpolate_rates
+from .fluid_model import stage_mb_s
 from .scenario import EpochSampling, IdealSpec, Scenario
 from .workload import BYTES
 
-FORMS: Mapping[str, Callable[[closed.Settings], closed.Forecast]] = {
-    "penstock": lambda settings: closed.penstock(settings, "strided"),
-    "penstock_local": lambda settings: closed.penstock(settings, "local"),
-    "nopfs": closed.nopfs,
-    "staging": closed.from_storage,
-    "lower_bound": closed.least,
+FORMS: Mapping[str, Callable[[closed_forms.Settings], closed_forms.Forecast]] = {
+    "penstock": lambda settings: closed_forms.forecast_penstock(settings, "strided"),
+    "penstock_local": lambda settings: closed_forms.forecast_penstock(settings, "local"),
+    "nopfs": closed_forms.forecast_nopfs,
+    "staging": closed_forms.forecast_storage,
+    "lower_bound": closed_forms.forecast_least,
 }
 """Policies that have a closed form, by the simulator's names."""
 
@@ -87,11 +87,11 @@ class NodeSettings(NamedTuple):
 
     nodes: int
     cost: Float
-    forecasts: dict[str, closed.Forecast]
+    forecasts: dict[str, closed_forms.Forecast]
 
 
 class Choice(NamedTuple):
-    """The cheapest setting in which a policy is fast enough. binding: see `closed.RESOURCES`."""
+    """The cheapest setting in which a policy is fast enough; binding: one of the `RESOURCES`."""
 
     policy: str
     nodes: int
@@ -101,7 +101,7 @@ class Choice(NamedTuple):
     later_s: float
     binding: str
     cost: float
-    form: str = closed.FORM
+    form: str = closed_forms.FORM
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -119,10 +119,10 @@ class Sizing:
     prices: Prices
     choices: Mapping[str, Choice | None]
     least: Mapping[str, Float]
-    form: str = closed.FORM
+    form: str = closed_forms.FORM
 
 
-def grid_of(
+def make_grid(
     scenario: Scenario,
     settings: int = 1_000_000,
     *,
@@ -173,13 +173,12 @@ def _space_logarithmically(over: Range, count: int) -> Float:
     return values
 
 
-def sized(
+def find_cheapest(
     scenario: Scenario,
     grid: SizingGrid,
     epoch_s: float,
     *,
     prices: Prices = _prices,
-    policies: Sequence[str] = tuple(FORMS),
     seen: Callable[[NodeSettings], object] | None = None,
     progress: Progress | None = None,
 ) -> Sizing:
@@ -191,10 +190,10 @@ def sized(
         raise UsageError(f"epoch_s is {epoch_s!r}: use a finite number of seconds above 0")
     if not all(0 <= price < np.inf for price in prices):
         raise UsageError(f"prices are {prices}: use finite numbers from 0 on")
-    choices: dict[str, Choice | None] = dict.fromkeys(policies)
-    least = {policy: np.full(len(grid.nodes), np.inf) for policy in policies}
-    total = grid.settings * len(policies)
-    for row, block in enumerate(_iterate_nodes(scenario, grid, prices, policies)):
+    choices: dict[str, Choice | None] = dict.fromkeys(FORMS)
+    least = {policy: np.full(len(grid.nodes), np.inf) for policy in FORMS}
+    total = grid.settings * len(FORMS)
+    for row, block in enumerate(_iterate_nodes(scenario, grid, prices)):
         for policy, forecast in block.forecasts.items():
             cost = np.where(forecast.later_s <= epoch_s, block.cost, np.inf)
             at = int(np.argmin(cost))  # of equal ones the first: the smallest cache
@@ -219,14 +218,12 @@ def _describe_choice(policy: str, grid: SizingGrid, block: NodeSettings, at: int
         float(grid.storage_mb_s[storage]),
         float(forecast.first_s.flat[at]),
         float(forecast.later_s.flat[at]),
-        closed.RESOURCES[forecast.binding.flat[at]],
+        closed_forms.RESOURCES[forecast.binding.flat[at]],
         float(block.cost.flat[at]),
     )
 
 
-def _iterate_nodes(
-    scenario: Scenario, grid: SizingGrid, prices: Prices, policies: Sequence[str]
-) -> Iterator[NodeSettings]:
+def _iterate_nodes(scenario: Scenario, grid: SizingGrid, prices: Prices) -> Iterator[NodeSettings]:
     cache_mb, storage_mb_s = grid.cache_mb[:, None], grid.storage_mb_s[None, :]
     for nodes in grid.nodes.tolist():
         cost = nodes * (prices.node + prices.cache_gb * cache_mb / 1e3)
@@ -234,14 +231,14 @@ def _iterate_nodes(
         yield NodeSettings(
             nodes,
             cost + prices.storage_gb_s * storage_mb_s / 1e3,
-            {policy: FORMS[policy](settings) for policy in policies},
+            {policy: form(settings) for policy, form in FORMS.items()},
         )
 
 
 def make_settings(
     scenario: Scenario, nodes: int, cache_mb: Float, storage_mb_s: Float
-) -> closed.Settings:
-    """Make the settings of `closed` for other sizes of a scenario; units as in `SizingGrid`."""
+) -> closed_forms.Settings:
+    """Make the settings of other sizes of a scenario; units as in `SizingGrid`."""
     training, system = scenario.training, scenario.system
     samples = scenario.steps * training.global_batch
     mean_mb = sweep.data_mb(scenario) / scenario.data.samples
@@ -257,7 +254,7 @@ def make_settings(
     ]
     table = system.storage.read_mb_s
     scale = float(interpolate_rates(table, nodes) / interpolate_rates(table, training.nodes))
-    return closed.Settings(
+    return closed_forms.Settings(
         nodes=nodes,
         samples=samples,
         sample_bytes=mean_mb * BYTES,

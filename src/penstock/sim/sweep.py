@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple, get_args
 import pydantic
 
 from ..errors import UsageError, WorkerError
-from . import corrected, parity
+from . import fluid_model, parity
 from .devices import interpolate_rates
 from .results import Result
 from .scenario import Policy, Scenario
 
 Key = Literal["nodes", "cache", "bandwidth"]
-"""Name of the quantity that is varied; see `varied`."""
+"""Name of the quantity that is varied; see `vary`."""
 
 KEYS: tuple[Key, ...] = get_args(Key)
 
@@ -56,7 +56,7 @@ Outcome = Result | Refusal
 class Sweep:
     """Times of each policy as one key varies.
 
-    key:       the varied quantity; the unit of its values is in `varied`.
+    key:       the varied quantity; the unit of its values is in `vary`.
     model:     of all simulations.
     values:    ascending.
     own:       the scenario's own value, one of them.
@@ -72,7 +72,7 @@ class Sweep:
 
 def run_simulation(run: SimulationRun) -> Outcome:
     """Simulate; return the result, or the reason why there is none."""
-    simulate = parity.simulate if run.model == "parity" else corrected.simulate
+    simulate = parity.simulate if run.model == "parity" else fluid_model.simulate
     try:
         return simulate(run.scenario, run.policy)
     except UsageError as error:
@@ -82,7 +82,7 @@ def run_simulation(run: SimulationRun) -> Outcome:
     return Refusal(run.scenario.name, run.policy, run.model, reason)
 
 
-def outcomes(
+def simulate_runs(
     runs: Sequence[SimulationRun], *, processes: int = 1, progress: Progress | None = None
 ) -> list[Outcome]:
     """Simulate each run; return the outcomes in their order.
@@ -93,14 +93,14 @@ def outcomes(
     Raises WorkerError if a process is killed.
     """
     by_number: dict[int, Outcome] = {}
-    for number, outcome in _simulate_runs(runs, min(processes, len(runs))):
+    for number, outcome in _yield_outcomes(runs, min(processes, len(runs))):
         by_number[number] = outcome
         if progress is not None:
             progress(len(by_number), len(runs))
     return [by_number[number] for number in range(len(runs))]
 
 
-def _simulate_runs(runs: Sequence[SimulationRun], processes: int) -> Iterator[tuple[int, Outcome]]:
+def _yield_outcomes(runs: Sequence[SimulationRun], processes: int) -> Iterator[tuple[int, Outcome]]:
     if processes <= 1:
         yield from ((number, run_simulation(run)) for number, run in enumerate(runs))
         return
@@ -131,7 +131,7 @@ def _end_quietly() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def sweeps(
+def vary_keys(
     scenario: Scenario,
     values: Mapping[Key, Sequence[float]],
     *,
@@ -142,19 +142,19 @@ def sweeps(
 ) -> list[Sweep]:
     """Vary one key of a scenario after the other, and simulate its policies at each value.
 
-    values: of each key, see `varied` and `points`; the scenario's own is always added.
+    values: of each key, see `vary` and `choose_values`; the scenario's own is always added.
     policies: by default the scenario's.
-    processes, progress: see `outcomes`.
+    processes, progress: see `simulate_runs`.
     """
     chosen = tuple(policies or scenario.policies)
     axes = {key: sorted({*points, own_value(scenario, key)}) for key, points in values.items()}
     runs = [
         SimulationRun(other, policy, model)
         for key, axis in axes.items()
-        for other in [varied(scenario, key, value) for value in axis]
+        for other in [vary(scenario, key, value) for value in axis]
         for policy in chosen
     ]
-    simulated = iter(outcomes(runs, processes=processes, progress=progress))
+    simulated = iter(simulate_runs(runs, processes=processes, progress=progress))
     return [
         Sweep(
             key,
@@ -168,7 +168,7 @@ def sweeps(
 
 
 def own_value(scenario: Scenario, key: Key) -> float:
-    """Return the scenario's own value of a key, in the units of `varied`."""
+    """Return the scenario's own value of a key, in the units of `vary`."""
     match key:
         case "nodes":
             return float(scenario.training.nodes)
@@ -181,7 +181,7 @@ def own_value(scenario: Scenario, key: Key) -> float:
     raise UsageError(f"sweep is {key!r}: use one of {', '.join(KEYS)}")
 
 
-def points(scenario: Scenario, key: Key) -> list[float]:
+def choose_values(scenario: Scenario, key: Key) -> list[float]:
     """Choose a few values of a key, ascending, all of which the scenario may have.
 
     Its own value and values near it are left out.
@@ -197,13 +197,13 @@ def points(scenario: Scenario, key: Key) -> list[float]:
 
 def _can_have(scenario: Scenario, key: Key, value: float) -> bool:
     try:
-        varied(scenario, key, value)
+        vary(scenario, key, value)
     except UsageError:
         return False
     return True
 
 
-def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
+def vary(scenario: Scenario, key: Key, value: float) -> Scenario:
     """Return the scenario with another value of one key. Raises UsageError if it cannot have it.
 
     nodes:      their number; the batch of a node stays, so the global batch grows with them.
@@ -236,7 +236,7 @@ def varied(scenario: Scenario, key: Key, value: float) -> Scenario:
         raise UsageError(f"{key} is {value!r}: {error.errors()[0]['msg']}") from None
 
 
-def accesses(runs: Sequence[SimulationRun]) -> int:
+def count_accesses(runs: Sequence[SimulationRun]) -> int:
     """Number of accesses to samples in all runs, to which their time is proportional."""
     return sum(
         run.scenario.steps * run.scenario.training.global_batch * run.scenario.training.epochs

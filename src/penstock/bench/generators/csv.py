@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...engine import AtomicFile, storage_errors
-from ..draft import Draft
+from ..file_draft import Draft
 
 _WIDTH = 4
 _BYTES = np.zeros((256, _WIDTH), np.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 from ...engine import AtomicFile, storage_errors
 from ...errors import UsageError
 from ...index import missing_library
-from ..draft import Draft
+from ..file_draft import Draft
 
 
 def write(part: AtomicFile, draft: Draft) -> None:
@@ -23,7 +23,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
     with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
         dsets = [
             _create_dataset(file, f"records_{number}", draft)
-            for number in range(_count_datasets(draft))
+            for number in range(draft.data.hdf5.num_dset_per_record)
         ]
         file.create_dataset("labels", data=np.zeros(draft.count, np.int64))
         if len(dsets) == 1 and dsets[0].chunks is None:
@@ -37,22 +37,11 @@ def write(part: AtomicFile, draft: Draft) -> None:
             part.write(piece.data)
 
 
-def _count_datasets(draft: Draft) -> int:
-    """How many datasets a sample is cut into."""
-    count = draft.data.hdf5.num_dset_per_record
-    if draft.shape[0] % count:
-        raise UsageError(
-            f"dataset.record_dims begins with {draft.shape[0]}, which is not divisible by "
-            f"dataset.hdf5.num_dset_per_record={count}: change one of them"
-        )
-    return count
-
-
 def _create_dataset(file: Any, name: str, draft: Draft) -> Any:
     import h5py
 
     data = draft.data
-    shape = (draft.count, draft.shape[0] // _count_datasets(draft), *draft.shape[1:])
+    shape = (draft.count, draft.shape[0] // draft.data.hdf5.num_dset_per_record, *draft.shape[1:])
     options: dict[str, Any] = {}
     if data.hdf5.chunk_dims:
         options["chunks"] = _complete_sizes(data.hdf5.chunk_dims, 1, shape, "chunk_dims")

@@ -7,9 +7,8 @@ import zlib
 import numpy as np
 
 from ...engine import AtomicFile, storage_errors
-from ...errors import UsageError
 from ...index import missing_library
-from ..draft import Draft
+from ..file_draft import Draft
 
 _PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 """Noise has no matches to look for; so it is ten times faster, and no larger."""
@@ -21,11 +20,6 @@ def write(part: AtomicFile, draft: Draft) -> None:
         from PIL import Image
     except ModuleNotFoundError:
         raise missing_library("pillow", "jpeg", "writing images") from None
-    if len(draft.shape) > 2 or draft.dtype != np.uint8:
-        raise UsageError(
-            f"dataset.record_dims is {list(draft.shape)} and dataset.record_element_type "
-            f"{draft.dtype}: an image has at most two dimensions, of uint8"
-        )
     sample = next(draft.groups())[0]
     image = Image.fromarray(np.atleast_2d(sample))
     options = _PNG if draft.data.format == "png" else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...engine import AtomicFile
-from ..draft import Draft
+from ..file_draft import Draft
 
 _AT_ONCE = 1 << 20
 

@@ -6,7 +6,7 @@ import errno
 
 from ...engine import AtomicFile, storage_errors
 from ...index import missing_library
-from ..draft import Draft
+from ..file_draft import Draft
 
 _PAGE = 4096
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...convert import encode_npy_header
 from ...engine import AtomicFile
-from ..draft import Draft
+from ..file_draft import Draft
 
 
 def write(part: AtomicFile, draft: Draft) -> None:

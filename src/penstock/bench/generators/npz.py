@@ -9,7 +9,7 @@ import numpy as np
 
 from ...convert import encode_npy
 from ...engine import AtomicFile, storage_errors
-from ..draft import Draft
+from ..file_draft import Draft
 from .npy import header, payload
 
 

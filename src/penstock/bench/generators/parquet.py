@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...engine import AtomicFile, storage_errors
 from ...index import missing_library
-from ..draft import Draft
+from ..file_draft import Draft
 
 _GROUP_BYTES = 128 << 20
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine import AtomicFile
-from ..draft import Draft
+from ..file_draft import Draft
 
 
 def write(part: AtomicFile, draft: Draft) -> None:

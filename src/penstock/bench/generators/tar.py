@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...convert import encode_tar_end, encode_tar_member
 from ...engine import AtomicFile
-from ..draft import Draft
+from ..file_draft import Draft
 
 
 def write(part: AtomicFile, draft: Draft) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...convert import encode_example, encode_record_head, mask_crc
 from ...engine import AtomicFile, crc32c
-from ..draft import Draft
+from ..file_draft import Draft
 from ..files import index_path
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.bench import document, schema
 from penstock.bench.distribution import PARAMETERS, Distribution
-from penstock.bench.strict import as_dict, preset_names, presets, read_workload
 from penstock.bench.workload import SECRETS, DlioWorkload
+from penstock.bench.workload_file import as_dict, preset_names, read_workload
 from penstock.errors import UsageError
 
 
@@ -389,12 +389,9 @@ def test_what_dlio_files_leave_open() -> None:
 
 
 def test_names_files_and_folders(tmp_path: Path) -> None:
-    """A workload is a preset, a file, one of a folder of configurations, or DLIO's own record."""
-    (tmp_path / "workload").mkdir()
-    mine = tmp_path / "workload" / "mine.yaml"
+    """A workload is a preset, a file, or DLIO's own record."""
+    mine = tmp_path / "mine.yaml"
     mine.write_text("workload: {model: {name: mine}}")
-    assert read_workload("mine", folder=tmp_path).model.name == "mine"
-    assert read_workload(overrides=["workload=mine"], folder=tmp_path).model.name == "mine"
     assert read_workload(mine).model.name == "mine"
     assert read_workload(overrides=["workload=dlrm"]).model.name == "dlrm"
     assert read_workload().model.name == "default"
@@ -417,14 +414,13 @@ def test_folder_of_results() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets(name: str) -> None:
-    """Each is read without a warning, says what it is, and comes back from its record."""
+    """Each is read without a warning, and comes back from its record."""
     warned: list[str] = []
     found = read_workload(name, warn=warned.append)
     # Of this one the heads do not divide the hidden size; so it is.
     heads = "model.transformer.num_attention_heads: 25872/192"
     assert [each for each in warned if heads not in each] == []
     assert bool(warned) == (name == "llama_1t")
-    assert presets()[name].endswith(".")
     assert read_workload(json.loads(json.dumps(as_dict(found))), warn=warned.append) == found
     assert read_workload(name, compat=True, warn=warned.append) == found
 

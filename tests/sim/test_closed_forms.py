@@ -3,7 +3,6 @@ were worked out independently."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from typing import Any
@@ -13,19 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
 from penstock.plan.assignment import assign_nodes, expected_moves
-from penstock.sim.closed import (
-    FORM,
+from penstock.sim.closed_forms import (
     RESOURCES,
     Settings,
-    coverage,
-    find_cheapest,
-    from_storage,
-    least,
-    nobody_share,
-    nopfs,
-    penstock,
+    find_shares,
+    forecast_least,
+    forecast_nopfs,
+    forecast_penstock,
+    forecast_storage,
     remote_share,
 )
 
@@ -85,7 +80,7 @@ def test_remote_share_of_the_real_assignment(kept: float) -> None:
 def test_coverage_table() -> None:
     """Published cells."""
     epochs, nodes = np.array([[90, 16], [90, 4], [90, 64], [10, 4], [5, 4], [300, 8]]).T[:, :, None]
-    found = coverage(epochs, nodes, [0.05, 0.10, 0.20, 0.25, 0.50])
+    found, _ = find_shares(epochs, nodes, [0.05, 0.10, 0.20, 0.25, 0.50])
     assert np.round(found, 3).tolist() == [
         [0.096, 0.177, 0.321, 0.383, 0.664],
         [0.069, 0.133, 0.252, 0.309, 0.573],
@@ -104,7 +99,7 @@ def test_frequencies_by_enumeration(nodes: int, epochs: int) -> None:
     counts = (courses[:, :, None] == np.arange(nodes)).sum(axis=1)
     often = np.sort(counts[:, 0])[::-1]
     for part in range(len(courses) + 1):
-        found = coverage(epochs, nodes, part / len(courses))
+        found, _ = find_shares(epochs, nodes, part / len(courses))
         assert found == pytest.approx(often[:part].sum() / often.sum(), abs=1e-9)
     for part in np.linspace(0, 1, 23):
         room, kept = part * len(courses), np.zeros(epochs + 1)
@@ -113,7 +108,7 @@ def test_frequencies_by_enumeration(nodes: int, epochs: int) -> None:
             kept[count] = min(1.0, room / held)
             room -= kept[count] * held
         want = np.prod(1 - kept[counts], axis=1).mean()
-        assert nobody_share(epochs, nodes, part) == pytest.approx(want, abs=5e-4)
+        assert find_shares(epochs, nodes, part)[1] == pytest.approx(want, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +127,9 @@ def test_frequencies_of_the_original(
     nodes: int, epochs: int, copies: float, local: float, storage: float
 ) -> None:
     """What NoPFS's own sampler gave for 8192 samples, within 0.014: one draw of its orders."""
-    assert coverage(epochs, nodes, copies / nodes) == pytest.approx(local, abs=2e-3)
-    assert nobody_share(epochs, nodes, copies / nodes) == pytest.approx(storage, abs=0.014)
+    covered, nobody = find_shares(epochs, nodes, copies / nodes)
+    assert covered == pytest.approx(local, abs=2e-3)
+    assert nobody == pytest.approx(storage, abs=0.014)
 
 
 @pytest.mark.parametrize(("nodes", "epochs", "fraction"), [(4, 30, 0.25), (8, 10, 0.3)])
@@ -150,9 +146,10 @@ def test_frequencies_by_monte_carlo(nodes: int, epochs: int, fraction: float) ->
     kept = np.zeros_like(counts, dtype=bool)
     np.put_along_axis(kept, ranked[:, : round(fraction * samples)], True, axis=1)
     local = counts[kept].sum() / counts.sum()
-    assert local == pytest.approx(float(coverage(epochs, nodes, fraction)), abs=0.01)
+    covered, nobody = find_shares(epochs, nodes, fraction)
+    assert local == pytest.approx(float(covered), abs=0.01)
     missing = 1 - kept.any(axis=0).mean()
-    assert missing == pytest.approx(float(nobody_share(epochs, nodes, fraction)), abs=0.015)
+    assert missing == pytest.approx(float(nobody), abs=0.015)
 
 
 @given(st.integers(1, 40), st.integers(1, 200), st.lists(st.floats(0, 1), min_size=2, max_size=9))
@@ -160,7 +157,7 @@ def test_frequencies_promises(nodes: int, epochs: int, fractions: list[float]) -
     """More cache serves more and leaves less; no cache serves nothing; a cache for everything
     serves everything; what is kept somewhere is at most what all caches hold together."""
     q = np.sort([0.0, *fractions, 1.0])
-    served, missing = coverage(epochs, nodes, q), nobody_share(epochs, nodes, q)
+    served, missing = find_shares(epochs, nodes, q)
     for values in (served, -missing):
         assert (np.diff(values) >= -1e-9).all()
     assert served[0] == 0
@@ -173,8 +170,7 @@ def test_frequencies_promises(nodes: int, epochs: int, fractions: list[float]) -
 
 # -- epoch times -----------------------------------------------------------------------------------
 
-POLICIES: list[Any] = [penstock, nopfs, from_storage, least]
-NAMES = [each.name for each in dataclasses.fields(Settings)]
+POLICIES: list[Any] = [forecast_penstock, forecast_nopfs, forecast_storage, forecast_least]
 
 
 @st.composite
@@ -202,7 +198,7 @@ def machines(draw: st.DrawFn, count: int = 5, **fixed: Any) -> Settings:
 
 
 def single(machine: Settings, row: int) -> Settings:
-    return Settings(**{name: getattr(machine, name)[row] for name in NAMES})
+    return Settings(*(values[row] for values in machine))
 
 
 @settings(max_examples=12)
@@ -218,8 +214,7 @@ def test_as_it_is_worded(machine: Settings) -> None:
         storage = min(float(one.storage_bytes_per_s), n * float(one.storage_node_bytes_per_s))
         surplus = np.maximum(0, np.arange(n * one.capacity + 1) - one.capacity)
         moved = surplus @ stats.binom.pmf(np.arange(n * one.capacity + 1), n * one.capacity, q / n)
-        missing = float(nobody_share(one.epochs, one.nodes, own))
-        found = float(coverage(one.epochs, one.nodes, own))
+        found, missing = map(float, find_shares(one.epochs, one.nodes, own))
         shares = [
             (1 - q, moved / float(one.capacity)),
             (missing, max(0, 1 - missing - found)),
@@ -242,7 +237,6 @@ def test_as_it_is_worded(machine: Settings) -> None:
             assert forecast.remote[row] == pytest.approx(r, rel=1e-9, abs=1e-12)
             total = forecast.storage + forecast.remote + forecast.local
             assert total == pytest.approx(np.ones(5))
-            assert forecast.form == FORM
     assert len(RESOURCES) == len(busy)
 
 
@@ -250,8 +244,8 @@ def test_as_it_is_worded(machine: Settings) -> None:
 def test_bounds_and_units(machine: Settings, factor: float) -> None:
     """Nothing is below the bound, this library reaches it where neither peers nor caches bind, and
     no time depends on the unit of bytes."""
-    bound = least(machine)
-    values = {name: getattr(machine, name) for name in NAMES}
+    bound = forecast_least(machine)
+    values = machine._asdict()
     scaled = Settings(
         **{name: each * (factor if "bytes" in name else 1) for name, each in values.items()}
     )
@@ -260,109 +254,17 @@ def test_bounds_and_units(machine: Settings, factor: float) -> None:
         assert (forecast.later_s >= bound.later_s * (1 - 1e-12)).all()
         assert (forecast.first_s >= bound.first_s * (1 - 1e-12)).all()
         assert policy(scaled).later_s == pytest.approx(forecast.later_s, rel=1e-9)
-        assert forecast.run_s(3) == pytest.approx(forecast.first_s + 2 * forecast.later_s)
     fast = Settings(**{**values, "peer_bytes_per_s": np.inf, "cache_bytes_per_s": np.inf})
     for assignment in ("local", "strided"):
-        assert penstock(fast, assignment).later_s == pytest.approx(bound.later_s)
+        assert forecast_penstock(fast, assignment).later_s == pytest.approx(bound.later_s)
 
 
 def test_strided() -> None:
     """Dealt by rank, a node owns what it processes as often as any other does."""
     machine = Settings(8, 1000, 100, 5000, 32, 10, 1e9, 1e9, peer_bytes_per_s=1.0)
-    forecast = penstock(machine, "strided")
+    forecast = forecast_penstock(machine, "strided")
     assert forecast.remote == pytest.approx(0.4 * 7 / 8)
     assert forecast.local == pytest.approx(0.4 / 8)
     # Slow links between nodes bind in the first epoch as well: owners hand on what they read.
     for seconds in (forecast.first_s, forecast.later_s):
         assert seconds == pytest.approx(0.35 * 100_000 / 8)
-
-
-# -- planning --------------------------------------------------------------------------------------
-
-
-@settings(max_examples=15)
-@given(st.data())
-def test_cheapest_as_by_trying_all(data: st.DataObject) -> None:
-    """No candidate with any of a hundred cache sizes is fast enough for less, and the choice is
-    fast enough with the cache that it asks for."""
-    whole = st.integers(1, 50)
-    most = data.draw(st.integers(0, 4000))
-    nodes = np.array([1, 2, 4, 8, 16])
-    machine = Settings(
-        nodes=nodes,
-        samples=1000,
-        sample_bytes=data.draw(whole),
-        cache_bytes=most,
-        capacity=64 // nodes,
-        epochs=5,
-        compute_samples_per_s=data.draw(whole),
-        storage_bytes_per_s=data.draw(whole) * 10,
-        peer_bytes_per_s=data.draw(whole),
-        cache_bytes_per_s=data.draw(whole) * 10,
-    )
-    wanted = data.draw(st.integers(1, 1000))
-    costs = {"node_cost": data.draw(whole), "cache_byte_cost": data.draw(st.integers(0, 9)) / 100}
-    plan = find_cheapest(machine, wanted, **costs)
-    values = {name: getattr(machine, name) for name in NAMES}
-    best = math.inf
-    for size in np.linspace(0, most, 100).round():
-        later = penstock(Settings(**{**values, "cache_bytes": size})).later_s
-        price = nodes * (costs["node_cost"] + costs["cache_byte_cost"] * size)
-        best = min(best, float(price[later <= wanted].min(initial=math.inf)))
-    assert float(plan.cost) <= best * (1 + 1e-9)
-    if plan.choice < 0:
-        assert math.isinf(plan.cost)
-        assert plan.nodes == plan.cache_bytes == 0
-        return
-    assert plan.nodes == nodes[plan.choice]
-    assert plan.cache_bytes <= most
-    assert plan.form == FORM
-    price = plan.nodes * (costs["node_cost"] + costs["cache_byte_cost"] * plan.cache_bytes)
-    assert plan.cost == pytest.approx(price)
-    chosen = Settings(**{**values, "cache_bytes": plan.cache_bytes})
-    assert penstock(chosen).later_s[plan.choice] <= wanted * (1 + 1e-9)
-
-
-def test_cheapest_of_many() -> None:
-    """Plans of several wishes at once are those of each by itself; who wants more pays no less."""
-    nodes = np.array([1, 2, 4, 8, 16, 32])
-    machine = Settings(nodes, 1e6, 1e5, 2e10, 512 // nodes, 90, 2000, 1e9, peer_bytes_per_s=1e9)
-    wishes = np.array([10.0, 20.0, 60.0, 200.0, 1000.0])
-    costs = {"node_cost": 1.0, "cache_byte_cost": 1e-11}
-    plan = find_cheapest(machine, wishes, **costs)
-    for wish, choice, cost in zip(wishes, plan.choice, plan.cost, strict=True):
-        alone = find_cheapest(machine, wish, **costs)
-        assert (alone.choice, alone.cost) == (choice, cost)
-    assert plan.choice[0] == -1
-    assert (plan.choice[1:] >= 0).all()
-    assert (np.diff(plan.cost[1:]) <= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: Settings(0, 1, 1, 1, 1, 1, 1, 1), "Settings.nodes has 0.0: use whole numbers"),
-        (lambda: Settings(1.5, 1, 1, 1, 1, 1, 1, 1), "Settings.nodes has 1.5"),
-        (lambda: Settings(1, 1, 1, -1, 1, 1, 1, 1), "cache_bytes has -1.0: use numbers from 0 on"),
-        (lambda: Settings(1, 1, 0, 1, 1, 1, 1, 1), "sample_bytes has 0.0: use numbers above 0"),
-        (lambda: Settings(1, 1, 1, 1, 1, 1, 1, math.nan), "storage_bytes_per_s has nan"),
-        (lambda: Settings([1, 2], [1, 2, 3], 1, 1, 1, 1, 1, 1), "broadcast together"),
-        (lambda: penstock(Settings(1, 1, 1, 1, 1, 1, 1, 1), "near"), "assignment is 'near'"),
-        (
-            lambda: find_cheapest(
-                Settings(1, 1, 1, 1, 1, 1, 1, 1), 1.0, node_cost=1, cache_byte_cost=0
-            ),
-            "no axis",
-        ),
-        (
-            lambda: find_cheapest(
-                Settings([1], 1, 1, 1, 1, 1, 1, 1), 0, node_cost=1, cache_byte_cost=0
-            ),
-            "wanted_s",
-        ),
-    ],
-)
-def test_wrong_use(call: Any, said: str) -> None:
-    """Errors name the argument and its value."""
-    with pytest.raises(UsageError, match=said):
-        call()

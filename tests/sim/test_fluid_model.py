@@ -15,9 +15,9 @@ from penstock.order.order import Order
 from penstock.plan.assignment import Locality
 from penstock.plan.placement import Placement
 from penstock.sim import POLICIES, Scenario, load_scenario, simulate
-from penstock.sim.corrected import TRAFFIC, _sum_needed, bound_epochs, run_traffic
 from penstock.sim.devices import divide_rates, interpolate_rates
-from penstock.sim.policies import NodeTraffic, placement_of
+from penstock.sim.fluid_model import TRAFFIC, _sum_needed, bound_epochs, run_traffic
+from penstock.sim.policies import NodeTraffic, place_cache_blocks
 from penstock.sim.workload import BYTES, SimulatedWorkload
 from tests.slices import first
 
@@ -244,7 +244,7 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
         scenario = scenario_of(seed)
         workload = SimulatedWorkload(scenario)
         training = scenario.training
-        placement, cache_blocks = placement_of(workload)
+        placement, cache_blocks = place_cache_blocks(workload)
         assert isinstance(placement, Placement)
         owners = placement.owners(np.arange(scenario.data.samples))
         where = Locality(placement, tuple(range(training.nodes)))

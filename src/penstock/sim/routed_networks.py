@@ -1,7 +1,7 @@
 """Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
 
-In a `RoutedNetwork` all flows keep their proportion: the whole traffic is slowed by one factor, so
-that a flow that meets no congestion waits for those that do, as the ranks of a synchronous job do.
+All flows keep their proportion: the whole traffic is slowed by one factor, so that a flow that
+meets no congestion waits for those that do, as the ranks of a synchronous job do.
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
 Principles and Practices of Interconnection Networks, chapters 3, 5 and 9. That UGAL's throughput
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..errors import LimitError, UsageError
+from ..errors import LimitError
 from ..extent import Int
-from .arguments import Bandwidth, Float, check_capacities, check_whole, import_scipy
-from .network import Traffic
+from .arguments import Float, import_scipy
+from .network import Traffic, find_fullest
 
 Routing = Literal["minimal", "valiant", "ugal"]
 Split = Literal["pair", "common"]
@@ -39,11 +39,11 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RoutedNetwork(ABC):
-    """A network of switches under one of three routings. All flows keep their proportion.
+    """A network of switches under one of three routings.
 
+    switch_nodes:      nodes of each switch; they count from 0, switch by switch.
     link_bytes_per_s:  of a link between switches, each way.
-    node_bytes_per_s:  of a node's link, each way; one for all, one a node, None: as between
-                       switches.
+    node_bytes_per_s:  float64 (nodes,), of a node's link, each way.
     routing:           "minimal"; "valiant": minimal to a random switch, and minimal from there
                        (Valiant and Brebner, STOC 1981); "ugal": adaptive between the two.
     split:             how adaptive routing divides traffic: "pair", for each pair of switches by
@@ -59,20 +59,11 @@ class RoutedNetwork(ABC):
     """
 
     _: KW_ONLY
+    switch_nodes: int
     link_bytes_per_s: float
-    node_bytes_per_s: Bandwidth | None = None
+    node_bytes_per_s: Float
     routing: Routing = "ugal"
     split: Split = "pair"
-
-    def __post_init__(self) -> None:
-        check_capacities("link_bytes_per_s", self.link_bytes_per_s, 1)
-        check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
-        for name, choices in (
-            ("routing", ("minimal", "valiant", "ugal")),
-            ("split", ("pair", "common")),
-        ):
-            if getattr(self, name) not in choices:
-                raise UsageError(f"{name} is {getattr(self, name)!r}: use one of {choices}")
 
     @property
     @abstractmethod
@@ -81,33 +72,18 @@ class RoutedNetwork(ABC):
 
     @property
     @abstractmethod
-    def nodes(self) -> int:
-        """Number of nodes; they count from 0, switch by switch, equally many on each."""
-
-    @property
-    @abstractmethod
     def links(self) -> Links:
         """The links between switches."""
 
-    def rates(self, traffic: Traffic) -> Float:
-        """See `Network`. All demands times min(1, `throughput`)."""
-        return traffic.demand * min(1.0, self.throughput(traffic))
-
     def throughput(self, traffic: Traffic) -> float:
         """The largest factor by which all demands could grow together; infinite for none."""
-        traffic.check(self.nodes)
         away = traffic.source != traffic.target
-        capacity = check_capacities("node_bytes_per_s", self._node_bytes_per_s, self.nodes)
         fullest = max(
-            (np.bincount(ends[away], traffic.demand[away], self.nodes) / capacity).max()
-            for ends in (traffic.source, traffic.target)
+            find_fullest(ends[away], traffic.demand[away], self.node_bytes_per_s)
+            for ends in traffic[:2]
         )
-        fullest = max(fullest, self._loads(traffic).max(initial=0.0) / self.link_bytes_per_s)
+        fullest = max(fullest, self.loads(traffic).max(initial=0.0) / self.link_bytes_per_s)
         return math.inf if fullest == 0 else float(1 / fullest)
-
-    def loads(self, traffic: Traffic) -> Float:
-        """Bytes/s on each of `links` if the flows have their `rates`: float64 (links,)."""
-        return self._loads(traffic) * min(1.0, self.throughput(traffic))
 
     @abstractmethod
     def _paths(self) -> tuple[Int, Int, Float]:
@@ -120,10 +96,6 @@ class RoutedNetwork(ABC):
     @abstractmethod
     def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
         """Return True where Valiant routing of a pair may pass a switch: (pairs, switches)."""
-
-    @property
-    def _node_bytes_per_s(self) -> Bandwidth:
-        return self.link_bytes_per_s if self.node_bytes_per_s is None else self.node_bytes_per_s
 
     @cached_property
     def _minimal(self) -> Any:
@@ -143,10 +115,10 @@ class RoutedNetwork(ABC):
         stages = np.stack([source[row] * self.switches + over, over * self.switches + target[row]])
         return np.tile(row, 2), stages.reshape(-1), np.tile(part, 2)
 
-    def _loads(self, traffic: Traffic) -> Float:
-        """Compute the bytes/s on each link if all demands were met, as the routing divides them."""
-        held = self.nodes // self.switches
-        source, target = traffic.source // held, traffic.target // held
+    def loads(self, traffic: Traffic) -> Float:
+        """Compute the bytes/s on each of `links` if all demands were met, as the routing divides
+        them: float64 (links,)."""
+        source, target = traffic.source // self.switch_nodes, traffic.target // self.switch_nodes
         wanted = (source != target) & (traffic.demand > 0)
         pairs, which = np.unique(
             source[wanted] * self.switches + target[wanted], return_inverse=True
@@ -213,13 +185,12 @@ class Dragonfly(RoutedNetwork):
     """Groups of switches, linked all to all within a group, and by one link between any two.
 
     group_switches:  a, switches of a group.
-    global_links:    h, links of a switch to other groups; there are a*h + 1 groups.
-    switch_nodes:    p, nodes of a switch.
+    global_links:    h, links of a switch to other groups; there are a*h + 1 groups, and at least 3.
 
-    Balanced is a = 2h = 2p. Port k of group G, on its switch k // h, goes to group
-    (G + k + 1) mod groups. A minimal path has at most one link in its own group, the one between
-    the groups, and one in the other group. Valiant's intermediate switch is in neither of the two
-    groups; within a group it is any other switch.
+    Balanced is a = 2h = 2p, with p = `switch_nodes`. Port k of group G, on its switch k // h, goes
+    to group (G + k + 1) mod groups. A minimal path has at most one link in its own group, the one
+    between the groups, and one in the other group. Valiant's intermediate switch is in neither of
+    the two groups; within a group it is any other switch.
 
     If every group sends to the next one and each switch wants p links' worth, minimal routing
     gives 1/(a p) of it, as all of a group shares one link; Valiant's (g - 2)/(2 a p) with g groups,
@@ -229,16 +200,6 @@ class Dragonfly(RoutedNetwork):
 
     group_switches: int
     global_links: int
-    switch_nodes: int
-
-    def __post_init__(self) -> None:
-        for name in ("group_switches", "global_links", "switch_nodes"):
-            check_whole(name, getattr(self, name))
-        if self.groups < 3:
-            raise UsageError(
-                "group_switches and global_links are 1: two groups leave no way around; use more"
-            )
-        super().__post_init__()
 
     @property
     def groups(self) -> int:
@@ -248,15 +209,6 @@ class Dragonfly(RoutedNetwork):
     @property
     def switches(self) -> int:
         return self.groups * self.group_switches
-
-    @property
-    def nodes(self) -> int:
-        return self.switches * self.switch_nodes
-
-    def group(self, number: int) -> Int:
-        """Return the nodes of a group."""
-        held = self.group_switches * self.switch_nodes
-        return np.arange(number * held, (number + 1) * held)
 
     @property
     def links(self) -> Links:
@@ -309,8 +261,7 @@ class Dragonfly(RoutedNetwork):
 class Torus(RoutedNetwork):
     """Rings in each of several dimensions (a k-ary n-cube where they are equal).
 
-    dims:          switches along each dimension; switch numbers count the last dimension fastest.
-    switch_nodes:  nodes of a switch.
+    dims:  switches along each dimension; switch numbers count the last dimension fastest.
 
     Minimal paths go dimension by dimension, the shorter way round; where both ways are as long,
     half of the traffic takes each. A ring of two has a link for each of the two ways. Valiant's
@@ -322,24 +273,10 @@ class Torus(RoutedNetwork):
     """
 
     dims: tuple[int, ...]
-    switch_nodes: int = field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dims", tuple(self.dims))
-        if not self.dims:
-            raise UsageError("dims are none: give the switches along each dimension")
-        for size in self.dims:
-            check_whole("dims", size)
-        check_whole("switch_nodes", self.switch_nodes)
-        super().__post_init__()
 
     @property
     def switches(self) -> int:
         return math.prod(self.dims)
-
-    @property
-    def nodes(self) -> int:
-        return self.switches * self.switch_nodes
 
     @property
     def links(self) -> Links:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import checks, document, overrides, schema
+from . import checks, document, schema
+from . import overrides as grammar
 from .document import Given
 from .problems import Level, Problem, settle, suggest
 from .workload import SECRETS, DlioWorkload
@@ -29,36 +30,36 @@ def read_workload(
     source: str | Path | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     *,
-    folder: Path | None = None,
     compat: bool = False,
     warn: Warn = warnings.warn,
 ) -> DlioWorkload:
-    """Read the workload of a name (see `presets`), a YAML file, or a mapping such as `as_dict`'s.
+    """Read the workload of a name of `preset_names`, a YAML file, or a mapping such as `as_dict`'s.
 
     source:     None takes the name of `workload=` among the overrides, else "default".
     overrides:  as Hydra's; see `overrides`. hydra.run.dir sets output.folder.
-    folder:     where names are looked for first, as FOLDER/workload/NAME.yaml.
     compat:     as lenient as DLIO, with warnings.
 
     Raises UsageError with a line for each problem:
     `<file and line, or CLI>: <key>: <what is wrong, and what to do>`.
     """
-    return _read(source, overrides, folder, compat, warn)
+    given = grammar.read(overrides)
+    if given.name is not None and source is not None:
+        also = "a mapping" if isinstance(source, Mapping) else repr(str(source))
+        raise UsageError(f"{grammar.WHERE}: workload: {given.name!r} and {also}: name one workload")
+    if source is None:
+        source = given.name or "default"
+    root, where, problems = _root(source)
+    root, override_problems = grammar.apply(given.edits, root, where)
+    reading = _WorkloadReading(root, where, [*problems, *given.problems, *override_problems])
+    workload = reading.read(given.folder)
+    settle(reading.problems, compat=compat, warn=warn)
+    return workload
 
 
 def preset_names() -> list[str]:
     """Names of the workloads that come with penstock."""
     names = (path.name for path in _presets().iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
-
-
-def presets() -> dict[str, str]:
-    """A line about each workload that comes with penstock, by name."""
-    lines = {}
-    for name in preset_names():
-        with (_presets() / f"{name}.yaml").open(encoding="utf-8") as file:
-            lines[name] = file.readline().lstrip("# ").rstrip()
-    return lines
 
 
 def as_dict(workload: DlioWorkload) -> dict[str, Any]:
@@ -98,36 +99,11 @@ def _presets() -> Any:
     return resources.files(__package__) / "presets"
 
 
-def _read(
-    source: str | Path | Mapping[str, Any] | None,
-    texts: Sequence[str],
-    folder: Path | None,
-    compat: bool,
-    warn: Warn,
-) -> DlioWorkload:
-    given = overrides.read(texts)
-    if given.name is not None and source is not None:
-        also = "a mapping" if isinstance(source, Mapping) else repr(str(source))
-        raise UsageError(
-            f"{overrides.WHERE}: workload: {given.name!r} and {also}: name one workload"
-        )
-    if source is None:
-        source = given.name or "default"
-    root, where, problems = _root(source, folder)
-    root, override_problems = overrides.apply(given.edits, root, where)
-    reading = _WorkloadReading(root, where, [*problems, *given.problems, *override_problems])
-    workload = reading.read(given.folder)
-    settle(reading.problems, compat=compat, warn=warn)
-    return workload
-
-
-def _root(
-    source: str | Path | Mapping[str, Any], folder: Path | None
-) -> tuple[Given, str, list[Problem]]:
+def _root(source: str | Path | Mapping[str, Any]) -> tuple[Given, str, list[Problem]]:
     """The mapping of a source, its name in messages, and the problems of its YAML."""
     if isinstance(source, Mapping):
         return document.make_given(source, "workload"), "workload", []
-    name, file = _file(source, folder)
+    name, file = _file(source)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -142,13 +118,11 @@ def _root(
     return root, name, problems
 
 
-def _file(source: str | Path, folder: Path | None) -> tuple[str, Any]:
+def _file(source: str | Path) -> tuple[str, Any]:
     path = Path(source)
     if path.suffix in {".yaml", ".yml"}:
         return str(path), path
     name = str(source)
-    if folder is not None and (path := folder / "workload" / f"{name}.yaml").exists():
-        return str(path), path
     known = preset_names()
     if name in known:
         return f"{name}.yaml", _presets() / f"{name}.yaml"
@@ -243,15 +217,15 @@ class _WorkloadReading:
     def _set_folder(self, folder: str | None) -> None:
         if folder is None:
             return
-        output = self._root.value.setdefault("output", Given(None, overrides.WHERE))
+        output = self._root.value.setdefault("output", Given(None, grammar.WHERE))
         if output.value is None:
             output = self._root.value["output"] = Given({}, output.where)
         if not isinstance(output.value, dict):
             return
         if "folder" in output.value:
             text = f"has no effect: output.folder is {output.value['folder'].plain!r}"
-            self.problems.append(Problem("warning", overrides.WHERE, "hydra.run.dir", text))
-        output.value.setdefault("folder", Given(folder, overrides.WHERE))
+            self.problems.append(Problem("warning", grammar.WHERE, "hydra.run.dir", text))
+        output.value.setdefault("folder", Given(folder, grammar.WHERE))
 
     def _refuse(self, flaw: Any) -> None:
         """Collect the problem that pydantic found, and take the bad key away."""

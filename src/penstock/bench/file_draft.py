@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import AtomicFile
-from .contents import Bytes, SampleContents
 from .files import PARTS
+from .sample_contents import Bytes, SampleContents
 from .workload import DatasetSpec
 
 _GROUP_BYTES = 4 << 20

@@ -1,4 +1,4 @@
-"""The corrected model: nodes divide shared bandwidth (cpp/sim/fluid.hpp).
+"""The corrected model, of bytes that flow: nodes divide shared bandwidth (cpp/sim/fluid.hpp).
 
 `policies` decide which bytes go where, and the core computes when. This module connects the two and
 states the bound that no policy can beat.
@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _sim
 from ..errors import UsageError
-from . import contention, frequency, policies, sampled
+from . import contention, frequency, importance_policies, policies
 from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
 from .policies import NodeTraffic
@@ -61,7 +61,9 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
         moved = np.zeros((epochs, len(SOURCES)))
     else:
         if isinstance(scenario.sampling, ImportanceSampling):
-            traffic, notes = sampled.sample_traffic(workload, scenario.sampling, policy, value)
+            traffic, notes = importance_policies.sample_traffic(
+                workload, scenario.sampling, policy, value
+            )
         elif policy in TRAFFIC:
             traffic = TRAFFIC[policy](workload)
         else:

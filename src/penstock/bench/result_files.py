@@ -1,4 +1,4 @@
-"""DLIO's results in a folder, as a record of this benchmark.
+"""Results from files, as records of this benchmark: its own, and DLIO's.
 
 DLIO's throughput is (steps - 2) / T x batch whatever it leaves out of T. If its lists of step times
 and its configuration with the batch size are there, throughput and utilisation are computed again
@@ -17,11 +17,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError
-from .recorded import VERSION, figure, read_json
+from ..errors import FormatError, MissingError
+from .recorded import VERSION, check_record, figure, read_json
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_record(path: str | Path) -> dict[str, Any]:
+    """Read the record at a path: a file, or a folder that holds record.json or DLIO's summary.json.
+
+    Raises MissingError if there is none, FormatError if it is something else.
+    """
+    place = Path(path)
+    if place.name == "summary.json":
+        return read_dlio(place.parent)
+    if place.is_dir():
+        if not (place / "record.json").is_file() and (place / "summary.json").is_file():
+            return read_dlio(place)
+        if not (place / "record.json").is_file():
+            raise MissingError(
+                f"{place} holds neither record.json nor summary.json: give the folder that "
+                "`penstock bench run` or DLIO wrote its results to"
+            )
+        place = place / "record.json"
+    return dict(check_record(read_json(place), str(place)))
+
+
+def read_dlio(folder: Path) -> dict[str, Any]:
     """Read the record of a folder with DLIO's summary.json; NaN in it counts as unknown.
 
     Raises FormatError if summary.json is something else.

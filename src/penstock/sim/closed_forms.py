@@ -1,8 +1,7 @@
 """Closed forms for epoch times and the shares of storage, peers and cache. Pure.
 
-They work on a million settings at once. All inputs are arrays that broadcast together, and all
-outputs have their common shape. Units are bytes, seconds, samples/s and bytes/s. A `Forecast`
-carries `form`, so that a report can say that nothing was simulated.
+They work on a million settings at once. All inputs are numbers and arrays that broadcast together,
+and all outputs have their common shape. Units are bytes, seconds, samples/s and bytes/s.
 
 An epoch takes as long as its busiest resource. Prefetching is assumed to hide everything else, so
 latency, the start of an epoch, finite buffers, congestion and unequal sizes are left out. With N
@@ -11,11 +10,11 @@ data is kept by some node. With shares of S that come from storage (s) and from 
 
     epoch = max(compute, s S / storage, r S / N / peer link, (1 - s) S / N / cache)
 
-    policy             first epoch         later epochs
+    forecast_          first epoch         later epochs
     `least`            s = 1, r = 0        s = 1 - q, r = 0: no policy can be faster
     `penstock`         s = 1, r as later   s = 1 - q, r by the assignment, see `remote_share`
-    `nopfs`            s = 1, r = 0        s = `nobody_share`, r = 1 - s - `coverage`
-    `from_storage`     s = 1, r = 0        s = 1, r = 0: a loader without a cache
+    `nopfs`            s = 1, r = 0        s and 1 - s - r by `find_shares`
+    `storage`          s = 1, r = 0        s = 1, r = 0: a loader without a cache
 
 Storage must give S - N C bytes in each later epoch, whatever is evicted when. Each sample is used
 once an epoch, so between two epochs lies an instant that every reuse spans, and data that is not
@@ -28,14 +27,12 @@ no node keeps are derived here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
 from ..extent import Int
 from .arguments import Float, import_scipy
 
@@ -47,16 +44,15 @@ RESOURCES = ("compute", "storage", "peers", "cache")
 
 Numbers = npt.ArrayLike
 Column = Any
-"""Values of a setting: passed as `Numbers`, and a float64 array in `Settings`."""
+"""Values of a setting: a number, or an array of them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """Machines and data, as arrays that broadcast together.
+class Settings(NamedTuple):
+    """Machines and data, as numbers and arrays that broadcast together, all above 0.
 
     nodes:                     N, nodes that keep a cache each.
     samples, sample_bytes:     how many, and their mean size.
-    cache_bytes:               of each node; 0 for none.
+    cache_bytes:               of each node; from 0 on, 0 for none.
     capacity:                  samples of each step that are processed on a node.
     epochs:                    of the whole run; NoPFS's frequencies depend on it.
     compute_samples_per_s:     of a node, with the data at hand; decoding included.
@@ -78,47 +74,19 @@ class Settings:
     peer_bytes_per_s: Column = np.inf
     cache_bytes_per_s: Column = np.inf
 
-    def __post_init__(self) -> None:
-        names = [field.name for field in fields(self)]
-        values = {name: _check_setting(name, getattr(self, name)) for name in names}
-        try:
-            np.broadcast_shapes(*(value.shape for value in values.values()))
-        except ValueError:
-            shapes = {name: value.shape for name, value in values.items() if value.shape}
-            raise UsageError(f"Settings do not broadcast together: {shapes}") from None
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """The common shape."""
-        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
+        return np.broadcast_shapes(*map(np.shape, self))
 
 
-_whole = {"nodes", "samples", "capacity", "epochs"}
-
-
-def _check_setting(name: str, value: Numbers) -> Float:
-    values = np.asarray(value, np.float64)
-    least = 0 if name == "cache_bytes" else np.nextafter(0, 1)
-    is_valid = values >= least  # False for NaN
-    if name in _whole:
-        is_valid &= values == np.floor(values)
-    if not is_valid.all():
-        what = ("whole " * (name in _whole)) + ("numbers above 0" if least else "numbers from 0 on")
-        raise UsageError(f"Settings.{name} has {values[~is_valid].flat[0]}: use {what}")
-    return values
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Times and shares of a policy for each setting; arrays of one shape.
 
     first_s, later_s:        seconds of the first epoch, with empty caches, and of each later one.
     storage, remote, local:  shares of a later epoch's bytes: read from storage, fetched from the
                              caches of other nodes, found in the node's own. Their sum is 1.
     binding:                 number of the one of `RESOURCES` that a later epoch waits for.
-    form:                    method by which these numbers were computed: not a simulation.
     """
 
     first_s: Float
@@ -127,17 +95,12 @@ class Forecast:
     remote: Float
     local: Float
     binding: Int
-    form: str = FORM
-
-    def run_s(self, epochs: Numbers) -> Float:
-        """Seconds of a run of `epochs` epochs."""
-        return np.asarray(self.first_s + (np.asarray(epochs) - 1) * self.later_s)
 
 
 Assignment = Literal["local", "strided"]
 
 
-def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
+def forecast_penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
     """Forecast this library with a cache: one owner for each sample, and the given assignment.
 
     In the first epoch, too, an owner reads its own samples and sends those that others process.
@@ -145,30 +108,28 @@ def penstock(settings: Settings, assignment: Assignment = "local") -> Forecast:
     q = _share_kept(settings)
     if assignment == "local":
         remote = remote_share(settings.capacity, settings.nodes, q)
-    elif assignment == "strided":
-        remote = q * (1 - 1 / np.asarray(settings.nodes))
     else:
-        raise UsageError(f"assignment is {assignment!r}: use 'local' or 'strided'")
+        remote = q * (1 - 1 / np.asarray(settings.nodes))
     return _forecast(settings, 1 - q, remote, first_remote=remote)
 
 
-def nopfs(settings: Settings) -> Forecast:
+def forecast_nopfs(settings: Settings) -> Forecast:
     """Forecast NoPFS: each node keeps the samples it will use most often, whatever others keep.
 
     The forecast favours it: filling the caches costs the first epoch nothing beyond what is
     consumed, a node knows at once what others keep, and cold misses count as hits.
     """
     own = np.minimum(1, settings.cache_bytes / _total_bytes(settings))
-    local, storage = _frequencies(settings.epochs, settings.nodes, own)
+    local, storage = find_shares(settings.epochs, settings.nodes, own)
     return _forecast(settings, storage, np.maximum(0, 1 - storage - local))
 
 
-def from_storage(settings: Settings) -> Forecast:
+def forecast_storage(settings: Settings) -> Forecast:
     """Forecast a loader without a cache: everything comes from storage, in every epoch."""
     return _forecast(settings, 1.0, 0.0)
 
 
-def least(settings: Settings) -> Forecast:
+def forecast_least(settings: Settings) -> Forecast:
     """Forecast the lower bound: the least time of compute and storage under any policy."""
     return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
 
@@ -252,36 +213,10 @@ def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Floa
     return np.where(several, np.maximum(0, (1 - p) * equal - (1 - q) * above), 0.0)
 
 
-def coverage(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
-    """Share G(q) of a node's accesses that hit its cache of the most often used samples.
-
-    The cache holds the fraction q of all samples. A node processes a sample in X ~ Bin(E, 1/N) of E
-    epochs. Take samples by descending X until their probability is q: G is the part of E[X] = E/N
-    that has been taken. First accesses, which cannot be hits, are counted as hits.
-    """
-    return _frequencies(epochs, nodes, fraction)[0]
-
-
-def nobody_share(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> Float:
-    """Share of samples that no node keeps: those that NoPFS reads from storage in every epoch.
-
-    Each node keeps the fraction q that it will use most often, whatever others keep. The N nodes'
-    counts are multinomial. A node keeps a sample that it uses X times with probability w(X): 1
-    above a threshold, 0 below, and between 0 and 1 at it, so that q is used up. Nodes decide at
-    random among samples of equal counts. A multinomial is N Poisson counts, given that their sum is
-    E, so that with P ~ Poisson(E/N)
-
-        share = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]
-
-    where [z^E] is a Fourier sum. It is interpolated between 16 points a count: within 0.0005.
-    """
-    return _frequencies(epochs, nodes, fraction)[1]
-
-
 class _Law(NamedTuple):
-    """Points of `coverage` and `nobody_share`, by ascending fraction, float64 (points,).
+    """Points of both shares of `find_shares`, by ascending fraction, float64 (points,).
 
-    degree:  (points - 1,), the power that `nobody_share` nearly follows between two points.
+    degree:  (points - 1,), the power that `nobody` nearly follows between two points.
     """
 
     fraction: Float
@@ -290,7 +225,7 @@ class _Law(NamedTuple):
     degree: Float
 
     def shares(self, fraction: Float) -> tuple[Float, Float]:
-        """Interpolate `coverage` and `nobody_share` between the points."""
+        """Interpolate both shares between the points."""
         covered = np.interp(fraction, self.fraction, self.covered)
         after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
         start, end = self.fraction[after - 1], self.fraction[after]
@@ -310,8 +245,26 @@ _points = 16
 _negligible = 1e-15
 
 
-def _frequencies(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
-    """Compute `coverage` and `nobody_share`; each pair of epochs and nodes takes one law."""
+def find_shares(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
+    """Share of a node's accesses that hit its cache, and share of samples that no node keeps.
+
+    Each node's cache holds the fraction q of all samples: those that it will use most often,
+    whatever others keep. Nodes decide at random among samples of equal counts.
+
+    A node processes a sample in X ~ Bin(E, 1/N) of E epochs. Take samples by descending X until
+    their probability is q: the first share is the part of E[X] = E/N that has been taken. First
+    accesses, which cannot be hits, are counted as hits.
+
+    NoPFS reads the samples of the second share from storage in every epoch. The N nodes' counts are
+    multinomial. A node keeps a sample that it uses X times with probability w(X): 1 above a
+    threshold, 0 below, and between 0 and 1 at it, so that q is used up. A multinomial is N Poisson
+    counts, given that their sum is E, so that with P ~ Poisson(E/N)
+
+        share = [z^E] (sum over k of P[P = k] (1 - w(k)) z^k)^N / P[Poisson(E) = E]
+
+    where [z^E] is a Fourier sum. It is interpolated between 16 points a count: within 0.0005.
+    Each pair of epochs and nodes takes one law.
+    """
     e, n, q = np.broadcast_arrays(*(np.asarray(values) for values in (epochs, nodes, fraction)))
     pairs, which = np.unique(np.stack([e.ravel(), n.ravel()]), axis=1, return_inverse=True)
     order = np.argsort(which, kind="stable")
@@ -390,70 +343,3 @@ def _raise_power(base: Any, exponent: int) -> Any:
         if exponent & 1:
             power = power * base
     return power
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Purchase:
-    """The cheapest of several candidates; arrays of one shape.
-
-    choice:       number of the candidate, from 0; -1 if none is fast enough.
-    nodes:        of the candidate; 0 for none.
-    cache_bytes:  least cache that each node needs.
-    cost:         of nodes and caches; infinite for none.
-    form:         method by which these numbers were computed: not a simulation.
-    """
-
-    choice: Int
-    nodes: Float
-    cache_bytes: Float
-    cost: Float
-    form: str = FORM
-
-
-def find_cheapest(
-    candidates: Settings,
-    wanted_s: Numbers,
-    *,
-    node_cost: Numbers,
-    cache_byte_cost: Numbers,
-    assignment: Assignment = "local",
-) -> Purchase:
-    """Find the cheapest nodes and caches that make `penstock`'s later epochs fast enough.
-
-    candidates:       settings whose last axis holds the candidates: nodes, and the capacity of
-                      each. Of equal costs the first is taken. `cache_bytes` is the most that a node
-                      can have.
-    wanted_s:         seconds of a later epoch; of the shape without the last axis, or one for all.
-    node_cost:        of a node without cache, in any currency; may differ by candidate.
-    cache_byte_cost:  of a byte of cache on one node.
-
-    The least cache is that with which storage gives the rest in time: a larger one would only cause
-    more exchange. So each candidate has one price, and the least is taken.
-    """
-    if not candidates.shape:
-        raise UsageError("candidates have no axis to choose from: give nodes as an array")
-    data = _total_bytes(candidates)
-    wanted = np.asarray(wanted_s, np.float64)[..., None]
-    if not (wanted > 0).all():
-        raise UsageError("wanted_s has values that are not above 0: give seconds")
-    rest = wanted * _storage_bytes_per_s(candidates)
-    needed = np.ceil(np.maximum(0, data - rest) / candidates.nodes)
-    needed = np.minimum(needed, np.ceil(candidates.cache_bytes))
-    values = {field.name: getattr(candidates, field.name) for field in fields(candidates)}
-    forecast = penstock(Settings(**{**values, "cache_bytes": needed}), assignment)
-    price = candidates.nodes * (np.asarray(node_cost) + cache_byte_cost * needed)
-    price = np.where(forecast.later_s <= wanted * (1 + 1e-9), price, np.inf)
-    choice = np.argmin(price, axis=-1)
-
-    def select(values: Any) -> Float:
-        rows = np.broadcast_to(values, price.shape)
-        return np.take_along_axis(rows, choice[..., None], axis=-1)[..., 0]
-
-    cost = select(price)
-    is_possible = np.isfinite(cost)
-    return Purchase(
-        np.where(is_possible, choice, -1),
-        np.where(is_possible, select(candidates.nodes), 0),
-        np.where(is_possible, select(needed), 0),
-        cost,
-    )
