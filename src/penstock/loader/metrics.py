@@ -64,8 +64,8 @@ def serve(
     Several loaders may be served at one port: the label `loader` is their `name`, by default a
     number. Port 0 is any free port, see `Endpoint.port`. A loader is served as long as it lives,
     until the endpoint is closed or the interpreter ends. A request costs the loader nothing, and
-    its trainer some 0.5 ms of the GIL for each loader. Raises UsageError if the port cannot be had, or
-    prometheus-client is not installed.
+    its trainer some 0.5 ms of the GIL for each loader. Raises UsageError if the port cannot be had,
+    or prometheus-client is not installed.
     """
     with _lock:
         endpoint = _endpoints.get((host, port)) if port else None

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from .allocation import Allocation, Objective, score
 from .throughput_model import JobProfile, Share, predict
 
-_followed = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")
+_followed = ("samples_per_s", "cpu_s", "storage_bytes", "efficiency")
 
 
 class Drift:
@@ -22,8 +22,7 @@ class Drift:
     in a row, both measured in that window and smoothed over the ones before, to the same side. So
     one odd window changes nothing, and a job changes at most once in `windows` of them.
 
-    profile:    the one that the share was made for. Make a new `Drift` when the job's cache
-                changes, as that changes its bytes.
+    profile:    the one that the share was made for.
     tolerance:  relative, above 0.
     windows:    at least 1.
     weight:     of the newest window in the smoothed values, above 0 to 1.
@@ -57,9 +56,7 @@ class Drift:
         for name in _followed:
             value = float(getattr(measured, name))
             before = self._smooth[name]
-            smooth = (
-                before + self._weight * (value - before) if before < math.inf > value else value
-            )
+            smooth = before + self._weight * (value - before)
             if smooth < limits.allocation_number_min:
                 smooth = value  # has come from something to nothing, and is none for a profile
             self._smooth[name] = smooth

@@ -172,16 +172,8 @@ class Report:
     measured: JobMeasurement
 
     def message(self) -> dict[str, Any]:
-        """Return the report for JSON, which has no infinite numbers: an infinite stream rate is the
-        default."""
-        profile = self.profile
-        if profile is not None:
-            profile = {
-                name: value
-                for name, value in profile.items()
-                if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
-            }
-        return {"profile": profile, "measured": _list_fields(self.measured)}
+        """Return the report for JSON."""
+        return {"profile": self.profile, "measured": _list_fields(self.measured)}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
