@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 
 from penstock.sharing.allocation import (
-    JobProfile,
     Objective,
     Resources,
     allocate,
     even_share,
-    predict,
     score,
 )
 from penstock.sharing.share_lp import Float, Program, Solution, Solver, solve_exactly
+from penstock.sharing.throughput_model import JobProfile, predict
 
 HOST = Resources(cores=32, bytes_per_s=1.5e9)
 

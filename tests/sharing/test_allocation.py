@@ -16,16 +16,14 @@ from scipy import optimize
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import (
-    JobProfile,
     Objective,
     Resources,
-    Share,
     allocate,
     even_share,
-    predict,
     score,
 )
 from penstock.sharing.share_lp import Solver, solve_exactly
+from penstock.sharing.throughput_model import JobProfile, Share, predict
 from tests.sharing.highs import solve_by_highs
 
 CPU = JobProfile(samples_per_s=1000, cpu_s=10e-3, storage_bytes=1e3, remaining_samples=1e5)

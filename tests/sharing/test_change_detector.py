@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.sharing.allocation import JobProfile, Resources, Share, allocate, even_share
+from penstock.sharing.allocation import Resources, allocate, even_share
 from penstock.sharing.change_detector import Drift, is_worthwhile
+from penstock.sharing.throughput_model import JobProfile, Share
 
 JOB = JobProfile(samples_per_s=1000, cpu_s=2e-3, storage_bytes=100e3)
 FOLLOWED = ("samples_per_s", "cpu_s", "storage_bytes", "efficiency")

@@ -17,20 +17,6 @@ from ..errors import UsageError
 from .share_lp import Float, Program, Solution, Solver, solve_exactly
 from .throughput_model import JobProfile, Prediction, Share, check_number, predict
 
-__all__ = [
-    "Allocation",
-    "JobProfile",
-    "Objective",
-    "Prediction",
-    "Resources",
-    "Share",
-    "Worth",
-    "allocate",
-    "even_share",
-    "predict",
-    "score",
-]
-
 Objective = Literal["samples", "utilisation", "makespan"]
 """Quantity that is maximised.
 

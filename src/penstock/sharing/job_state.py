@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from .. import limits
 from ..errors import UsageError
-from .allocation import Share
 from .change_detector import Drift
 from .lease import JobMeasurement, Lease, Terms
-from .throughput_model import JobProfile, Prediction, predict
+from .throughput_model import JobProfile, Prediction, Share, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
 """Standing of a job.

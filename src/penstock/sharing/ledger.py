@@ -16,11 +16,11 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError
-from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
+from .allocation import Allocation, Objective, Resources, allocate, even_share, score
 from .change_detector import Drift, is_worthwhile
 from .job_state import JobMember, JobState, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
-from .throughput_model import JobProfile, predict
+from .throughput_model import JobProfile, Share, predict
 from .transfer_policy import Key, Transfers
 
 _least = 0.01
