@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from .. import limits
-from ..errors import UsageError
 from .allocation import Allocation, Objective, score
 from .throughput_model import JobProfile, Share, predict
 
@@ -31,12 +29,6 @@ class Drift:
     def __init__(
         self, profile: JobProfile, *, tolerance: float = 0.2, windows: int = 3, weight: float = 0.5
     ) -> None:
-        if not 0 < tolerance < math.inf:
-            raise UsageError(f"tolerance is {tolerance!r}: use a part above 0, such as 0.2")
-        if type(windows) is not int or windows < 1:
-            raise UsageError(f"windows is {windows!r}: use a whole number above 0")
-        if not 0 < weight <= 1:
-            raise UsageError(f"weight is {weight!r}: use a number above 0, at most 1")
         self._tolerance, self._windows, self._weight = tolerance, windows, weight
         self._base = profile
         self._smooth = {name: float(getattr(profile, name)) for name in _followed}

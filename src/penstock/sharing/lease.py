@@ -69,7 +69,7 @@ class Terms:
 class _Numbers:
     """Numbers that a message carries, by their names."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def message(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
