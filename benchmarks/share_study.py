@@ -11,6 +11,7 @@ figures say what dividing well is worth if profiles are right, and are the same 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +19,14 @@ from typing import Any
 import numpy as np
 
 from penstock.sharing.allocation import (
-    JobProfile,
     Objective,
     Resources,
     allocate,
     even_share,
-    predict,
     score,
 )
-from penstock.sharing.share_lp import Solver
+from penstock.sharing.share_lp import Float, Program, Solution, Solver, solve_exactly
+from penstock.sharing.throughput_model import JobProfile, predict
 
 HOST = Resources(cores=32, bytes_per_s=1.5e9)
 
@@ -62,12 +62,62 @@ def rates_of(
     jobs: Sequence[JobProfile],
     objective: Objective,
     floors: float,
-    solver: Solver = "exact",
-    whole: bool = False,
+    solver: Solver = solve_exactly,
 ) -> Rates:
     """What an allocation brings."""
-    found = allocate(jobs, HOST, objective, floors, solver=solver, whole=whole).predictions
+    found = allocate(jobs, HOST, objective, floors, solver=solver).predictions
     return np.array([each.samples_per_s for each in found if each is not None])
+
+
+def rates_with_whole_workers(jobs: Sequence[JobProfile]) -> Rates:
+    """Rates of the best shares once their workers are whole: bandwidth is divided anew."""
+    found = allocate(jobs, HOST)
+    workers = round_workers(np.array([share.workers for share in found.shares]), int(HOST.cores))
+    cost = np.array([[job.cpu_s for job in jobs], [job.storage_bytes for job in jobs]])
+    model = np.array([job.samples_per_s for job in jobs])
+    most = np.minimum(model, workers / cost[0])
+    limit = np.array([math.inf, HOST.bytes_per_s])
+    least = np.minimum(found.floors, most)
+    return solve_exactly(Program(1 / model, least, most, cost, limit)).rates
+
+
+def round_workers(wanted: Float, cores: int) -> Float:
+    """Round to whole workers for each job, `cores` in all and at least one each.
+
+    Shares are rounded down, and the rest goes to the largest remainders: workers go one by one to
+    the job that is shortest of its share, which is the same, and makes up for the first one of jobs
+    whose share is less than one.
+    """
+    dealt = np.ones(len(wanted))
+    for _ in range(cores - len(wanted)):
+        dealt[np.argmax(wanted - dealt)] += 1
+    return dealt
+
+
+def solve_greedily(program: Program) -> Solution:
+    """Raise one job at a time by one unit of the first resource, a worker, and its part of the
+    second.
+
+    The job is raised that gains most for the greater part of the rest that it takes. Exact if one
+    resource binds; else a heuristic. Both resources are given together: one alone adds nothing to a
+    job that is short of the other.
+    """
+    value, room, left = program.value, program.room, program.left
+    nothing = np.where(np.isfinite(left), 1e-12 * left, 0.0)
+    raised = np.zeros(len(value))
+    while True:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(program.cost > 0, program.cost / left[:, None], 0.0).max(axis=0)
+            gain = np.where(raised < room, value / part, 0.0)  # 0 where nothing is left
+            if not gain.max(initial=0.0) > 0:
+                return Solution(program.least + raised, None)
+            job = np.argmax(gain)
+            step = min(1 / program.cost[0, job], 1 / part[job])
+        step = min(step, room[job] - raised[job])
+        full = raised[job] + step >= room[job] * (1 - 1e-12)
+        raised[job] = room[job] if full else raised[job] + step
+        left = left - program.cost[:, job] * step
+        left[left <= nothing] = 0.0
 
 
 def row(name: str, value: float, unit: str, published: float | None = None) -> dict[str, Any]:
@@ -113,7 +163,7 @@ def greedy_rows(drawn: list[list[JobProfile]]) -> list[dict[str, Any]]:
     rows = []
     for floors, mean, worst in ((1.0, 0.9992, 0.953), (0.0, 0.998, 0.845)):
         parts = [
-            score(jobs, rates_of(jobs, "utilisation", floors, "greedy"), "utilisation")
+            score(jobs, rates_of(jobs, "utilisation", floors, solve_greedily), "utilisation")
             / score(jobs, rates_of(jobs, "utilisation", floors), "utilisation")
             for jobs in drawn
         ]
@@ -128,7 +178,7 @@ def whole_rows(drawn: list[list[JobProfile]], evens: list[Rates]) -> list[dict[s
     over, parts, least = [], [], []
     for jobs, even in zip(drawn, evens, strict=True):
         rates = rates_of(jobs, "utilisation", 1.0)
-        rounded = rates_of(jobs, "utilisation", 1.0, whole=True)
+        rounded = rates_with_whole_workers(jobs)
         used = np.array([job.cpu_s for job in jobs]) * rates
         over.append(np.ceil(used - 1e-9).sum() - HOST.cores)
         parts.append(score(jobs, rounded, "utilisation") / score(jobs, rates, "utilisation"))

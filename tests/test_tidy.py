@@ -69,6 +69,7 @@ OPTIONAL = {"torch", "triton", "pyarrow", "h5py", "zmq", "mpi4py", "obstore", "s
     "zstandard",
     "lmdb",
     "ray",
+    "prometheus_client",
 }
 """Libraries of extras, which importing penstock must not ask for."""
 

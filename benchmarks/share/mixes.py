@@ -17,7 +17,9 @@ import numpy as np
 from benchmarks.cluster import at_least
 from benchmarks.race import say
 from benchmarks.record import Row
+from benchmarks.share_study import solve_greedily
 from penstock.sharing.allocation import Objective, Resources, allocate
+from penstock.sharing.share_lp import solve_exactly
 from penstock.sharing.throughput_model import JobProfile, Share
 
 from .host import Host, Site, Window
@@ -147,10 +149,10 @@ def proposals(profiles: Sequence[JobProfile | None], resources: Resources) -> li
     return [
         list(allocate(profiles, resources, objective, floors, solver=solver).shares)
         for objective, floors, solver in (
-            ("utilisation", 1.0, "exact"),
-            ("samples", 1.0, "exact"),
-            ("utilisation", 1.0, "greedy"),
-            ("utilisation", 0.97, "exact"),
+            ("utilisation", 1.0, solve_exactly),
+            ("samples", 1.0, solve_exactly),
+            ("utilisation", 1.0, solve_greedily),
+            ("utilisation", 0.97, solve_exactly),
         )
     ]
 

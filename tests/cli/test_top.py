@@ -148,7 +148,7 @@ any_job = st.fixed_dictionaries(
         "bytes_per_s": numbers,
         "predicted": numbers,
         "idle": parts,
-        "binding": st.sampled_from([None, "model", "workers", "streams", "bandwidth"]),
+        "binding": st.sampled_from([None, "model", "workers", "bandwidth"]),
         "measured": numbers,
         "stall": parts,
     }

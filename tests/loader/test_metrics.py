@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest, parser
 
 import penstock
 from penstock.errors import UsageError
 from penstock.loader import metrics
 from penstock.loader.perfetto import PerfettoTrace
+from penstock.loader.prometheus import CounterCollector
 from penstock.meter import STALL_BUCKETS, Counters, Requested, Span
 from tests import warm
-
-parser = pytest.importorskip("prometheus_client.parser")
 
 RECORD = 512
 
@@ -60,6 +60,11 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
             assert (name, labels["loader"]) not in found
             found[(name, labels["loader"])] = sample.value
     return found
+
+
+def text_of(counters: dict[str, Counters]) -> str:
+    """Counters as Prometheus is told them."""
+    return generate_latest(CounterCollector(lambda: counters)).decode()
 
 
 # -- metrics -------------------------------------------------------------------------------------
@@ -162,8 +167,7 @@ def test_the_environment_asks(records: penstock.Dataset, tmp_path: Path, face: s
 def test_any_counters_can_be_read(stalls: list[int], engine: dict[str, int], name: str) -> None:
     """Names, labels and values come back; buckets count up to the number of batches."""
     counted = Counters(stalls=tuple(stalls), batches=sum(stalls), compute_ns=7, engine=engine)
-    text = metrics.format_metrics({name: counted})
-    found = parsed(text)
+    found = parsed(text_of({name: counted}))
     assert found[("penstock_compute_seconds_total", name)] == pytest.approx(7e-9)
     buckets = [value for (each, _), value in found.items() if each.startswith("penstock_stall_sec")]
     below = [value for (each, _), value in found.items() if "_bucket " in each]
@@ -180,12 +184,49 @@ def test_any_counters_can_be_read(stalls: list[int], engine: dict[str, int], nam
 
 def test_each_metric_is_told_once() -> None:
     """HELP and TYPE stand before the samples of a family, and are not repeated."""
-    lines = metrics.format_metrics(
-        {"a": Counters(engine={"bytes": 1}), "b": Counters()}
-    ).splitlines()
+    lines = text_of({"a": Counters(engine={"bytes": 1}), "b": Counters()}).splitlines()
     told = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(told) == len(set(told)) == sum(line.startswith("# HELP") for line in lines)
-    assert metrics.format_metrics({}).strip() == "" or "{" not in metrics.format_metrics({})
+    assert "{" not in text_of({})
+
+
+def test_each_metric_as_dashboards_know_it() -> None:
+    """Name, type, labels and help of each, in the text format."""
+    counted = Counters(
+        stalls=(1,) * STALL_BUCKETS,
+        batches=STALL_BUCKETS,
+        samples=7,
+        engine={"bytes": 3, "busy_ns": 2_000_000_000, "slab_ready": 4},
+    )
+    assert text_of({"train": counted}) == (Path(__file__).parent / "metrics.txt").read_text()
+
+
+def test_without_prometheus_client(records: penstock.Dataset, tmp_path: Path) -> None:
+    """Asked for in code it is an error that says what to install; in the environment, a warning,
+    and training goes on."""
+    script = f"""
+        import sys
+        sys.modules["prometheus_client"] = None
+        import penstock, penstock.loader
+        data = penstock.open({str(tmp_path / "records.bin")!r}, record_bytes=512, index="memory")
+        loader = penstock.Loader(data, 8)
+        assert len(list(loader)) == 8
+        try:
+            penstock.loader.serve(loader)
+        except ValueError as error:
+            print(error)
+    """
+    done = warm.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"PENSTOCK_METRICS_PORT": "9100"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    needs = "serving metrics needs prometheus-client: pip install 'penstock[metrics]'"
+    assert done.returncode == 0
+    assert done.stdout == f"{needs}\n"
+    assert f"PENSTOCK_METRICS_PORT=9100: no metrics are served: {needs}" in done.stderr
 
 
 # -- traces --------------------------------------------------------------------------------------

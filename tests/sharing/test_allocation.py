@@ -9,25 +9,22 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from benchmarks.share_study import study
+from benchmarks.share_study import round_workers, solve_greedily, study
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import (
-    Contention,
-    JobProfile,
     Objective,
     Resources,
-    Share,
     allocate,
     even_share,
-    predict,
-    round_workers,
     score,
 )
-from penstock.sharing.share_lp import Solver
+from penstock.sharing.share_lp import Solver, solve_exactly
+from penstock.sharing.throughput_model import JobProfile, Share, predict
+from tests.sharing.highs import solve_by_highs
 
 CPU = JobProfile(samples_per_s=1000, cpu_s=10e-3, storage_bytes=1e3, remaining_samples=1e5)
 READ = JobProfile(samples_per_s=1000, cpu_s=1e-5, storage_bytes=1e6, remaining_samples=1e5)
@@ -35,33 +32,20 @@ HOST = Resources(cores=10, bytes_per_s=1e9)
 
 numbers = st.integers(0, 2**32)
 objectives = st.sampled_from(get_args(Objective))
-solvers = st.sampled_from(get_args(Solver))
+solvers = st.sampled_from([solve_exactly, solve_by_highs, solve_greedily])
 profiles = st.builds(
     JobProfile,
     samples_per_s=st.floats(1, 1e4),
     cpu_s=st.just(0.0) | st.floats(1e-4, 1e-1),
     storage_bytes=st.just(0.0) | st.floats(1e2, 1e7),
-    stream_bytes_per_s=st.just(math.inf) | st.floats(1e6, 1e9),
-    separate=st.booleans(),
-    samples=st.none() | st.integers(10, 10**6),
-    checkpoint_bytes_per_s=st.just(0.0) | st.floats(1e3, 1e6),
     remaining_samples=st.floats(1, 1e7),
     efficiency=st.just(1.0) | st.floats(0.5, 1),
 )
 mixes = st.lists(st.none() | profiles, min_size=1, max_size=7)
-curves = st.builds(
-    lambda rates: Contention(
-        streams=tuple(float(place + 1) for place in range(len(rates))),
-        bytes_per_s=tuple(float(rate) for rate in rates),
-    ),
-    st.lists(st.floats(1e8, 1e10), min_size=1, max_size=5),
-)
 hosts = st.builds(
     Resources,
     cores=st.floats(0.5, 64),
     bytes_per_s=st.just(math.inf) | st.floats(1e7 + 1, 1e10),
-    cache_bytes=st.just(0.0) | st.floats(1e3, 1e11),
-    contention=st.none() | curves,
 )
 
 
@@ -79,12 +63,11 @@ def drawn(seed: int, jobs: int = 5) -> list[JobProfile]:
     ]
 
 
-def given_out(shares: Sequence[Share]) -> tuple[float, float, float]:
-    """Workers, bytes/s and cache of all together."""
+def given_out(shares: Sequence[Share]) -> tuple[float, float]:
+    """Workers and bytes/s of all together."""
     return (
         math.fsum(share.workers for share in shares),
         math.fsum(share.bytes_per_s for share in shares),
-        math.fsum(share.cache_bytes for share in shares),
     )
 
 
@@ -96,15 +79,13 @@ def test_nobody_below_its_floor_and_nothing_given_out_twice(
     solver: Solver,
     floors: float,
 ) -> None:
-    """Every job reaches its floor, an even split's part; all shares together, with checkpoints, are
-    no more than there is; and all is no worse than an even split."""
+    """Every job reaches its floor, an even split's part; all shares together are no more than there
+    is; and all is no worse than an even split."""
     found = allocate(jobs, host, objective, floors, solver=solver)
     even = even_share(jobs, host)
-    left = host.after(jobs)
-    workers, rates, cache = given_out(found.shares)
+    workers, rates = given_out(found.shares)
     assert workers <= host.cores * (1 + 1e-12)
-    assert rates <= left.bytes_per_s * (1 + 1e-12)
-    assert cache <= host.cache_bytes * (1 + 1e-12)
+    assert rates <= host.bytes_per_s * (1 + 1e-12)
     known = [job for job in jobs if job is not None]
     for job, share, floor, expected in zip(
         jobs, found.shares, found.floors, found.predictions, strict=True
@@ -112,10 +93,6 @@ def test_nobody_below_its_floor_and_nothing_given_out_twice(
         if job is None:
             assert (share, floor, expected) == (even, 0.0, None)
             continue
-        curve = host.contention
-        if curve is not None and job.stream_bytes_per_s < math.inf:
-            slow = min(job.stream_bytes_per_s, curve.each(curve.best))
-            job = replace(job, stream_bytes_per_s=slow)
         assert expected is not None
         assert expected[:2] == predict(job, share)[:2]
         assert floor == floors * predict(job, even).samples_per_s
@@ -129,11 +106,10 @@ def test_nobody_below_its_floor_and_nothing_given_out_twice(
 def test_three_ways_agree(
     jobs: list[JobProfile | None], host: Resources, objective: Objective, floors: float
 ) -> None:
-    """Without a cache to deal, the dual method gives HiGHS's value, and the greedy no more."""
-    host = replace(host, cache_bytes=0.0)
+    """The dual method gives HiGHS's value, and the greedy no more."""
     ours, theirs, steps = (
         allocate(jobs, host, objective, floors, solver=solver).value
-        for solver in ("exact", "highs", "greedy")
+        for solver in (solve_exactly, solve_by_highs, solve_greedily)
     )
     assert ours == pytest.approx(theirs, rel=1e-6)
     assert steps <= ours * (1 + 1e-9)
@@ -178,7 +154,6 @@ def test_the_idle_resource_is_moved() -> None:
     both = (pytest.approx(999.001), pytest.approx(0.000999, abs=1e-6))
     assert found.predictions == ((*both, "workers"), (*both, "bandwidth"))
     assert found.floors == (500, 500)
-    assert "one more core is worth" in found.advice()
     assert found.worth is not None
     assert found.worth.core == pytest.approx(100, rel=2e-2)
 
@@ -208,21 +183,6 @@ def test_makespan_is_the_least(seed: int, floored: bool) -> None:
         assert found.value == pytest.approx(closed, rel=1e-9)
 
 
-@given(st.lists(st.none() | profiles, min_size=1, max_size=7), hosts, objectives, st.integers(0, 9))
-def test_whole_workers(
-    jobs: list[JobProfile | None], host: Resources, objective: Objective, more: int
-) -> None:
-    """At least one each, as many as there are whole cores, and bandwidth within its limit."""
-    host = replace(host, cores=len(jobs) + more + 0.5)
-    found = allocate(jobs, host, objective, whole=True)
-    workers, rates, _ = given_out(found.shares)
-    assert workers == len(jobs) + more
-    assert all(share.workers >= 1 and share.workers % 1 == 0 for share in found.shares)
-    assert rates <= host.after(jobs).bytes_per_s * (1 + 1e-12)
-    with pytest.raises(UsageError, match="whole=False"):
-        allocate(jobs, replace(host, cores=len(jobs) - 0.5), objective, whole=True)
-
-
 @given(st.lists(st.floats(0.01, 20), min_size=1, max_size=8))
 def test_rounding_is_to_the_nearest(wanted: list[float]) -> None:
     """Where everybody wants at least one, each gets its share rounded down or up, and who is
@@ -238,40 +198,6 @@ def test_rounding_is_to_the_nearest(wanted: list[float]) -> None:
     assert not up.any() or not down.any() or part[up].min() >= part[down].max() - 1e-12
 
 
-def test_cache_goes_to_whom_it_saves_most() -> None:
-    """Of two jobs that read alike, the one with fewer samples has more epochs a second: it gets
-    what it can use first, and the other one more bandwidth for it."""
-    small = JobProfile(samples_per_s=1e4, cpu_s=1e-6, storage_bytes=1e5, samples=1e4)
-    large = replace(small, samples=1e6)
-    host = Resources(cores=10, bytes_per_s=1e8, cache_bytes=1e9)
-    found = allocate([large, small], host)
-    assert [share.cache_bytes for share in found.shares] == [0, 1e9]
-    assert found.predictions[1] == (1e4, 0, "model")
-    assert found.predictions[0] == (pytest.approx(1000), pytest.approx(0.9), "bandwidth")
-    half = allocate([large, small], replace(host, cache_bytes=0.5e9))
-    assert half.worth is not None
-    more = allocate([large, small], replace(host, cache_bytes=0.5e9 + 1e3))
-    assert more.value - half.value == pytest.approx(half.worth.cache_byte * 1e3, rel=0.01)
-
-
-@given(st.lists(profiles, min_size=1, max_size=5), hosts, st.floats(1e3, 1e10))
-def test_cache_never_makes_it_worse_than_an_even_split_of_it(
-    jobs: list[JobProfile], host: Resources, cache: float
-) -> None:
-    """As if each had the same part, whatever is dealt; floors kept."""
-    host = replace(host, cache_bytes=cache)
-    found = allocate(jobs, host)
-    each = cache / len(jobs)
-    fixed = [
-        replace(
-            *(job,), storage_bytes=size if (size := job.bytes_with(each)) >= 1e-12 else 0.0,
-            samples=None,
-        )
-        for job in jobs
-    ]  # fmt: skip
-    assert found.value >= allocate(fixed, replace(host, cache_bytes=0.0)).value * (1 - 1e-6)
-
-
 def test_what_is_left_is_room_for_jobs_of_any_size() -> None:
     """Half of it by what they use, half evenly: also one that needs hardly anything may need twice
     that for a while, or what nobody was seen to need."""
@@ -285,15 +211,6 @@ def test_what_is_left_is_room_for_jobs_of_any_size() -> None:
     assert [each.binding for each in found.predictions if each] == ["model", "model"]
 
 
-def test_checkpoints_are_subtracted() -> None:
-    """Steady checkpoint traffic leaves less to read with; none is an error that says so."""
-    writing = replace(READ, checkpoint_bytes_per_s=6e8)
-    found = allocate([writing, CPU], HOST)
-    assert given_out(found.shares)[1] == pytest.approx(4e8)
-    with pytest.raises(UsageError, match=r"checkpoints write 1\.2e\+09 bytes/s"):
-        allocate([writing, writing], HOST)
-
-
 def test_a_job_without_profile_has_the_even_share() -> None:
     """As long as it is not measured; the others divide what it leaves."""
     found = allocate([CPU, None, READ], replace(HOST, cores=9))
@@ -304,25 +221,10 @@ def test_a_job_without_profile_has_the_even_share() -> None:
     assert allocate([], HOST).shares == ()
 
 
-def test_contention_limits_what_is_given_out() -> None:
-    """No more than the best rate, though more streams are measured; and threads for as many as are
-    busy at the speed they have together."""
-    curve = Contention(streams=(1, 4, 16), bytes_per_s=(1e8, 3e8, 2e8))
-    job = JobProfile(
-        samples_per_s=1e4, cpu_s=1e-4, storage_bytes=1e5, stream_bytes_per_s=1e8, separate=True
-    )
-    found = allocate([job, job], Resources(cores=4, contention=curve))
-    assert given_out(found.shares)[1] == pytest.approx(3e8)
-    assert [share.streams for share in found.shares] == [2, 2]
-    assert [each.samples_per_s for each in found.predictions if each] == pytest.approx([1500, 1500])
-
-
 def test_wrong_arguments_are_told() -> None:
     """By their name, with what can be used."""
     with pytest.raises(UsageError, match="objective is 'speed'"):
         allocate([CPU], HOST, "speed")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="solver is 'magic'"):
-        allocate([CPU], HOST, solver="magic")  # type: ignore[arg-type]
     for wrong in (-0.1, 1.1, math.nan):
         with pytest.raises(UsageError, match="floors is"):
             allocate([CPU], HOST, floors=wrong)

@@ -293,7 +293,7 @@ def test_a_lease_caps_the_own_budget() -> None:
 
 def test_reports_as_messages() -> None:
     report = Report(
-        profile={**REPORT.profile, "stream_bytes_per_s": float("inf"), "samples": None},  # type: ignore[dict-item]
+        profile=REPORT.profile,
         measured=JobMeasurement(samples_per_s=1.0, stall=0.5),
     )
     message = json.loads(json.dumps(report.message(), allow_nan=False))

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import UsageError
-from penstock.sharing.allocation import JobProfile, Objective, Resources, Share, allocate, predict
+from penstock.sharing.allocation import Objective, Resources, allocate
 from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms
 from penstock.sharing.ledger import Ledger
+from penstock.sharing.throughput_model import JobProfile, Share, predict
+from tests.sharing.highs import solve_by_highs
 
 HOST = Resources(cores=8, bytes_per_s=1e9)
 TERMS = Terms()
@@ -29,18 +31,14 @@ profiles = st.builds(
     samples_per_s=rates,
     cpu_s=st.just(0.0) | st.floats(1e-5, 0.1),
     storage_bytes=st.just(0.0) | st.floats(10, 1e7),
-    stream_bytes_per_s=st.just(math.inf) | st.floats(1e6, 1e9),
-    separate=st.booleans(),
     remaining_samples=st.none() | st.floats(1, 1e9),
-    checkpoint_bytes_per_s=st.just(0.0) | st.floats(1, 1e9),
 )
 
 
 def said(profile: JobProfile) -> dict[str, Any]:
     """As a loader reports it: what it says of itself."""
-    names = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "separate")
-    others = ("remaining_samples", "checkpoint_bytes_per_s")
-    return {name: getattr(profile, name) for name in (*names, *others)}
+    names = ("samples_per_s", "cpu_s", "storage_bytes", "remaining_samples")
+    return {name: getattr(profile, name) for name in names}
 
 
 @dataclass
@@ -217,16 +215,14 @@ class Days(RuleBasedStateMachine):
         leases = [each.lease for each in self.host.loaders.values()]
         if not leases:
             return
-        traffic = 0.0  # that checkpoints write, which is not divided
-        for attribute, there in (("cores", self.resources.cores), ("bytes_per_s", math.inf)):
-            if attribute == "bytes_per_s":
-                there, traffic = self.resources.bytes_per_s, self.resources.bytes_per_s / 2
+        for attribute in ("cores", "bytes_per_s"):
+            there = getattr(self.resources, attribute)
             if there == math.inf:
                 assert all(each is not None and each.bytes_per_s is None for each in leases)
                 continue
             for name in (attribute, f"floor_{attribute}"):
                 total = math.fsum(getattr(each, name) for each in leases)
-                assert (there - traffic) * (1 - CLOSE) <= total <= there * (1 + CLOSE)
+                assert total == pytest.approx(there, rel=CLOSE)
 
     @invariant()
     def who_reports_has_a_lease_in_force(self) -> None:
@@ -302,7 +298,7 @@ def test_honest_jobs_get_the_best_shares(jobs: list[JobProfile], objective: Obje
     for number, profile in enumerate(jobs):
         host.join(str(number), profile, profile)
     host.wait(5)
-    best = allocate(jobs, HOST, objective, solver="highs")
+    best = allocate(jobs, HOST, objective, solver=solve_by_highs)
     shares = [share_of(host.of(str(number))) for number in range(len(jobs))]
     reached = [predict(*each).samples_per_s for each in zip(jobs, shares, strict=True)]
     for floor, rate in zip(best.floors, reached, strict=True):
@@ -550,8 +546,6 @@ def test_more_or_less_to_divide() -> None:
         *(("samples_per_s", each) for each in (0.0, -1.0, math.inf, math.nan, True, "1", None)),
         *(("cpu_s", each) for each in (-1e-9, math.inf, math.nan, None)),
         *(("storage_bytes", each) for each in (-1.0, math.inf, 10**400, None)),
-        *(("stream_bytes_per_s", each) for each in (0.0, -1.0, math.nan)),
-        ("separate", 1),
         ("remaining_samples", 0.0),
         ("efficiency", 2.0),
         ("gpu", 1.0),
@@ -576,8 +570,6 @@ def test_absurd_profiles_are_refused_by_name(name: str, value: Any) -> None:
             samples_per_s=st.sampled_from([1e-12, 1.0, 1e18]),
             cpu_s=st.sampled_from([0.0, 1e-12, 1.0, 1e18]),
             storage_bytes=st.sampled_from([0.0, 1e-12, 1.0, 1e18]),
-            stream_bytes_per_s=st.sampled_from([1e-12, 1.0, 1e18, math.inf]),
-            checkpoint_bytes_per_s=st.sampled_from([0.0, 1.0, 1e18]),
             remaining_samples=st.sampled_from([1e-12, 1.0, 1e18]),
         ),
         min_size=1,
@@ -602,8 +594,6 @@ def test_wrong_use() -> None:
             Ledger(HOST, floors=floors)
     with pytest.raises(UsageError, match="objective"):
         Ledger(HOST, "throughput")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="cache_bytes"):
-        Ledger(replace(HOST, cache_bytes=1e9))
     for name in ("lease_s", "report_s", "lie", "doubt_s"):
         with pytest.raises(UsageError, match=rf"Terms\.{name}"):
             Terms(**{name: 0.0})

@@ -7,10 +7,12 @@ import itertools
 
 import numpy as np
 import pytest
+from benchmarks.share_study import solve_greedily
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.sharing.share_lp import Program, solve_by_highs, solve_exactly, solve_greedily
+from penstock.sharing.share_lp import Program, solve_exactly
+from tests.sharing.highs import solve_by_highs
 
 CLOSE = 1e-7
 

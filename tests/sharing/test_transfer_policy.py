@@ -146,7 +146,6 @@ profiles = st.fixed_dictionaries(
         "samples_per_s": st.floats(1, 1e4),
         "cpu_s": st.just(0.0) | st.floats(1e-6, 0.1),
         "storage_bytes": st.just(0.0) | st.floats(1, 1e7),
-        "checkpoint_bytes_per_s": st.sampled_from([0.0, 0.0, 1e6, 1e9]),
     }
 )
 doings = st.tuples(

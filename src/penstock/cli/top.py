@@ -24,7 +24,7 @@ from . import console
 State = dict[str, Any]
 
 _STANDINGS = {"measured": "green", "unmeasured": "cyan", "silent": "yellow", "doubted": "red"}
-_WAITS = {"model": "its model", "workers": "cores", "streams": "reads", "bandwidth": "MB/s"}
+_WAITS = {"model": "its model", "workers": "cores", "bandwidth": "MB/s"}
 _shown_members = 4
 _name_columns = 24
 _any_columns = 10_000

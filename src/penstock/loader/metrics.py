@@ -8,7 +8,8 @@
         ...
 
 PENSTOCK_METRICS_PORT=9100 in the environment serves every loader of an unchanged program; each rank
-of a host adds its LOCAL_RANK to the port. None of this costs anything until it is requested.
+of a host adds its LOCAL_RANK to the port. Serving needs prometheus-client (`penstock[metrics]`).
+None of this costs anything until it is requested.
 """
 
 from __future__ import annotations
@@ -18,19 +19,17 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from ..errors import PenstockError, UsageError
+from ..errors import UsageError
 from ..meter import Counters, Meter
 from .decode import end_with_interpreter
 from .perfetto import PerfettoTrace
 
-__all__ = ["Endpoint", "format_metrics", "serve", "trace"]
+__all__ = ["Endpoint", "serve", "trace"]
 
 log = logging.getLogger("penstock")
 _variable = "PENSTOCK_METRICS_PORT"
-_content_type = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Observed(Protocol):
@@ -65,7 +64,8 @@ def serve(
     Several loaders may be served at one port: the label `loader` is their `name`, by default a
     number. Port 0 is any free port, see `Endpoint.port`. A loader is served as long as it lives,
     until the endpoint is closed or the interpreter ends. A request costs the loader nothing, and
-    its trainer some 50 us of the GIL. Raises UsageError if the port cannot be had.
+    its trainer some 0.5 ms of the GIL for each loader. Raises UsageError if the port cannot be had,
+    or prometheus-client is not installed.
     """
     with _lock:
         endpoint = _endpoints.get((host, port)) if port else None
@@ -77,7 +77,7 @@ def serve(
 
 
 def serve_if_configured(loader: Observed) -> None:
-    """Serve a loader if PENSTOCK_METRICS_PORT is set; a port that cannot be had is only logged."""
+    """Serve a loader if PENSTOCK_METRICS_PORT is set; what prevents it is only logged."""
     asked = os.environ.get(_variable)
     if not asked:
         return
@@ -92,28 +92,11 @@ class Endpoint:
     """HTTP server in a thread of its own, for the loaders that were passed to `serve`."""
 
     def __init__(self, host: str, port: int) -> None:
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # 15 ms
+        from .prometheus import make_metrics_server  # prometheus-client is an extra
 
         loaders: dict[str, weakref.ref[Observed]] = {}
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                try:
-                    status, kind, text = _answer(self.path, _list_alive(loaders))
-                except PenstockError as error:  # a loader is just being closed
-                    status, kind, text = 503, "text/plain", f"{error}\n"
-                body = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                del format, arguments  # standard error is the trainer's
-
         try:
-            server = ThreadingHTTPServer((host, port), Handler)
+            server = make_metrics_server(host, port, lambda: _list_alive(loaders))
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"metrics cannot be served at {host}:{port}: {error}: choose another port, or 0 "
@@ -123,7 +106,7 @@ class Endpoint:
         self._pid = os.getpid()
         self._server = server
         self.host: str = host
-        self.port: int = server.server_address[1]
+        self.port: int = server.server_port
         self._thread = threading.Thread(
             target=functools.partial(server.serve_forever, poll_interval=0.1),
             name="penstock-metrics",
@@ -170,109 +153,6 @@ _lock = threading.Lock()
 _endpoints: dict[tuple[str, int], Endpoint] = {}
 
 
-def _list_alive(loaders: Mapping[str, weakref.ref[Observed]]) -> dict[str, Observed]:
+def _list_alive(loaders: dict[str, weakref.ref[Observed]]) -> dict[str, Observed]:
     living = {name: reference() for name, reference in list(loaders.items())}
     return {name: loader for name, loader in living.items() if loader is not None}
-
-
-def _answer(path: str, loaders: Mapping[str, Observed]) -> tuple[int, str, str]:
-    path = path.partition("?")[0]
-    if path in ("/", "/metrics"):
-        counters = {name: loader.counters() for name, loader in loaders.items()}
-        return 200, _content_type, format_metrics(counters)
-    if path == "/explain":
-        texts = [f"loader {name}: {loader.explain()}\n" for name, loader in loaders.items()]
-        return 200, "text/plain; charset=utf-8", "\n".join(texts)
-    return 404, "text/plain", "there are /metrics and /explain\n"
-
-
-# -- text for Prometheus ----------------------------------------------------------------
-
-
-class _Family(NamedTuple):
-    """Metric of one name; `samples` are its labels and values."""
-
-    name: str
-    kind: str
-    help: str
-    samples: list[tuple[str, float | int]]
-
-
-def format_metrics(counters: Mapping[str, Counters]) -> str:
-    """Return the counters of loaders, by name, in Prometheus's text format 0.0.4."""
-    lines = []
-    for family in _list_families(counters):
-        lines.append(f"# HELP {family.name} {family.help}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        lines += [f"{name} {value!r}" for name, value in family.samples]
-    return "\n".join(lines) + "\n" if lines else "\n"
-
-
-def _list_families(counters: Mapping[str, Counters]) -> Iterable[_Family]:
-    rows = [(f'loader="{_escape_label(name)}"', counted) for name, counted in counters.items()]
-    for field, text in _counts.items():
-        name = f"penstock_{field}_total"
-        samples = [(f"{name}{{{label}}}", getattr(counted, field)) for label, counted in rows]
-        yield _Family(name, "counter", text, samples)
-    for field, text in _times.items():
-        name = f"penstock_{field}_seconds_total"
-        samples = [
-            (f"{name}{{{label}}}", getattr(counted, f"{field}_ns") * 1e-9)
-            for label, counted in rows
-        ]
-        yield _Family(name, "counter", text, samples)
-    name = "penstock_stall_seconds"
-    samples = [one for label, counted in rows for one in _list_buckets(name, label, counted)]
-    yield _Family(name, "histogram", "Waiting in next(), until a batch was ready.", samples)
-    keys = sorted({key for _, counted in rows for key in counted.engine})
-    for key in keys:
-        values = [(label, counted.engine[key]) for label, counted in rows if key in counted.engine]
-        yield _make_engine_family(key, values)
-
-
-_counts = {
-    "epochs": "Walks through an epoch that were begun.",
-    "batches": "Batches handed over.",
-    "samples": "Samples handed over.",
-    "failed": "Batches that raised.",
-}
-_times = {
-    "compute": "Between batches: the user's step.",
-    "bytes": "Waiting for bytes, but for first batches.",
-    "decode": "Waiting for decoding, but for first batches.",
-    "own": "Planning and asking for what comes later, but for first batches.",
-    "first_stall": "Waiting for first batches.",
-    "first_batch": "From the beginning of a walk to its first batch.",
-    "decode_busy": "Time of threads in decoding.",
-    "decode_cpu": "Time of processors in decoding.",
-}
-
-
-def _list_buckets(name: str, label: str, counted: Counters) -> Iterable[tuple[str, float | int]]:
-    """Generate cumulative counts of stalls, for the buckets from 1 us to an hour."""
-    seen = 0
-    for bucket, count in enumerate(counted.stalls):
-        seen += count
-        if 10 <= bucket <= 42:
-            yield f'{name}_bucket{{{label},le="{(1 << bucket) * 1e-9!r}"}}', seen
-    yield f'{name}_bucket{{{label},le="+Inf"}}', sum(counted.stalls)
-    yield f"{name}_sum{{{label}}}", counted.stall_ns * 1e-9
-    yield f"{name}_count{{{label}}}", sum(counted.stalls)
-
-
-def _make_engine_family(key: str, values: list[tuple[str, int]]) -> _Family:
-    """Return the metric of an engine's counter: its name there, with nanoseconds as seconds.
-
-    Counters of a slab belong to all ranks of the host, so that they are gauges and no totals.
-    """
-    shared = key.startswith("slab_")
-    seconds = key.endswith("_ns")
-    unit = f"{key[:-3]}_seconds" if seconds else key
-    name = f"penstock_engine_{unit}" + ("" if shared else "_total")
-    kind, scale = ("gauge" if shared else "counter"), (1e-9 if seconds else 1)
-    samples = [(f"{name}{{{label}}}", value * scale) for label, value in values]
-    return _Family(name, kind, f"Of the engine: {key.replace('_', ' ')}.", samples)
-
-
-def _escape_label(name: str) -> str:
-    return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from .. import limits
-from ..errors import UsageError
 from .allocation import Allocation, Objective, score
 from .throughput_model import JobProfile, Share, predict
 
-_followed = ("samples_per_s", "cpu_s", "storage_bytes", "stream_bytes_per_s", "efficiency")
+_followed = ("samples_per_s", "cpu_s", "storage_bytes", "efficiency")
 
 
 class Drift:
@@ -22,8 +20,7 @@ class Drift:
     in a row, both measured in that window and smoothed over the ones before, to the same side. So
     one odd window changes nothing, and a job changes at most once in `windows` of them.
 
-    profile:    the one that the share was made for. Make a new `Drift` when the job's cache
-                changes, as that changes its bytes.
+    profile:    the one that the share was made for.
     tolerance:  relative, above 0.
     windows:    at least 1.
     weight:     of the newest window in the smoothed values, above 0 to 1.
@@ -32,12 +29,6 @@ class Drift:
     def __init__(
         self, profile: JobProfile, *, tolerance: float = 0.2, windows: int = 3, weight: float = 0.5
     ) -> None:
-        if not 0 < tolerance < math.inf:
-            raise UsageError(f"tolerance is {tolerance!r}: use a part above 0, such as 0.2")
-        if type(windows) is not int or windows < 1:
-            raise UsageError(f"windows is {windows!r}: use a whole number above 0")
-        if not 0 < weight <= 1:
-            raise UsageError(f"weight is {weight!r}: use a number above 0, at most 1")
         self._tolerance, self._windows, self._weight = tolerance, windows, weight
         self._base = profile
         self._smooth = {name: float(getattr(profile, name)) for name in _followed}
@@ -57,9 +48,7 @@ class Drift:
         for name in _followed:
             value = float(getattr(measured, name))
             before = self._smooth[name]
-            smooth = (
-                before + self._weight * (value - before) if before < math.inf > value else value
-            )
+            smooth = before + self._weight * (value - before)
             if smooth < limits.allocation_number_min:
                 smooth = value  # has come from something to nothing, and is none for a profile
             self._smooth[name] = smooth

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from .. import limits
 from ..errors import UsageError
-from .allocation import Share
 from .change_detector import Drift
 from .lease import JobMeasurement, Lease, Terms
-from .throughput_model import JobProfile, Prediction, predict
+from .throughput_model import JobProfile, Prediction, Share, predict
 
 Standing = Literal["measured", "unmeasured", "silent", "doubted"]
 """Standing of a job.
@@ -34,7 +33,6 @@ The limit is `excess` times this part.
 
 
 _known = frozenset(field.name for field in fields(JobProfile))
-_unused: dict[str, Any] = {"samples": None, "cached_bytes": 0.0, "efficiency": 1.0}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,7 +168,6 @@ class JobState:
                 math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
             )
 
-        traffic = math.fsum(profile.checkpoint_bytes_per_s for profile in profiles)
         left = [
             profile.remaining_samples
             for profile in profiles
@@ -180,9 +177,6 @@ class JobState:
             samples_per_s=_bound(len(active) * min(profile.samples_per_s for profile in profiles)),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
-            stream_bytes_per_s=min(profile.stream_bytes_per_s for profile in profiles),
-            separate=all(profile.separate for profile in profiles),
-            checkpoint_bytes_per_s=_bound(traffic),
             remaining_samples=_bound(math.fsum(left)) if len(left) == len(profiles) else None,
             efficiency=self.efficiency,
         )
@@ -263,8 +257,8 @@ def _bound(number: float) -> float:
 def read_profile(message: Mapping[str, Any]) -> JobProfile:
     """Read a profile that a member reports.
 
-    A cache, which the broker does not share, and the efficiency, which it finds out itself, are
-    left out. Raises UsageError, which names the value that is absurd, missing or unknown.
+    The efficiency, which the broker finds out itself, is left out. Raises UsageError, which names
+    the value that is absurd, missing or unknown.
     """
     unknown = sorted(message.keys() - _known)
     if unknown:
@@ -272,10 +266,5 @@ def read_profile(message: Mapping[str, Any]) -> JobProfile:
     for name in ("samples_per_s", "cpu_s", "storage_bytes"):
         if message.get(name) is None:
             raise UsageError(f"JobProfile.{name} is missing: give a number")
-    values = {name: value for name, value in message.items() if value is not None}
-    if type(values.get("separate", False)) is not bool:
-        raise UsageError(f"JobProfile.separate is {values['separate']!r:.100}: use true or false")
-    profile = JobProfile(**values)
-    if values.keys() & _unused.keys():
-        return replace(profile, **_unused)
-    return profile
+    profile = JobProfile(**{name: value for name, value in message.items() if value is not None})
+    return profile if profile.efficiency == 1.0 else replace(profile, efficiency=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from .. import limits
 from ..budget import Budget
@@ -66,8 +66,27 @@ class Terms:
             raise UsageError(f"Terms.transfer_part is {self.transfer_part!r}: use less than 0.5")
 
 
+class _Numbers:
+    """Numbers that a message carries, by their names."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def message(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Self:
+        """Read the numbers from JSON; raise UsageError, which names the one that is missing or
+        absurd."""
+        for name, field in cls.__dataclass_fields__.items():  # type: ignore[attr-defined]
+            if field.default is MISSING and name not in message:
+                raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
+        return cls(**{name: message[name] for name in cls.__slots__ if name in message})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(_Numbers):
     """Resources that one loader may use.
 
     cores:        processor time a second; fractions are time-shared.
@@ -91,18 +110,9 @@ class Lease:
         """The lease after its end: its floor."""
         return replace(self, cores=self.floor_cores, bytes_per_s=self.floor_bytes_per_s)
 
-    def message(self) -> dict[str, Any]:
-        """Return the lease for JSON."""
-        return _list_fields(self)
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Lease:
-        """Read a lease from JSON; raise UsageError, which names the error."""
-        return cls(**_pick_fields(cls, message))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(_Numbers):
     """Rate that a transfer may have.
 
     bytes_per_s:        0 if it is another's turn; None without a limit.
@@ -119,18 +129,9 @@ class Grant:
         _check(self, "floor_bytes_per_s", none=True)
         _check(self, "lasts_s")
 
-    def message(self) -> dict[str, Any]:
-        """Return the grant for JSON."""
-        return _list_fields(self)
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Grant:
-        """Read a grant from JSON; raise UsageError, which names the error."""
-        return cls(**_pick_fields(cls, message))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobMeasurement:
+class JobMeasurement(_Numbers):
     """Measurement of a loader by itself.
 
     samples_per_s:  samples that it handed over.
@@ -172,16 +173,8 @@ class Report:
     measured: JobMeasurement
 
     def message(self) -> dict[str, Any]:
-        """Return the report for JSON, which has no infinite numbers: an infinite stream rate is the
-        default."""
-        profile = self.profile
-        if profile is not None:
-            profile = {
-                name: value
-                for name, value in profile.items()
-                if value is not None and (name != "stream_bytes_per_s" or value != math.inf)
-            }
-        return {"profile": profile, "measured": _list_fields(self.measured)}
+        """Return the report for JSON."""
+        return {"profile": self.profile, "measured": self.measured.message()}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
@@ -192,9 +185,7 @@ class Report:
             raise UsageError(f"Report.profile is {profile!r:.100}: use an object or null")
         if not isinstance(measured, dict):
             raise UsageError(f"Report.measured is {measured!r:.100}: use an object")
-        return cls(
-            profile=profile, measured=JobMeasurement(**_pick_fields(JobMeasurement, measured))
-        )
+        return cls(profile=profile, measured=JobMeasurement.of(measured))
 
 
 def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
@@ -227,16 +218,3 @@ def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) 
     if not plain or not (0 < value <= limits.allocation_number_max or (zero and value == 0)):
         low = "0 or more" if zero else "above 0"
         raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")
-
-
-def _list_fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-def _pick_fields(cls: Any, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a value in a message; UsageError if one is missing that has no
-    default."""
-    for name, field in cls.__dataclass_fields__.items():
-        if field.default is MISSING and name not in message:
-            raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
-    return {name: message[name] for name in cls.__slots__ if name in message}

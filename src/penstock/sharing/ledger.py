@@ -16,11 +16,11 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError
-from .allocation import Allocation, Objective, Resources, Share, allocate, even_share, score
+from .allocation import Allocation, Objective, Resources, allocate, even_share, score
 from .change_detector import Drift, is_worthwhile
 from .job_state import JobMember, JobState, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
-from .throughput_model import JobProfile, predict
+from .throughput_model import JobProfile, Share, predict
 from .transfer_policy import Key, Transfers
 
 _least = 0.01
@@ -65,8 +65,6 @@ class Ledger:
     ) -> None:
         if not 0.01 <= floors <= 1:
             raise UsageError(f"floors is {floors!r}: use a part of the even split, 0.01 to 1")
-        if resources.cache_bytes:
-            raise UsageError("Resources.cache_bytes is not shared by a broker: leave it out")
         allocate([], resources, objective)  # checks the objective
         self.terms = Terms() if terms is None else terms
         self._resources = resources
@@ -117,13 +115,7 @@ class Ledger:
                 _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
             )
             could = max(1.0, could)
-            checkpoints = math.fsum(value.checkpoint_bytes_per_s for value in profiles)
-            profile = {
-                "samples_per_s": could,
-                "cpu_s": 0.0,
-                "storage_bytes": 1.0,
-                "checkpoint_bytes_per_s": checkpoints,
-            }
+            profile = {"samples_per_s": could, "cpu_s": 0.0, "storage_bytes": 1.0}
         stall = max(0.0, 1 - taken / could) if could else 0.0
         measured = JobMeasurement(samples_per_s=taken, bytes_per_s=taken, stall=stall)
         return Report(profile=profile, measured=measured)
@@ -246,7 +238,6 @@ class Ledger:
         known = tuple(profile for profile in profiles if profile is not None)
         read = _roomy * _predict_readable(known, most, self._objective, self._floors)
         used = max(read, _least * there.bytes_per_s)
-        used += math.fsum(profile.checkpoint_bytes_per_s for profile in known)
         shared = replace(there, bytes_per_s=min(used, most.bytes_per_s))
         return shared, there.bytes_per_s - shared.bytes_per_s
 
@@ -257,13 +248,7 @@ class Ledger:
             profiles = [
                 profile if profile and profile.remaining_samples else None for profile in profiles
             ]
-        # What checkpoints write is not divided; nobody takes more than half of an even share so.
-        most = self._resources.bytes_per_s / max(1, len(jobs)) / 2
-        return [
-            profile
-            and replace(profile, checkpoint_bytes_per_s=min(most, profile.checkpoint_bytes_per_s))
-            for profile in profiles
-        ]
+        return profiles
 
     def _pays(
         self, jobs: Sequence[JobState], profiles: Sequence[JobProfile | None], proposed: Allocation

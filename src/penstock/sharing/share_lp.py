@@ -4,27 +4,19 @@
               sum cost_0j x_j <= limit_0,      sum cost_1j x_j <= limit_1
 
 that is, a fractional knapsack with two weights. `solve_exactly` solves it by its dual, without a
-library; `solve_by_highs` by SciPy's HiGHS; `solve_greedily` step by step, exactly if one resource
-binds.
+library.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
-
 Float = npt.NDArray[np.float64]
-Solver = Literal["exact", "highs", "greedy"]
-
-_rounding = 1e-12
-"""Relative distance to a bound below which a value is at it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,12 +51,15 @@ class Solution(NamedTuple):
 
     rates:   float64 (jobs,), never beyond a limit by more than rounding.
     prices:  float64 (2,), the dual: the gain in value by a unit more of each resource, at most;
-             None except from `solve_exactly`. By weak duality nothing is better than sum value *
+             None if the solver finds none. By weak duality nothing is better than sum value *
              least + prices @ left + sum max(0, value - prices @ cost) * room.
     """
 
     rates: Float
     prices: Float | None
+
+
+Solver = Callable[[Program], Solution]
 
 
 def solve_exactly(program: Program) -> Solution:
@@ -135,72 +130,3 @@ def _fill(program: Program, price: float) -> Float:
     raised = np.empty(len(need))
     raised[order] = wanted[order] * part
     return raised
-
-
-def solve_by_highs(program: Program) -> Solution:
-    """Find the optimum by HiGHS (needs SciPy), to its tolerance of 1e-9 of each limit."""
-    try:
-        optimize = importlib.import_module("scipy.optimize")
-    except ImportError:
-        raise UsageError(
-            "solver 'highs' needs SciPy: pip install scipy, or use 'exact', which gives the same"
-        ) from None
-    if not len(program.value):
-        return Solution(program.least, None)
-    # In parts of what is left, and of what each job could be raised by alone, as the tolerances are
-    # absolute: no coefficient is above 1. Bounds get tighter, so prices are not the program's.
-    left = program.left
-    alone = np.full_like(program.cost, np.inf)
-    np.divide(left[:, None], program.cost, out=alone, where=program.cost > 0)
-    room = np.minimum(program.room, alone.min(axis=0))
-    bound = np.flatnonzero(np.isfinite(left))
-    unit = np.where(left > 0, left, 1.0)[bound]
-    gain = program.value * room
-    most = max(gain.max(initial=0.0), np.finfo(float).tiny)
-    result = optimize.linprog(
-        -gain / most,
-        A_ub=program.cost[bound] * room / unit[:, None],
-        b_ub=left[bound] / unit,
-        bounds=[(0, 1)] * len(room),
-        method="highs",
-        options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
-    )
-    assert result.success, result.message  # bounded, and nothing raised is feasible
-    raised = np.clip(result.x, 0.0, 1.0) * room
-    used = (program.cost @ raised)[bound]
-    over = used > left[bound]
-    raised *= (left[bound] / np.where(over, used, 1.0))[over].min(initial=1.0)
-    return Solution(program.least + raised, None)
-
-
-def solve_greedily(program: Program) -> Solution:
-    """Raise one job at a time by one unit of the first resource, a worker, and its part of the
-    second.
-
-    The job is raised that gains most for the greater part of the rest that it takes. Exact if one
-    resource binds; else a heuristic. Both resources are given together: one alone adds nothing to a
-    job that is short of the other.
-    """
-    value, room, left = program.value, program.room, program.left
-    nothing = np.where(np.isfinite(left), _rounding * left, 0.0)
-    raised = np.zeros(len(value))
-    while True:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            part = np.where(program.cost > 0, program.cost / left[:, None], 0.0).max(axis=0)
-            gain = np.where(raised < room, value / part, 0.0)  # 0 where nothing is left
-            if not gain.max(initial=0.0) > 0:
-                return Solution(program.least + raised, None)
-            job = np.argmax(gain)
-            step = min(1 / program.cost[0, job], 1 / part[job])
-        step = min(step, room[job] - raised[job])
-        full = raised[job] + step >= room[job] * (1 - _rounding)
-        raised[job] = room[job] if full else raised[job] + step
-        left = left - program.cost[:, job] * step
-        left[left <= nothing] = 0.0
-
-
-SOLVERS: Mapping[Solver, Callable[[Program], Solution]] = {
-    "exact": solve_exactly,
-    "highs": solve_by_highs,
-    "greedy": solve_greedily,
-}

@@ -207,13 +207,14 @@ class Transfers:
                 transfer.rate = math.inf
             return
         waiting = [
-            _make_waiting(
-                math.fsum(transfer.could for transfer in writer.open.values()), writer.progress
+            Waiting(
+                math.fsum(transfer.could for transfer in writer.open.values()),
+                progress=writer.progress,
             )
             for writer in writers
         ]
         for writer, rate in zip(writers, grant(waiting, bandwidth, _rule), strict=True):
-            parts = [_make_waiting(transfer.could, 1.0) for transfer in writer.open.values()]
+            parts = [Waiting(transfer.could) for transfer in writer.open.values()]
             dealt = grant(parts, rate, _split)
             for transfer, part in zip(writer.open.values(), dealt, strict=True):
                 transfer.rate = part
@@ -249,7 +250,3 @@ class Transfers:
             for (owner, job), writer in self._writers.items()
             if writer.open
         ]
-
-
-def _make_waiting(could: float, progress: float) -> Waiting:
-    return Waiting(bytes_per_s=could, weight=1.0, idle_since_s=0.0, progress=progress)

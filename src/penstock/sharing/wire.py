@@ -73,7 +73,8 @@ class Lines:
     def receive(self) -> list[Message]:
         """Return the messages that have come, without waiting.
 
-        Raises WireError at a line that is rejected, and Gone at the end of the connection.
+        Raises WireError at a line that is rejected, and ConnectionLost at the end of the
+        connection.
         """
         if not self._come(0):  # a quarter of what trying to read would take
             return []
@@ -91,7 +92,7 @@ class Lines:
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, now or as soon as there is room.
 
-        Raises Gone if too much waits, or the other side has gone.
+        Raises ConnectionLost if too much waits, or the other side has gone.
         """
         self._put(json.dumps(message, separators=(",", ":")).encode())
         self.flush()

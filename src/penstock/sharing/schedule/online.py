@@ -32,7 +32,6 @@ class Rule:
     gamma:          progress, as in `Waiting`, of 0..1; for "min-max" alone.
     divisible:      True if the last job that gets something may get a part of the rate that it
                     could take; else a job that cannot have all of it waits.
-    started_first:  True if transfers that have begun go before the others.
 
     Raises UsageError if one is something else.
     """
@@ -40,7 +39,6 @@ class Rule:
     name: RuleName = "round-robin"
     gamma: float = 0.5
     divisible: bool = True
-    started_first: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in get_args(RuleName):
@@ -72,14 +70,12 @@ class Waiting:
     weight:        of the job.
     idle_since_s:  end of its last transfer, 0 if there was none.
     progress:      its cycles so far, over those that it could have finished alone: 0..1.
-    started:       True if a part of this transfer is done.
     """
 
     bytes_per_s: float
-    weight: float
-    idle_since_s: float
-    progress: float
-    started: bool = False
+    weight: float = 1.0
+    idle_since_s: float = 0.0
+    progress: float = 1.0
 
 
 def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[float]:
@@ -106,14 +102,11 @@ def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
         rule.name == "min-max" and any(job.progress < rule.gamma for job in waiting)
     )
 
-    def key(number: int) -> tuple[bool, float]:
+    def key(number: int) -> float:
         job = waiting[number]
-        behind = rule.started_first and not job.started
         if rule.name == "round-robin":
-            return behind, job.idle_since_s
-        if by_progress:
-            return behind, job.progress
-        return behind, job.progress / job.weight
+            return job.idle_since_s
+        return job.progress if by_progress else job.progress / job.weight
 
     return sorted(range(len(waiting)), key=key)
 
@@ -200,7 +193,6 @@ def _decide(
             runner.job.weight,
             runner.idle_since_s,
             runner.cycles * runner.cycle_s / elapsed_s,
-            runner.left < runner.job.transfer_bytes,
         )
         for runner in active
     ]

@@ -63,20 +63,6 @@ class Pattern:
         """Cycles of each job in one period."""
         return tuple(map(len, self.transfers))
 
-    def rates(self, time_s: float) -> tuple[float, ...]:
-        """Return the bytes/s of each job at a time since the pattern began."""
-        time_s %= self.period_s
-        times = (time_s, time_s + self.period_s)
-        return tuple(
-            sum(
-                stretch.bytes_per_s
-                for transfer in job
-                for stretch in transfer
-                if any(stretch.start_s <= time < stretch.end_s for time in times)
-            )
-            for job in self.transfers
-        )
-
 
 def plan_periodic(
     jobs: Sequence[PeriodicJob],
