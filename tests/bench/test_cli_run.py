@@ -112,6 +112,7 @@ LARGE = {"torch", "scipy", "h5py", "pyarrow", "mpi4py", "matplotlib", "pandas", 
 """What takes long to import. (DLIO takes 4 s to start, and has to have MPI: defect 23.)"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("format", "wanted"), first(1, [("npz", set()), ("hdf5", {"h5py"})]))
 def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted):
     """From the command to the page of results."""

@@ -364,6 +364,7 @@ def test_one_subfolder_is_none(tmp_path: Path) -> None:
     assert sorted(each.name for each in (tmp_path / "data" / "valid").iterdir()) == ["0", "1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "compression", "suffix"),
     first(

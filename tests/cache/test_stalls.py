@@ -156,6 +156,7 @@ def test_a_stall_delays_batches_and_no_more(
     assert second["direct_bytes"] == first["direct_bytes"]
 
 
+@pytest.mark.long
 def test_who_needs_nothing_of_storage_is_not_disturbed(path: Path) -> None:
     """An epoch of what the hosts have kept begins and ends while storage answers nothing."""
     hosts = [0, 1]
@@ -174,6 +175,7 @@ def test_who_needs_nothing_of_storage_is_not_disturbed(path: Path) -> None:
     assert after["bytes"] == before["bytes"] == BYTES
 
 
+@pytest.mark.long
 def test_a_host_whose_storage_stalls_delays_others_once(path: Path) -> None:
     """What it does not answer in time the others read themselves; when its storage answers, it does
     so too, and is asked again."""

@@ -20,6 +20,7 @@ def test_killed_at_every_boundary(ranks: int, victim: int, local: int) -> None:
     assert outcome["boundaries"] > (40 if victim == 0 else 25)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "victim"), first(1, [(1, 0), (2, 0), (2, 1)]))
 def test_killed_while_recovering(ranks: int, victim: int) -> None:
     """Saves that were held are committed by the next job, also if the recovery is killed."""

@@ -34,13 +34,12 @@ from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 from penstock.checkpoint.dcp import Reader, Storage  # noqa: E402
 from tests import warm  # noqa: E402
 from tests.checkpoint import dcp_programs as checkpoint_dcp  # noqa: E402
-from tests.slices import thinned  # noqa: E402
+from tests.slices import first, thinned  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 
 RESHARDED = [(2, 1), (1, 2), (2, 3), (4, 2)]
-JOBS = [
-    *(f"{what}:{a}-{b}:{n}" for a, b in RESHARDED for what, n in (("save", a), ("load", b))),
+OTHER_JOBS = [
     *("stock:stock:2", "replicated:replicated:4", "again:again:2"),
     *("killed:killed:2", "refused:refused:2"),
 ]
@@ -49,7 +48,7 @@ JOBS = [
 class Jobs:
     """The files that all jobs left, and the reports of their ranks."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = JOBS) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder = folder
         done = warm.run(
             [sys.executable, checkpoint_dcp.__file__, str(folder), *names],
@@ -63,10 +62,17 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """All jobs of the tests that were chosen, in one start of their program."""
     folder = tmp_path_factory.mktemp("jobs")
     (folder / "stock").mkdir()
-    return Jobs(folder)
+    chosen = [
+        (item.callspec.params["saved"], item.callspec.params["loaded"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == "test_another_number_of_ranks"
+    ]
+    resharded = [f"{what}:{a}-{b}:{n}" for a, b in chosen for what, n in (("save", a), ("load", b))]
+    return Jobs(folder, [*resharded, *OTHER_JOBS])
 
 
 @given(
@@ -255,7 +261,7 @@ def test_the_loader_goes_with_it(tmp_path: Path) -> None:
     assert found["at"] == 5
 
 
-@pytest.mark.parametrize(("saved", "loaded"), RESHARDED)
+@pytest.mark.parametrize(("saved", "loaded"), first(1, RESHARDED))
 def test_another_number_of_ranks(jobs: Jobs, saved: int, loaded: int) -> None:
     expected = [[True, {"at": 1}], [True, {"at": 2}]]
     assert jobs.said[f"load:{saved}-{loaded}:{loaded}"] == [expected] * loaded
@@ -362,6 +368,7 @@ def test_a_rank_that_cannot_write(jobs: Jobs) -> None:
     assert said == [[True, [".lock", "step-1.1", "step-3.2"]]] * 2
 
 
+@pytest.mark.long
 def test_killed_at_every_boundary(tmp_path: Path) -> None:
     """A kill leaves one checkpoint or the other, never a mixture, also while a step is saved that
     exists already."""

@@ -192,6 +192,7 @@ def test_a_file_is_put_as_it_is(place: Place, tmp_path: Path) -> None:
     assert place.objects() == {}
 
 
+@pytest.mark.long
 def test_many_jobs_one_after_the_other(place: Place) -> None:
     """Each job claims a number; not all claims stay."""
     for step in range(limits.checkpoint_claims + 4):

@@ -173,6 +173,7 @@ def test_held_on_some_tiers_and_home(tmp_path: Path) -> None:
     assert all(torch.equal(found.state[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.long
 def test_ranks_that_name_other_tiers(tmp_path: Path) -> None:
     for told in ranks("unlike", tmp_path / "x", 2):
         assert f"{tmp_path / 'a'} is written by another job" in told

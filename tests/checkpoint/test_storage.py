@@ -151,6 +151,7 @@ LOOKED_AT = ("/index$", "/rank-0.shard$", "/.lock$", ".incomplete$")
 ANY = [(operation, "") for operation in OPERATIONS if operation != "getattr"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", first(1, ["error", "late"]))
 def test_any_call_that_fails_once(storage: Faulty, folder: Path, how: str) -> None:
     """Each call of a save and of its removals fails once, by its number. Nothing is committed, or

@@ -243,6 +243,7 @@ print(json.dumps([said(f"{root}/{name}", option) for name, option in asked]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_without_permission(public: Path) -> None:
     """Files of another user are named, with the remedy; read permission is enough to examine a

@@ -114,6 +114,7 @@ def test_no_more_threads_than_cores(change: str) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.long
 def test_loaders_take_the_cores_of_their_budget(tmp_path: Path) -> None:
     """The limit holds, may change in mid-epoch, wakes who waits, and changes no batch."""
     path = tmp_path / "records.bin"
@@ -184,6 +185,7 @@ class Burning:
         return index
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "kind"), first(1, [(1, "processes"), (0, "auto"), (1, "threads")])
 )

@@ -171,6 +171,7 @@ class Numbers:
         return index
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "kind"), first(1, [(2, "processes"), (0, "auto"), (2, "threads")])
 )

@@ -417,7 +417,7 @@ RATES = [
 SLACK = {**dict.fromkeys(RATES, 1e-6), "system__staging__capacity_mb": 0.05}
 
 
-@pytest.mark.parametrize("path", SLACK)
+@pytest.mark.parametrize("path", first(3, SLACK))
 @pytest.mark.parametrize("seeds", first(1, [SEEDS[:4], SEEDS[4:]]))
 def test_faster_devices_take_no_longer(path: str, seeds: range) -> None:
     """More of any rate, or of staging memory, slows no policy down."""

@@ -194,6 +194,7 @@ def test_epochs_in_theory(q: float) -> None:
     assert outcome.effective == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_importance_changes_the_stream() -> None:
     """Drawing by value makes caches find more than on epochs, the one by value most; the price is
     that some samples are drawn less, and that weights vary."""

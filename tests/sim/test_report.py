@@ -266,6 +266,7 @@ def test_templates_are_loaded_with_the_first_page():
 # -- sweeps ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sweep_is_the_simulations_by_hand():
     """Each point is the outcome of the scenario with that value, whatever the processes."""
     scenario = small()

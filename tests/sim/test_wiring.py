@@ -84,6 +84,7 @@ def numbers(scenario: Scenario, policy: str) -> list[Any]:
 # -- networks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_wide_network_is_as_none(policy: str) -> None:
     """An ideal network and a tree that is not oversubscribed give what no network gives, to the

@@ -159,6 +159,7 @@ def test_interruption_ends_the_process():
     assert children() == before
 
 
+@pytest.mark.long
 def test_a_process_without_its_caller_ends():
     """The other process ends with the pipe, whatever became of the caller."""
     with Sandbox("it") as apart:
