@@ -268,7 +268,7 @@ def test_budgets_change_no_batch(hosts, copies, cache_block_bytes, last, batch, 
 
     def check(found: penstock.Batch) -> None:
         for row, key in enumerate(dataset.index.keys(found.ids)):
-            assert bytes(found.data[row]) == (files / key).read_bytes()
+            assert bytes(found["data"][row]) == (files / key).read_bytes()
 
     index = dataset.index
     cache_block = (
