@@ -69,7 +69,7 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     chosen = [
         (item.callspec.params["saved"], item.callspec.params["loaded"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.originalname == "test_another_number_of_ranks"
+        if isinstance(item, pytest.Function) and item.function is test_another_number_of_ranks
     ]
     resharded = [f"{what}:{a}-{b}:{n}" for a, b in chosen for what, n in (("save", a), ("load", b))]
     return Jobs(folder, [*resharded, *OTHER_JOBS])
