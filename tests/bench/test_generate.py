@@ -159,6 +159,7 @@ def test_libraries_read_what_was_written(
                 assert same == other.tobytes()
 
 
+@pytest.mark.long
 def test_jpeg(tmp_path: Path) -> None:
     """One grey image a file, of the sides that the sizes say, near to what was encoded."""
     data = replace(SMALL, format="jpeg", num_samples_per_file=1)

@@ -199,6 +199,7 @@ def test_a_lost_rank_of_torchrun_is_an_error_for_the_others(tmp_path):
     assert "WorkerError: another rank has ended" in said[0]
 
 
+@pytest.mark.long
 def test_ranks_of_mpiexec():
     """As MPICH's mpiexec starts them; a rank that dies ends the job."""
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"

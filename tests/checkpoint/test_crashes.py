@@ -29,7 +29,7 @@ def test_killed_while_recovering(ranks: int, victim: int) -> None:
     assert outcome["boundaries"] > 15
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", first(1, [2, 1]))
 @pytest.mark.parametrize(("kills", "local"), first(1, [(6, 1), (6, 0), (100, 0), (100, 1)]))
 def test_killed_at_any_time(ranks: int, kills: int, local: int) -> None:
     """A kill of one rank or all, at random times of a job that writes most of the time, leaves a

@@ -245,6 +245,7 @@ def test_through_dcp_by_two_ranks(place: Place) -> None:
     assert home.leftovers() == []
 
 
+@pytest.mark.long
 def test_by_the_command(place: Place) -> None:
     saved(place.url, 10, 20, 30, size=1000)
     place.put("step-40.abc/rank-0.shard", b"x")

@@ -101,6 +101,7 @@ def findings(report: dict[str, Any]) -> dict[str, str]:
     return {finding["about"]: finding["level"] for finding in report["findings"]}
 
 
+@pytest.mark.long
 def test_rows_of_numpy(rows: Path, run: Callable[..., Said]) -> None:
     """Ceilings, settings, limits, and what binds, for people; nothing is written."""
     before = sorted(rows.parent.parent.rglob("*"))

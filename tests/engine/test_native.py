@@ -388,6 +388,7 @@ def test_arena_in_threads() -> None:
 # -- changes while running -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_adopt_while_reading(folder: Path) -> None:
     """Threads, rate, backend and O_DIRECT change with tickets in flight, and every byte arrives."""
     contents = [random_bytes(MIB + 13, seed) for seed in range(3)]
@@ -870,6 +871,7 @@ def test_truncated_while_open(backend: str, cut: int, folder: Path) -> None:
     engine.close()
 
 
+@pytest.mark.long
 def test_truncated_again_and_again_under_maps() -> None:
     """While threads copy from its map a file is cut and grown: failures, and never a signal."""
     in_child(

@@ -856,6 +856,7 @@ def test_nothing_there(s3: S3) -> None:
         penstock.open(f"s3://{s3.name}/x/*.tar", record_bytes=64)
 
 
+@pytest.mark.long
 def test_many_names_are_listed(s3: S3, use: Use) -> None:
     """Many files of a folder are described by its listing, not one by one."""
     names = [f"d/{n:03d}" for n in range(150)]

@@ -153,6 +153,7 @@ def test_bijection_around_powers_of_two(level, cipher):
         assert is_bijection(permutation(level, count, 7, cipher), count), count
 
 
+@pytest.mark.long
 def test_bijection_numpy():
     """The numpy twin is a bijection too, with cipher and table."""
     for count in [*range(1, 60), 100, 255, 256, 257, 1000, 4096, 4097, 65_537, 262_145]:

@@ -184,6 +184,7 @@ def test_pairs_of_sixteen(vary):
     assert abs(pair_z(outputs(16, KEYS_CELLS, 2, vary))) < LIMIT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", first(1, LARGE))
 def test_large_counts(n):
     """Differences, batches and single samples of large counts are as by chance."""

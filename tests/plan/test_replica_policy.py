@@ -219,6 +219,7 @@ def test_of_any_sizes_the_soonest_that_fit_stay(batches, moves, room, sorted_min
                 soonest.move(np.array([entry]), np.array([model[entry][0]]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", first(1, [2, 4, 8]))
 @pytest.mark.parametrize("part", first(1, [0.5, 0.25, 1.0]))
 def test_the_formula_says_what_is_found_in_the_long_run(ranks, part):

@@ -278,8 +278,10 @@ TestDays = Days.TestCase
 TestDays.settings = quick
 TestDaysOfOneLimit = DaysOfOneLimit.TestCase
 TestDaysOfOneLimit.settings = quick
+TestDaysOfOneLimit.pytestmark = [pytest.mark.long]  # type: ignore[attr-defined]
 TestDaysToTheEnd = DaysToTheEnd.TestCase
 TestDaysToTheEnd.settings = quick
+TestDaysToTheEnd.pytestmark = [pytest.mark.long]  # type: ignore[attr-defined]
 
 
 plain = st.builds(

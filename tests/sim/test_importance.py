@@ -180,6 +180,7 @@ def test_epochs_have_each_sample_once(samples: int, batch: int, seed: int) -> No
 # -- comparison ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("q", first(1, [0.5, 0.25, 0.75]))
 def test_epochs_in_theory(q: float) -> None:
     """On epochs a fixed division finds q, no value more, and LRU q + (1 - q) ln(1 - q)."""
