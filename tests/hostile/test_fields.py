@@ -114,8 +114,8 @@ def test_zarr():
     texts = [json.dumps(each).encode() for each in variations(meta)]
     assert len(texts) > 200
     for text in thinned(texts):
-        for first in (b"\0", b"\xff"):
-            one(first + b"\n--8<--\n".join([text, *parts[1:]]))
+        for lead in (b"\0", b"\xff"):
+            one(lead + b"\n--8<--\n".join([text, *parts[1:]]))
     for place in range(4):
         for word in _WORDS:
             words = [0, 4, 4, 4]
