@@ -299,10 +299,10 @@ def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
 
 def test_ranks_must_have_the_same_data(records, files):
     with pytest.raises(UsageError, match="open the same data"):
-        _disagreeing(penstock.open(records), penstock.open(files))
+        disagree(penstock.open(records), penstock.open(files))
 
 
-def _disagreeing(*datasets: penstock.Dataset) -> None:
+def disagree(*datasets: penstock.Dataset) -> None:
     gathering = Gathering(len(datasets))
 
     def rank(number: int) -> None:

@@ -153,6 +153,7 @@ class _CacheAgreement:
     """The agreement of all ranks on their cache.
 
     name:        made up for this job; nobody else knows it.
+    version:     of the data, as this rank sees it: ranks of one node see the same.
     nodes:       of each rank.
     leaders:     of each node, its first rank, which makes the parts that the others attach to.
     left_bytes:  of this node's memory, beyond its share of the data; 0 if no replicas are wanted.
@@ -161,6 +162,7 @@ class _CacheAgreement:
     name: str
     place: Place
     fingerprint: str
+    version: str
     placement: Placement
     nodes: tuple[int, ...]
     leaders: tuple[int, ...]
@@ -190,7 +192,7 @@ class _CacheAgreement:
     @property
     def note(self) -> bytes:
         """Note for later runs, which have to place the data alike."""
-        return _note.pack(_digest(self.fingerprint), self.placement.cache_block)
+        return _note.pack(_digest(self.version), self.placement.cache_block)
 
     def identity(self, lasting: bool) -> bytes:
         """Identity of a tier.
@@ -199,7 +201,7 @@ class _CacheAgreement:
                   this job alone.
         """
         text = f"{self.placement}/{self.node}" if lasting else self.name
-        return _digest(f"{self.fingerprint}/{text}")
+        return _digest(f"{self.version}/{text}")
 
 
 def _digest(text: str) -> bytes:
@@ -286,6 +288,8 @@ def _introduce(index: Index, cache: Cache, gather: Gather, place: Place) -> dict
         "disk_bytes": cache.disk_bytes,
         "replicas": cache.replicas,
         "data": index.fingerprint,
+        "version": index.version,
+        "root": index.files.root,
         "cache_block_bytes": cache.cache_block_bytes,
         "cache_block_on_disk": _read_cache_block_on_disk(index, cache),
         "job": secrets.token_hex(16),
@@ -306,6 +310,15 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                     f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}: {remedy} on "
                     "all ranks"
                 )
+    roots = {member["root"]: member["version"] for member in reversed(members)}  # the first rank's
+    for rank, member in enumerate(members):
+        if member["version"] != roots[member["root"]]:
+            raise UsageError(
+                f"rank {rank} sees other files in {member['root']} than an earlier rank: names and "
+                "sizes are the same, times of writing are not. If they were written to while the "
+                "ranks began, start the job again; if each host has a copy there, copy the times "
+                "too (cp -p, rsync -t)"
+            )
 
 
 def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
@@ -315,7 +328,7 @@ def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
     if note is None:
         return None
     data, cache_block = _note.unpack(note)
-    of_this = data == _digest(index.fingerprint)
+    of_this = data == _digest(index.version)
     return cache_block if of_this and 1 <= cache_block <= index.count else None
 
 
@@ -400,7 +413,7 @@ def _agree(
             0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
         )
     return _CacheAgreement(
-        first["job"], place, index.fingerprint, placement, nodes, leaders, left_bytes
+        first["job"], place, index.fingerprint, index.version, placement, nodes, leaders, left_bytes
     )
 
 

@@ -102,6 +102,19 @@ class Index:
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _hash_identity(self))
 
+    @property
+    def version(self) -> str:
+        """Version of the data at this place: a hash of the identity, and of the time of writing
+        (objects: the etag) of each file, and of `stamp`. 10 ms for a million files.
+
+        Copies of the same data have one identity and, unless their times were copied too, several
+        versions. Whatever keeps bytes beyond an epoch names the version that they are of.
+        """
+        state = hashlib.blake2b(self.fingerprint.encode(), digest_size=16)
+        _absorb(state, "times", self.files.mtime_ns)
+        state.update(json.dumps(self.stamp, sort_keys=True).encode())
+        return state.hexdigest()
+
     # -- samples -----------------------------------------------------------------------------
 
     @property
