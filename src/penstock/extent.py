@@ -262,6 +262,14 @@ def unseen(root: str, names: Sequence[str]) -> Files:
     return Files.of(root, names, unknown, unknown)
 
 
+def slice_files(files: Files, first: int, last: int) -> Files:
+    """Return the table of the files [first, last), without mirrors."""
+    start = int(files.ends[first - 1]) if first else 0
+    ends = files.ends[first:last] - start
+    names = files.names[start : start + (int(ends[-1]) if len(ends) else 0)]
+    return Files(files.root, names, ends, files.size[first:last], files.mtime_ns[first:last])
+
+
 def joined(first: Files, second: Files) -> Files:
     """Join two tables of files below the same root."""
     assert first.root == second.root

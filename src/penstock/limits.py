@@ -125,6 +125,8 @@ peer_io_threads = 2
 """Threads that encrypt, decrypt and send: each handles about 500 MB/s of a connection."""
 peer_sockets_max = 1 << 14
 """Most sockets of a peer: three for each node that it asks."""
+source_check_wait_s = 0.5
+"""Longest time that an epoch waits until the files of kept bytes have been looked at again."""
 peer_timeout_s = 10.0
 """Longest time that a fetch may take from submit on."""
 peer_connect_s = 3.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import UsageError
+from penstock.errors import ChangedError, MissingError, UsageError
 from tests.cache.test_cache import disagree, run, total
 from tests.slices import first
 
@@ -135,3 +135,34 @@ def test_ranks_that_see_other_versions_are_refused(tmp_path: Path) -> None:
     after = penstock.open(place.path, index="memory", **place.options)
     with pytest.raises(UsageError, match=r"rank 1 sees other files in .*start the job again"):
         disagree(before, after)
+
+
+@pytest.mark.parametrize("kind", [Records, Replaced, Tree])
+def test_files_are_looked_at_again_at_the_start_of_an_epoch(
+    kind: Callable[[Path], Records], tmp_path: Path
+) -> None:
+    """Kept bytes of a file that was written again since are an error, as without a cache."""
+    place = kind(tmp_path)
+    place.write(1)
+    dataset = penstock.open(place.path, index="memory", **place.options)
+    cache = penstock.Cache(ram_bytes=2 * SIZE, cache_block_bytes=2000)
+    with penstock.Loader(dataset, 40, cache=cache, rank=0, world_size=1) as loader:
+        for _ in range(2):
+            assert sum(len(batch) for batch in loader) == ROWS
+        place.write(2)
+        with pytest.raises(ChangedError, match=r"of another size or time of writing since"):
+            next(iter(loader))
+        with pytest.raises(ChangedError):  # and it stays one
+            next(iter(loader))
+
+
+def test_a_kept_file_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    """A vanished file is told with a cache too."""
+    place = Tree(tmp_path)
+    dataset = penstock.open(place.path, index="memory")
+    cache = penstock.Cache(ram_bytes=2 * SIZE, cache_block_bytes=2000)
+    with penstock.Loader(dataset, 40, cache=cache, rank=0, world_size=1) as loader:
+        assert sum(len(batch) for batch in loader) == ROWS
+        (place.path / "0100.bin").unlink()
+        with pytest.raises(MissingError, match=r"0100\.bin does not exist"):
+            next(iter(loader))

@@ -21,15 +21,18 @@ One thread of each engine does all of this and answers the peers. A second threa
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
 import select
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +49,8 @@ from ..engine import (
     check_requests,
     check_usable,
 )
-from ..extent import Int, Requests, merge
+from ..errors import PenstockError
+from ..extent import Int, Requests, merge, slice_files
 from ..plan import Placement, rotation_start
 from .disk import DiskTier
 from .key_index import Addressed
@@ -54,6 +58,7 @@ from .node_tiers import NodeTiers, WantedKeys
 from .peer import Peer, PeerCompletion, PeerRequest
 from .replicas import Replicas, UseTimes
 from .shared_memory import RamTier
+from .source_check import SourceCheck
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
@@ -86,8 +91,10 @@ class _Answer:
     ready_parts: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
 
 
-class CachedEngine:
-    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
+class CacheShell:
+    """Shell that executes requests of keys in threads of its own; see the module.
+
+    The threads refer to it. So it lives until it is closed, by the `CachedEngine` that has it.
 
     inner:      reads the files of `index`; this engine closes it.
     placement:  which node keeps which cache blocks.
@@ -128,6 +135,9 @@ class CachedEngine:
         self._fields = np.uint64(len(addressed.fields))
         self._pid = os.getpid()
         self._closed = False
+        files, world = addressed.index.files, len(nodes)
+        part = slice_files(files, len(files) * rank // world, len(files) * (rank + 1) // world)
+        self._check = SourceCheck(part, functools.partial(_fail, weakref.ref(self)))
         self._fault: BaseException | None = None
         # Between the user's thread and ours.
         self._lock = threading.Condition()
@@ -213,8 +223,12 @@ class CachedEngine:
         self._inner.adopt(budget)
 
     def survey(self) -> None:
-        """Look at storage again."""
-        self._inner.survey()
+        """Look whether files have changed since they were indexed; see `SourceCheck`.
+
+        A changed one ends this engine with ChangedError, at once or, where storage is slow, later
+        in the epoch. Each rank looks at its part of the files. How storage is read stays as it was.
+        """
+        self._check.begin()
 
     def counters(self) -> dict[str, int]:
         """Return the counters of the storage engine and of the cache.
@@ -559,3 +573,58 @@ class CachedEngine:
                 self._tiers.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
         self._peer.answer(request.number, out, np.flatnonzero(~there))
         self._counts["served_bytes"] += total
+
+
+def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:
+    if (alive := shell()) is not None:
+        with alive._lock:
+            alive._fault = alive._fault or error
+            alive._lock.notify_all()
+
+
+class CachedEngine:
+    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
+
+    It ends with `close`, or with the last reference to it: then too its threads end, and its
+    descriptors and shared memory are given back. The arguments are those of `CacheShell`.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._shell = CacheShell(*arguments, **options)
+        self._finalizer = weakref.finalize(self, self._shell.close)
+        self._finalizer.atexit = False  # threads that wait for storage must not delay the end
+
+    @property
+    def choice(self) -> ReadMethod:
+        """Method by which storage is read."""
+        return self._shell.choice
+
+    def submit(
+        self,
+        requests: Requests,
+        buffers: Sequence[Buffer],
+        purpose: Purpose = "prefetch",
+        uses: UseTimes | None = None,
+    ) -> int:
+        """Accept requests of keys; see `CacheShell.submit`."""
+        return self._shell.submit(requests, buffers, purpose, uses)
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report finished tickets."""
+        return self._shell.poll(timeout_ns)
+
+    def adopt(self, budget: Budget) -> None:
+        """Pass the budget for reading storage on to the storage engine."""
+        self._shell.adopt(budget)
+
+    def survey(self) -> None:
+        """Look whether files have changed since they were indexed; see `CacheShell.survey`."""
+        self._shell.survey()
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the storage engine and of the cache; see `CacheShell.counters`."""
+        return self._shell.counters()
+
+    def close(self) -> None:
+        """End the threads, the storage engine, the slab and the peer."""
+        self._finalizer()

@@ -127,6 +127,7 @@ class NodeTiers:
         if self._disk is not None:
             self._disk.close()
         self.slab.close()
+        del self._read, self._wake  # they refer to the owner, which must end with its last user
 
     def split_by_tier(self, rows: Int, slots: Int) -> list[tuple[Tier, Int, Int]]:
         """Return, by tier, the rows of keys that this node keeps, and the tier's own slots."""

@@ -468,9 +468,8 @@ class Loader:
         if self._engine is None:
             serve_if_configured(self)
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
-        elif self._cache is None and self._router is not None and self._router.is_idle:
-            # The last epoch may have filled the page cache. With a cache of the job an epoch may
-            # read nothing from storage, which may be slow or stall: it is not surveyed then.
+        elif self._router is not None and self._router.is_idle:
+            # The last epoch may have filled the page cache; files of kept bytes may have changed.
             self._engine.survey()
         if self._router is None:
             self._router = TicketRouter(self._engine)
