@@ -73,7 +73,7 @@ def alone(work: Work) -> Any:
 
 def threads(ranks: int, work: Work, hosts: str = "a" * 64) -> list[Any]:
     """What each rank, a thread, returned or raised; each is on the host of its letter."""
-    barrier = threading.Barrier(ranks, timeout=60)
+    barrier = threading.Barrier(ranks, timeout=240)
     told: list[str] = [""] * ranks
     results: list[Any] = [None] * ranks
 

@@ -163,7 +163,7 @@ def test_ranks_of_torchrun(local, tmp_path):
             )
             for rank in range(2)
         ]  # fmt: skip
-        said = [process.communicate(timeout=60)[0] for process in started]
+        said = [process.communicate(timeout=240)[0] for process in started]
     assert json.loads(said[0]) == [[0, 2, 0, 1, 50], [1, 2, 0, 1, 50]]
     assert said[1] == ""
 
@@ -194,7 +194,7 @@ def test_a_lost_rank_of_torchrun_is_an_error_for_the_others(tmp_path):
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=60)[1] for process in started]
+    said = [process.communicate(timeout=240)[1] for process in started]
     assert [process.returncode for process in started] == [1, 3]
     assert "WorkerError: another rank has ended" in said[0]
 

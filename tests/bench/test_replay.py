@@ -568,4 +568,4 @@ def test_ctrl_c_ends_a_replay(tmp_path):
             assert running.poll() is None
             time.sleep(0.01)
         running.send_signal(signal.SIGINT)
-        assert "KeyboardInterrupt" in running.communicate(timeout=30)[1]
+        assert "KeyboardInterrupt" in running.communicate(timeout=240)[1]

@@ -28,7 +28,7 @@ class Gathering:
 
     def __init__(self, world_size: int) -> None:
         self._texts = [""] * world_size
-        self._barrier = threading.Barrier(world_size, timeout=60)
+        self._barrier = threading.Barrier(world_size, timeout=240)
 
     def of(self, rank: int) -> Callable[[str], list[str]]:
         def gather(text: str) -> list[str]:
@@ -65,7 +65,7 @@ def run(
     and the bytes of each."""
     world = len(hosts)
     gathering = Gathering(world)
-    done = threading.Barrier(world, timeout=60)
+    done = threading.Barrier(world, timeout=240)
 
     def rank(number: int) -> Told:
         cache = penstock.Cache(

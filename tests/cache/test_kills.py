@@ -99,7 +99,7 @@ class Rank:
 
     def filled(self) -> list[int]:
         """The slots that it filled, when it is through."""
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=240)
         assert self.process.returncode == 0
         slots: list[int] = json.loads(out.splitlines()[-1])
         return slots

@@ -85,7 +85,7 @@ def test_a_loader_goes_on_in_another_group(
         processes.append(warm.Popen(words, stderr=subprocess.PIPE, text=True))
     try:
         for each in processes:
-            _, said = each.communicate(timeout=60)
+            _, said = each.communicate(timeout=240)
             assert each.returncode == 0, said
     finally:
         for each in processes:

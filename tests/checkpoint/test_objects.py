@@ -588,7 +588,7 @@ if os.fork() == 0:
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    warm.run([sys.executable, "-c", code, place.url], check=True, timeout=60)
+    warm.run([sys.executable, "-c", code, place.url], check=True, timeout=240)
 
 
 # -- damage ----------------------------------------------------------------------------------------

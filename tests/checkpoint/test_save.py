@@ -141,7 +141,7 @@ def test_removed(target: SaveTarget, tmp_path: Path) -> None:
 
 def test_stall_sentence() -> None:
     """The error of a thread that hangs says what it is about to do, or what it has done last."""
-    marked, told = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60)
+    marked, told = threading.Barrier(2, timeout=240), threading.Barrier(2, timeout=60)
 
     def save() -> None:
         for mark in (lambda: mark_point("sync x"), lambda: mark_done("synced x")):

@@ -58,7 +58,7 @@ def test_a_table_and_the_state(path: Path) -> None:
     """Jobs, with their members' ranks and processes, and the same as JSON."""
     with broker(path, "--cores", "4", "--bytes-per-s", "100MB/s"), jobs(path) as started:
         command = [sys.executable, "-m", "penstock", "top", "--socket", str(path)]
-        said = subprocess.run(command, capture_output=True, text=True, env=environ(), timeout=60)
+        said = subprocess.run(command, capture_output=True, text=True, env=environ(), timeout=240)
         assert said.returncode == 0, said.stderr
         for each in started.values():
             assert str(each.process.pid) in said.stdout
@@ -124,14 +124,14 @@ def test_live_until_the_broker_ends(path: Path) -> None:
         until(ours, "no jobs yet")
         process.kill()
         until(ours, f"the broker at {path} has ended")
-        assert shown.wait(timeout=60) == 1
+        assert shown.wait(timeout=240) == 1
 
 
 def test_interrupted(path: Path) -> None:
     with broker(path), in_terminal(path) as (shown, ours):
         until(ours, "no jobs yet")
         shown.send_signal(signal.SIGINT)
-        assert shown.wait(timeout=60) == 130
+        assert shown.wait(timeout=240) == 130
 
 
 # -- what is shown of any state --------------------------------------------------------------------

@@ -95,7 +95,7 @@ def in_child(
             cwd=name,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
             lean=True,
         )

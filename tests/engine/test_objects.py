@@ -674,7 +674,7 @@ def test_program_ends_with_work_in_flight(s3: S3, use: Use) -> None:
         [sys.executable, "-c", code],
         env=os.environ | _path(),
         capture_output=True,
-        timeout=60,
+        timeout=240,
         lean=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"4\n", b"")

@@ -522,7 +522,7 @@ def python(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         **options,
         lean=True,

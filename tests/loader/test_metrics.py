@@ -46,7 +46,7 @@ def loader(records: penstock.Dataset) -> Iterator[penstock.Loader]:
 
 
 def asked(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=240) as answer:
         return str(answer.read().decode())
 
 

@@ -244,7 +244,7 @@ with lmdb.open(sys.argv[1], map_size=1 << 26) as environment:
 
 def commit(path: Path) -> None:
     """Another process commits."""
-    warm.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=60)
+    warm.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=240)
 
 
 def filled(path: Path) -> Path:
