@@ -274,7 +274,9 @@ def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
     data = np.load(records)
     disk = tmp_path / "0"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk]).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k,mode=0700", "none", disk]
+    ).returncode:
         pytest.skip("cannot mount tmpfs (root can)")
 
     def check(batch: penstock.Batch) -> None:

@@ -358,7 +358,7 @@ def test_attaching_by_another_folder_is_refused(folder: Path) -> None:
 
 def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
     """One warning; what was kept is read, nothing is claimed any more, and training goes on."""
-    with mounted("tmpfs", tmp_path / "disk", "size=64k") as disk:
+    with mounted("tmpfs", tmp_path / "disk", "size=64k,mode=0700") as disk:
         with opened(disk, slots=100) as tier:
             assert fill(tier, [1, 4]) == [True, True]
             with pytest.warns(
@@ -379,7 +379,7 @@ def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_from_the_start(tmp_path: Path) -> None:
     """Said when it is opened, with what to do."""
-    with mounted("tmpfs", tmp_path / "disk", "size=16k") as disk:
+    with mounted("tmpfs", tmp_path / "disk", "size=16k,mode=0700") as disk:
         (disk / "other").write_bytes(b"x" * 16384)
         with pytest.raises(StorageError, match=f"{disk} cannot be used: No space left"):
             opened(disk)
@@ -401,3 +401,43 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file/tier cannot be used: Not a directory"):
         opened(tmp_path / "file" / "tier")
+
+
+# -- names that lead elsewhere ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tier.lock", "tier.table", "tier.data"])
+@pytest.mark.parametrize("how", ["link", "dangling link", "second name", "pipe"])
+def test_names_that_lead_elsewhere_are_refused(name: str, how: str, tmp_path: Path) -> None:
+    """A link that somebody put into the folder has nothing else overwritten, or made."""
+    folder, target = tmp_path / "tier", tmp_path / "target"
+    folder.mkdir()
+    target.write_bytes(b"precious" * 1000)
+    if how == "link":
+        (folder / name).symlink_to(target)
+    elif how == "dangling link":
+        (folder / name).symlink_to(tmp_path / "new")
+    elif how == "second name":
+        os.link(target, folder / name)
+    else:
+        os.mkfifo(folder / name)
+    with pytest.raises(UsageError, match=rf"{name} is .*nothing is written to it"):
+        DiskTier.open(str(folder), 4, 1 << 20, b"i" * 16)
+    assert target.read_bytes() == b"precious" * 1000
+    assert not (tmp_path / "new").exists()
+    (folder / name).unlink()
+    DiskTier.open(str(folder), 4, 1 << 20, b"i" * 16).close()
+
+
+def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    """Whoever may exchange its files could have us write elsewhere."""
+    folder = tmp_path / "tier"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    with pytest.raises(UsageError, match=r"every user may write to .*chmod o-w"):
+        DiskTier.open(str(folder), 4, 1 << 20, b"i" * 16)
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(UsageError, match="belongs to user 65534"):
+            DiskTier.open(str(folder), 4, 1 << 20, b"i" * 16)

@@ -13,18 +13,20 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock
 from penstock import limits
 from penstock.errors import SidecarError, UsageError
 from penstock.extent import Files, joined
 from penstock.index import sidecar
 from penstock.index.layout import Fixed, RowTable
-from penstock.index.table import Field, Index
+from penstock.index.table import Field, Index, find_outside
 
 RAW = np.dtype(np.uint8)
 
@@ -488,3 +490,74 @@ def test_two_tables_of_files_are_joined_in_order():
     both = joined(files_of([1]), files_of([2, 3]))
     assert [both.name(i) for i in range(3)] == ["d/f0", "d/f0", "d/f1"]
     assert both.size.tolist() == [1, 2, 3]
+
+
+# -- names that lead out of the place ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "outside"),
+    [
+        (["a", "b/c"], None),
+        (["a..b", "..c", "d..", "e/..f/g", "..."], None),
+        (["a", "/etc/hostname"], "/etc/hostname"),
+        (["../a"], "../a"),
+        (["a/../../b", "c"], "a/../../b"),
+        (["a..b", "c/.."], "c/.."),
+        ([".."], ".."),
+        (["", "a", "", "/b"], "/b"),
+        ([], None),
+    ],
+)
+def test_names_outside_are_found(names: list[str], outside: str | None) -> None:
+    zeros = np.zeros(len(names), np.int64)
+    assert find_outside(Files.of("/data", names, zeros, zeros)) == outside
+
+
+@given(st.lists(st.text("./ab", max_size=6), max_size=8))
+def test_any_name_outside_is_found(names: list[str]) -> None:
+    """As by looking at each name by itself."""
+    zeros = np.zeros(len(names), np.int64)
+    bad = [name for name in names if name.startswith("/") or ".." in name.split("/")]
+    assert find_outside(Files.of("/data", names, zeros, zeros)) == (bad[0] if bad else None)
+
+
+def test_a_planted_index_names_no_file_outside_its_place(tmp_path: Path) -> None:
+    """A sidecar that came with the data makes no file of another place a sample."""
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(b"secret" * 100)
+    place = tmp_path / "data"
+    place.mkdir()
+    (place / "a.bin").write_bytes(b"sample" * 100)
+    whole = penstock.open(place, index="memory").index
+    for name in ("../secret.bin", str(secret)):
+        status = secret.stat()
+        size, time = np.array([status.st_size]), np.array([status.st_mtime_ns])
+        planted = Files.of(str(place), [name], size, time)
+        replace(whole, files=planted, racy=False, fingerprint="").save(f"{place}.penstock")
+        with pytest.warns(RuntimeWarning, match=r"is not below .*made anew"):
+            dataset = penstock.open(place)
+        assert dataset[0]["data"] == b"sample" * 100
+        os.unlink(f"{place}.penstock")
+        replace(whole, files=planted, racy=False, fingerprint="").save(f"{place}.penstock")
+        with pytest.raises(SidecarError, match="is not below"):
+            penstock.open(place, index=f"{place}.penstock")
+        os.unlink(f"{place}.penstock")
+
+
+def test_a_listing_may_name_files_elsewhere(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its index is saved where only this user saves any, and is found again there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "a.bin").write_bytes(b"elsewhere")
+    place = tmp_path / "lists"
+    place.mkdir()
+    (place / "list.txt").write_text("../a.bin\n")
+    old = 1_000_000_000
+    os.utime(place / "list.txt", (old, old))
+    os.utime(tmp_path / "a.bin", (old, old))
+    first = penstock.open(place / "list.txt")
+    second = penstock.open(place / "list.txt")
+    assert first[0]["data"] == second[0]["data"] == b"elsewhere"
+    assert os.listdir(place) == ["list.txt"]
+    assert second.sidecar is not None
+    assert second.sidecar.startswith(str(tmp_path / "cache"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import UsageError
+from penstock.errors import StateError, UsageError
 from penstock.plan.cursor import Cursor, Identity
 
 
@@ -54,11 +54,13 @@ def test_set_epoch_again_starts_over() -> None:
     assert c.begin() == (3, 0)
 
 
-def test_an_empty_state_says_nothing() -> None:
-    """torch's convention: loading {} changes nothing."""
+def test_an_empty_state_is_refused() -> None:
+    """A job that lost its state must not begin anew without a word."""
     c = cursor()
-    c.restore({}, 1)
-    assert c.begin() == (0, 0)
+    c.move(0, 3)
+    with pytest.raises(StateError, match=r"no state of a penstock loader: it has \[\]"):
+        c.restore({}, 1)
+    assert (c.epoch, c.step) == (0, 3)
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, None, "3"])

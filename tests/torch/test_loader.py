@@ -413,7 +413,8 @@ def test_states_that_do_not_fit() -> None:
         assert before.keys() == state.keys()
         with pytest.raises(StateError):
             other.load_state_dict(state)
-        other.load_state_dict({})
+        with pytest.raises(StateError):
+            other.load_state_dict({})
         assert other.state_dict() == before
 
 

@@ -27,6 +27,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import stat
 import struct
 import threading
 import warnings
@@ -90,9 +91,9 @@ class DiskTier:
         self._files = contextlib.ExitStack()
         self._files.callback(os.close, lock)
         try:
-            self._table = os.open(os.path.join(folder, "tier.table"), os.O_RDWR | os.O_CLOEXEC)
+            self._table = _open_own(folder, "tier.table", os.O_RDWR)
             self._files.callback(os.close, self._table)
-            self._data = _open_direct(os.path.join(folder, "tier.data"))
+            self._data = _open_direct(folder)
             self._files.callback(os.close, self._data)
         except OSError as error:
             self._files.close()
@@ -118,6 +119,7 @@ class DiskTier:
         """
         try:
             os.makedirs(folder, exist_ok=True)
+            _check_folder(folder)
             lock = _open_lock(folder, first=True)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
@@ -295,15 +297,58 @@ def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _open_direct(path: str) -> int:
-    """Open a file past the page cache, or through it if the file system cannot do otherwise."""
-    flags = os.O_RDWR | os.O_CLOEXEC
+def _open_own(folder: str, name: str, flags: int) -> int:
+    """Open one of the tier's files. Raises UsageError if its name leads to another file.
+
+    A link may have been put there by whoever may write to the folder, to have us write elsewhere.
+    """
+    path = os.path.join(folder, name)
     try:
-        file = os.open(path, flags | os.O_DIRECT)
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _make_not_ours_error(path, "a symbolic link") from None
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(file)
+        is_file = stat.S_ISREG(status.st_mode)
+        what = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
+        raise _make_not_ours_error(path, what)
+    return file
+
+
+def _make_not_ours_error(path: str, what: str) -> UsageError:
+    return UsageError(
+        f"{path} is {what}, which a disk tier does not make, so nothing is written to it: remove "
+        "it, or give the tier a folder that only this user may write to"
+    )
+
+
+def _check_folder(folder: str) -> None:
+    """Raise UsageError if others could exchange the files of the folder."""
+    status = os.stat(folder)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UsageError(
+            f"the folder {folder} of the disk tier belongs to user {status.st_uid}, and this is "
+            f"user {os.geteuid()}: give the tier a folder of its own"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise UsageError(
+            f"every user may write to the folder {folder} of the disk tier, and so exchange its "
+            "files: `chmod o-w` it, or give the tier a folder of its own below it"
+        )
+
+
+def _open_direct(folder: str) -> int:
+    """Open the data past the page cache, or through it if the file system cannot do otherwise."""
+    flags = os.O_RDWR
+    try:
+        file = _open_own(folder, "tier.data", flags | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, flags)
+        return _open_own(folder, "tier.data", flags)
     try:
         os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
     except OSError:  # some refuse only when it comes to reading
@@ -341,11 +386,7 @@ def _make_storage_error(folder: str, error: OSError) -> StorageError:
 
 def _open_lock(folder: str, *, first: bool) -> int:
     """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
-    lock = os.open(
-        os.path.join(folder, "tier.lock"),
-        os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-        0o666,
-    )
+    lock = _open_own(folder, "tier.lock", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         fcntl.flock(lock, (fcntl.LOCK_EX if first else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         if first:
@@ -380,10 +421,13 @@ def _make_in_use_error(folder: str) -> UsageError:
 def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
-        with open(os.path.join(folder, "tier.table"), "rb") as table:
-            header = table.read(_HEADER.size + _CRC.size)
-    except OSError:
+        table = _open_own(folder, "tier.table", os.O_RDONLY)
+    except (OSError, UsageError):
         return None
+    try:
+        header = os.pread(table, _HEADER.size + _CRC.size, 0)
+    finally:
+        os.close(table)
     if len(header) < _HEADER.size + _CRC.size:
         return None
     magic, version, slots, identity, note = _HEADER.unpack_from(header)
@@ -401,11 +445,11 @@ def _pack_header(slots: int, identity: bytes, note: bytes) -> bytes:
 def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slots: int) -> None:
     """Make the slots ready that an earlier run left, or make the files anew."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as files:
-        table = os.open(os.path.join(folder, "tier.table"), flags, 0o666)
+        table = _open_own(folder, "tier.table", flags)
         files.callback(os.close, table)
-        data = os.open(os.path.join(folder, "tier.data"), flags, 0o666)
+        data = _open_own(folder, "tier.data", flags)
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:
@@ -419,7 +463,8 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
             return
         if os.fstat(data).st_size > _PAGE + room_bytes:  # the room was larger then
             os.ftruncate(data, _PAGE + room_bytes)
-        entries = np.fromfile(os.path.join(folder, "tier.table"), _ENTRY, slots, offset=_PAGE)
+        with open(table, "rb", buffering=0, closefd=False) as file:
+            entries = np.fromfile(file, _ENTRY, slots, offset=_PAGE)
         end = min(os.fstat(data).st_size, _PAGE + room_bytes)
         at, length = entries["at"], entries["length"]
         good = (at >= _PAGE) & (at % _PAGE == 0) & (at <= end) & (length >= 0)

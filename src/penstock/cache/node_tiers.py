@@ -8,6 +8,7 @@ waited for while another rank of this node reads them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections import Counter, deque
@@ -240,7 +241,8 @@ class NodeTiers:
         else:
             for slot, a, b in zip(slots.tolist(), at.tolist(), (at + size).tolist(), strict=True):
                 cache_blocks[slot] = load.buffer[a:b]
-            self._disk_threads.submit(self._write_to_disk, slots, list(cache_blocks.values()))
+            blocks = list(cache_blocks.values())
+            self._run_behind(lambda: self._write_to_disk(slots, blocks))
         for slot in load.slots.tolist():
             del self._reading[load.tier is self._disk, slot]
         self._finish_waiting(report.ticket, cache_blocks)
@@ -272,7 +274,19 @@ class NodeTiers:
                 self._news.append(lambda: self._finish_waiting(job, cache_blocks))
                 self._wake()
 
-        self._disk_threads.submit(read)
+        self._run_behind(read)
+
+    def _run_behind(self, function: Callable[[], None]) -> None:
+        """Run a function in a thread of the disk; its exception is raised by `drain`."""
+
+        def run() -> None:
+            try:
+                function()
+            except BaseException as error:
+                self._news.append(functools.partial(_raise, error))
+                self._wake()
+
+        self._disk_threads.submit(run)
 
     def _write_to_disk(self, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
         """Write claimed cache blocks to the disk, in another thread."""
@@ -350,3 +364,7 @@ class NodeTiers:
         columns = (wanted.slots[positions], inside, length[rows])
         places = zip(*(column.tolist() for column in columns), strict=True)
         return [wanted.held[slot][a : a + n] for slot, a, n in places]
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -16,7 +16,7 @@ from .concat import JointIndex, join_indexes
 from .formats import FORMATS, Location, choose_format, parse_example
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
-from .table import Field, Index, Samples
+from .table import Field, Index, Samples, find_outside
 
 __all__ = [
     "FORMATS",
@@ -31,6 +31,7 @@ __all__ = [
     "Samples",
     "choose_format",
     "codecs",
+    "find_outside",
     "join_indexes",
     "measure_cost",
     "missing_library",

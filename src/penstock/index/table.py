@@ -270,13 +270,20 @@ class Index:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], root: str | None = None, verify: bool | None = None
+        cls,
+        path: str | os.PathLike[str],
+        root: str | None = None,
+        verify: bool | None = None,
+        *,
+        outside: bool = False,
     ) -> Index:
         """Load a saved index by memory map; SidecarError if it is damaged.
 
         root:    where the data is now; by default where it was.
         verify:  True reads and checks everything; by default this is done for sidecars of at most
                  `limits.sidecar_bytes_verified_max` bytes.
+        outside: True if it may name files outside the root, because this user has written it, and
+                 not whoever the data came from.
         """
         where = os.fspath(path)
         header, sections = sidecar.read_sidecar(where, verify)
@@ -284,7 +291,9 @@ class Index:
             verify = os.path.getsize(where) <= limits.sidecar_bytes_verified_max
         try:
             index = _unpack_index(header, sections, root)
-            flaw = _find_flaw(index, int(header["count"])) if verify else None
+            flaw = None if outside else _find_way_out(index)
+            if flaw is None and verify:
+                flaw = _find_flaw(index, int(header["count"]))
         except _MALFORMED as error:
             raise sidecar.damaged_error(where, f"the header is malformed ({error!r})") from None
         if flaw is not None:
@@ -414,6 +423,33 @@ def _take_files(sections: Mapping[str, npt.NDArray[Any]], prefix: str, root: str
         take_column(sections, f"{prefix}.size", np.int64),
         take_column(sections, f"{prefix}.mtime_ns", np.int64),
     )
+
+
+def _find_way_out(index: Index) -> str | None:
+    for files in (index.files, index.sources):
+        name = find_outside(files)
+        if name is not None:
+            return f"it names {name}, which is not below {files.root}"
+    return None
+
+
+def find_outside(files: Files) -> str | None:
+    """Return the first name that leads out of the root of the files, or None.
+
+    An absolute path does, and one with "..". Two vectorised passes over the names.
+    """
+    begins = np.concatenate([[0], files.ends[:-1]])[np.diff(files.ends, prepend=0) > 0]
+    suspects = np.searchsorted(begins, begins[files.names[begins] == ord("/")])
+    places = np.flatnonzero((files.names[1:] == ord(".")) & (files.names[:-1] == ord(".")))
+    rows = np.union1d(
+        np.searchsorted(files.ends, begins[suspects], side="right"),
+        np.searchsorted(files.ends, places, side="right"),
+    )
+    for row in rows.tolist():
+        name = files.name(row)
+        if name.startswith("/") or ".." in name.split("/"):
+            return name
+    return None
 
 
 def _rebuild_field(part: Mapping[str, Any]) -> Field:

@@ -19,7 +19,7 @@ from ..engine import add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from ..extent import Int
-from ..index import FORMATS, Field, Index, Location, choose_format
+from ..index import FORMATS, Field, Index, Location, choose_format, find_outside
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
@@ -146,7 +146,7 @@ class _Request:
     def load(self, sidecar: str) -> Index:
         """Load the saved index. Raises SidecarError if it is not of this data."""
         try:
-            saved = Index.load(sidecar, self.store.root)
+            saved = Index.load(sidecar, self.store.root, outside=_is_own(sidecar))
         except OSError as error:
             raise stores.build_storage_error(error.errno or errno.EIO, sidecar) from None
         reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
@@ -160,7 +160,7 @@ class _Request:
     def load_if_fresh(self, sidecar: str) -> Index | None:
         """Load the saved index if it exists, is whole, up to date and of the same options."""
         try:
-            saved = Index.load(sidecar, self.store.root)
+            saved = Index.load(sidecar, self.store.root, outside=_is_own(sidecar))
         except OSError:
             return None
         except SidecarError as error:
@@ -244,20 +244,35 @@ def sidecar_paths(place: Location) -> list[str]:
 
     Beside a folder, not inside: writing there would change the folder's time and so the data.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     real = place.path if is_url(place.path) else os.path.realpath(place.path)
     digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
     name = os.path.basename(place.path)[:100].replace("*", "_")
-    cache = os.path.join(base, "penstock", f"{digest}-{name}.penstock")
+    cache = os.path.join(_own_folder(), f"{digest}-{name}.penstock")
     if place.kind == "pattern" or is_url(place.path):
         return [cache]
     return [f"{place.path}.penstock", cache]
 
 
+def _own_folder() -> str:
+    """Return the folder in which only this user saves indexes."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "penstock")
+
+
+def _is_own(sidecar: str) -> bool:
+    """Return whether this user has saved an index, and not whoever the data came from."""
+    return os.path.dirname(sidecar) == _own_folder()
+
+
 def _save(index: Index, place: Location) -> str | None:
-    """Save the index at the first possible path, and return that; a failure is only a warning."""
+    """Save the index at the first possible path, and return that; a failure is only a warning.
+
+    An index of files outside the place (a listing may name such) is saved in the user's own folder.
+    """
     problem: OSError | None = None
     for number, sidecar in enumerate(sidecar_paths(place)):
+        if not _is_own(sidecar) and find_outside(index.files) is not None:
+            continue
         try:
             if number or place.kind == "pattern" or is_url(place.path):
                 os.makedirs(os.path.dirname(sidecar), exist_ok=True)
@@ -396,7 +411,7 @@ def _reopen(
         return Dataset(path, replace(index, files=files), sidecar, paths)
 
     try:
-        saved = Index.load(sidecar, root)
+        saved = Index.load(sidecar, root, outside=_is_own(sidecar))
         if saved.fingerprint == fingerprint:
             return make_dataset(saved, sidecar)
     except (OSError, SidecarError):

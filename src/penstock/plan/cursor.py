@@ -111,8 +111,6 @@ class Cursor:
 
     def restore(self, state: Mapping[str, Any], world_size: int) -> None:
         """Move to the place of `state`. Raises StateError if it does not fit this loader."""
-        if isinstance(state, Mapping) and not state:
-            return  # torch's convention: an empty state restores nothing
         self._check(state, world_size)
         self._epoch, self._step, self._fresh = state["epoch"], state["step"], True
 

@@ -131,7 +131,7 @@ class DeviceLoader:
         return self._step_sampler.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next `iter()` at the position of `state`; {} changes nothing."""
+        """Continue with the next `iter()` at the position of `state`; errors as `DataLoader`."""
         self._step_sampler.restore(state)
 
     def close(self) -> None:

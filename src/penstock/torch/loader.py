@@ -277,7 +277,7 @@ class DataLoader:
         return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next `iter()` at the position of `state`; {} changes nothing.
+        """Continue with the next `iter()` at the position of `state`.
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
