@@ -46,7 +46,7 @@ def served(command: list[str]) -> Iterator[int]:
         server.stdin.close()
         server.stdout.close()
         try:
-            server.wait(10)
+            server.wait(240)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

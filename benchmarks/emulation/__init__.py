@@ -40,7 +40,7 @@ import numpy as np
 SOURCES = Path(__file__).parent
 BUILD = Path(__file__).resolve().parents[2] / "build" / "emulation"
 MOUNTS_MAX = 64
-START_S = 20
+START_S = 200
 END_S = 10
 MNT_DETACH = 2
 FAULTS = ("none", "error", "short", "hang", "truncate")

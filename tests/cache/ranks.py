@@ -76,7 +76,7 @@ class Rank:
         """The next thing that it says."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"rank ended with {self.process.wait(10)}"
+        assert line, f"rank ended with {self.process.wait(240)}"
         return json.loads(line)
 
     def batches(self) -> Iterator[Taken]:
@@ -103,7 +103,7 @@ class Rank:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
         if number == signal.SIGKILL:
-            self.process.wait(30)
+            self.process.wait(240)
 
 
 def begin(ranks: Sequence[Rank]) -> None:
@@ -128,7 +128,7 @@ def ended(ranks: Sequence[Rank]) -> Iterator[Sequence[Rank]]:
             each.process.kill()
         for each in ranks:
             with each.process:
-                each.process.wait(30)
+                each.process.wait(240)
 
 
 # -- the process ---------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_a_loader_goes_on_in_another_group(
     finally:
         for each in processes:
             each.kill()
-            each.wait(30)
+            each.wait(240)
     found: list[list[int]] = []
     for number, (members, _) in enumerate(groups):
         shares = [

@@ -599,9 +599,9 @@ def test_close_from_another_thread(folder: Path) -> None:
 
         thread = threading.Thread(target=poll)
         thread.start()
-        assert polled.wait(30)
+        assert polled.wait(240)
         engine.close()
-        assert ended.wait(30)
+        assert ended.wait(240)
         thread.join()
         left = [buffer.copy() for buffer in reading.buffers]
         assert all((a == b).all() for a, b in zip(left, reading.buffers, strict=True))

@@ -577,7 +577,7 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
         assert not slow.go_on.is_set()
         closing = threading.Thread(target=engine.close, daemon=True)
         closing.start()
-        closing.join(30)
+        closing.join(240)
         assert not closing.is_alive(), "closing waits for a copy that has ended"
         assert contents["part 1"][:9000] in slow.tobytes()
 

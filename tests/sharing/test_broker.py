@@ -88,7 +88,7 @@ def test_jobs_find_a_broker_that_comes_later_and_again(path: Path) -> None:
                 process.send_signal(number)
                 first.until_alone()
                 second.until_alone()
-                assert process.wait(30) == code
+                assert process.wait(240) == code
                 assert path.exists() == (number == signal.SIGKILL)
 
 
