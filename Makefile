@@ -37,8 +37,9 @@ test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are 
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 LONG := --dist worksteal --timeout 900 -m 'long or hypothesis or wide'
-test-long: $(STAMPS)/ray  ## what takes long, and 200 examples of each property; ARGS= are pytest's
-	PENSTOCK_EXAMPLES=200 $(RUN) -m pytest -n $(WORKERS) $(LONG) $(ARGS)
+EXAMPLES ?= 200
+test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
+	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) $(ARGS)
 
 # SEED= of an earlier search repeats it.
 EXPLORE_SECONDS ?= 300
