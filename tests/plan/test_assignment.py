@@ -254,7 +254,7 @@ def test_resume_on_other_nodes(
         stop = steps
         if number + 1 < len(worlds):
             stop = data.draw(st.integers(len(found), steps))
-        for each in samplers:
+        for each in samplers if state else []:
             each.restore(state)
         if len(found) == steps:
             break
