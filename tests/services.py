@@ -20,12 +20,20 @@ from tests import ROOT, warm
 KEY, SECRET = "AKIATESTKEYTESTKEY", "testsecrettestsecrettestsecret"
 
 # S3 alone: moto's own server searches for the service of each request, which takes as long again.
+# A write on the condition that the object does not exist is one action in S3. In moto another
+# thread can write between the look and the write, so that both are told that they were first.
 _moto = """
 import sys, threading
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 WSGIRequestHandler.log_request = lambda *request: None
-server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+app, alone = create_backend_app("s3"), threading.Lock()
+def serve(environ, start_response):
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return app(environ, start_response)
+    with alone:
+        return app(environ, start_response)
+server = make_server("127.0.0.1", 0, serve, threaded=True)
 print(server.port, flush=True)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 sys.stdin.read()
