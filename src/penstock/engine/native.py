@@ -380,7 +380,10 @@ class NativeEngine:
         return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
-        check_usable(self._core.is_inherited, self._core.is_closed)
+        # In a forked child a lock of the core may be held by a thread that does not exist there, so
+        # that nothing else may be asked.
+        check_usable(self._core.is_inherited)
+        check_usable(False, self._core.is_closed)
 
 
 class Arena:
