@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from itertools import islice
 from typing import Any
 
@@ -36,3 +37,20 @@ def thinned(cases: Iterable[Any], often: int = 1) -> Iterable[Any]:
 def fraction(divisor: int) -> settings:
     """Settings of a property that takes long: so many times fewer examples than others have."""
     return settings(max_examples=max(1, settings().max_examples // divisor))
+
+
+def long_methods(*names: str) -> Callable[[type], type]:
+    """Mark methods that a class inherits from a suite long, of this class alone."""
+
+    def mark(tests: type) -> type:
+        for name in names:
+            method = getattr(tests, name)
+
+            @wraps(method)
+            def run(*arguments: Any, method: Any = method, **fixtures: Any) -> None:
+                method(*arguments, **fixtures)
+
+            setattr(tests, name, pytest.mark.long(run))
+        return tests
+
+    return mark

@@ -73,6 +73,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_two_loaders_on_two_ranks(small, tmp_path):
     """Data is generated, each loader runs, every sample is compared, the table names both."""
     out = tmp_path / "out"
@@ -205,6 +206,7 @@ def test_access_keys_are_not_written(small, tmp_path):
     assert not any("HUSH" in path.read_text() for path in written)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("heeds", first(1, [False, True]))
 def test_ending_a_run_ends_all_of_it(small, tmp_path, heeds):
     """SIGTERM leaves neither ranks nor staged data, nor do ranks that have to be killed."""

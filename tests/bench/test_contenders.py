@@ -173,6 +173,7 @@ def calls_per_step(given: DeliveryTask) -> float:
     return count / steps
 
 
+@pytest.mark.long
 def test_the_work_for_a_step_does_not_grow_with_the_files(tmp_path):
     """DLIO formats its whole index for each sample: 822 samples/s of 1,000 files, 138 of 4,000
     (defect 2)."""

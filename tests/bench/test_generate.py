@@ -455,6 +455,7 @@ generate_data(data, root=sys.argv[1], threads=2, progress=progress)
 AFTER = [pytest.param(form, marks=pytest.mark.long) for form in ("indexed_binary", "lmdb")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", first(1, ["npz", "tfrecord", *AFTER]))
 def test_killed_and_taken_up(form: str, tmp_path: Path) -> None:
     """After kill -9 whatever has its name is whole; the same call makes the rest, as it would have

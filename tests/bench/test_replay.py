@@ -198,6 +198,7 @@ def test_what_fails_here_is_counted_and_named(tmp_path):
     assert here.first_failure == f"{paths[0]}: No such file or directory"
 
 
+@pytest.mark.long
 def test_too_many_threads_are_refused(tmp_path):
     """All at the same time; those that follow each other are few."""
     paths = files_in(tmp_path / "data", 1)

@@ -84,6 +84,7 @@ def test_values_are_valid(kind: str, dtype: str) -> None:
         assert len(np.unique(found)) > (1 if dtype == "bool" else 60)
 
 
+@pytest.mark.long
 def test_how_well_they_compress() -> None:
     """Random bytes do not, half random ones by two, fields in between, constants by a lot."""
     large = (600, 600)

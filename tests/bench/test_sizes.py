@@ -43,6 +43,7 @@ def test_sizes_of_dlio() -> None:
     assert shapes(split, "valid", "dlio").tolist() == cosmoflow[1:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["normal", "lognormal"])
 @given(
     mean=st.floats(10_000, 1e9),

@@ -226,6 +226,7 @@ def test_damage_is_a_miss(data: st.DataObject) -> None:
             found(tier)
 
 
+@pytest.mark.long
 def test_every_byte_of_a_cache_block_and_its_entry_counts(folder: Path) -> None:
     """Each bit of the entry, and each byte of the cache block, one at a time."""
     with opened(folder) as tier:

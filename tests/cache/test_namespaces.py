@@ -191,6 +191,7 @@ def test_a_network_that_is_cut_and_heals(
         assert later["served_bytes"] > stats["served_bytes"]
 
 
+@pytest.mark.long
 def test_a_name_that_is_a_loopback_address(network: Network) -> None:
     """A host whose own name leads to itself alone says the address that leads elsewhere."""
     program = (

@@ -308,6 +308,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_copies_of_a_rank_that_was_killed_stay(records):
     """Ranks in processes of their own, which compare every batch with the data."""
     dataset, hosts = penstock.open(records), [0, 0, 1, 1]

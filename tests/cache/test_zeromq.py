@@ -27,6 +27,7 @@ from penstock.errors import UsageError
 from penstock.testing import PeerSuite
 from penstock.testing.peer import Fetching, drive, requested
 from tests import warm
+from tests.slices import long_methods
 
 SECOND_NS = 1_000_000_000
 DEADLINE_S = 60
@@ -55,6 +56,7 @@ def job(count: int, timeout_s: float = DEADLINE_S) -> list[ZeroMQPeer]:
     return peers
 
 
+@long_methods("test_many_bytes", "test_more_than_is_in_flight", "test_the_most_keys")
 class TestZeroMQPeer(PeerSuite):
     def make(self, count: int, timeout_s: float) -> list[ZeroMQPeer]:
         return job(count, timeout_s)

@@ -8,6 +8,7 @@ from tests.checkpoint import crashes as checkpoint_crashes
 from tests.slices import first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "victim", "local"),
     first(1, [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0), (2, 0, 1), (2, 1, 1)]),

@@ -261,6 +261,7 @@ def test_the_loader_goes_with_it(tmp_path: Path) -> None:
     assert found["at"] == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("saved", "loaded"), first(1, RESHARDED))
 def test_another_number_of_ranks(jobs: Jobs, saved: int, loaded: int) -> None:
     expected = [[True, {"at": 1}], [True, {"at": 2}]]

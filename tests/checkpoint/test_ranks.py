@@ -159,6 +159,7 @@ def test_a_home_that_fails_for_all(tmp_path: Path) -> None:
     assert steps == [*held, 9][-3:]
 
 
+@pytest.mark.long
 def test_held_on_some_tiers_and_home(tmp_path: Path) -> None:
     """Held saves are committed by a job of another number of ranks, from where their shards lie."""
     home = tmp_path / "x"

@@ -34,6 +34,7 @@ def test_held_then_committed(place: Place, tmp_path: Path) -> None:  # noqa: F81
     assert Prefix(place.url).leftovers() == []
 
 
+@pytest.mark.long
 def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
     """The next job drains the held saves to the bucket, and goes on."""
     tier = tmp_path / "tier"
@@ -50,6 +51,7 @@ def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
     assert Prefix(place.url).leftovers() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "what"),
     first(1, [("503", "shard"), ("404", "shard"), ("503", "index"), ("404", "index")]),

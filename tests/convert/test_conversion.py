@@ -716,6 +716,7 @@ NAMES = st.text(
 ).filter(lambda name: not name.startswith((".", "__")) and len(name.encode()) < 100)
 
 
+@pytest.mark.long
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.dictionaries(
@@ -844,6 +845,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_command_line_interrupted(numbers: Path, tmp_path: Path) -> None:
     """Ctrl-C is exit code 130 and a word on how to go on; the next run does."""
     arguments = ["convert", str(numbers), str(tmp_path / "out"), "--to", "records", "--shards", "9"]

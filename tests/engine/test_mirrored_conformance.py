@@ -16,6 +16,7 @@ from penstock.engine.protocol import Engine
 from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
 from penstock.testing import EngineSuite, write_files
 from tests import held
+from tests.slices import long_methods
 
 
 class MirroredSuite(EngineSuite):
@@ -76,6 +77,7 @@ class TestEverywhereInTurn(MirroredSuite):
         return RoundRobin()
 
 
+@long_methods("test_many_runs")
 class TestSomewhere(MirroredSuite):
     """Each file in one folder or two."""
 

@@ -779,6 +779,7 @@ print("done")
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code",
     first(1, [errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EPERM]),

@@ -121,6 +121,7 @@ def engine_over(
 # -- the same samples as from files ----------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_tree(s3: S3, tmp_path: Path) -> None:
     """A prefix of class folders gives the classes, labels, order and bytes of the same folder."""
     folder = tree(tmp_path / "data")
@@ -298,6 +299,7 @@ def rows_of(loader: penstock.Loader) -> list[tuple[list[int], dict[str, list[byt
     ]
 
 
+@pytest.mark.long
 @pytest.mark.wide
 def test_resume(s3: S3, tmp_path: Path) -> None:
     """A run that stops after any step continues with the very next batch, on another world too."""

@@ -25,6 +25,7 @@ from penstock.testing.reading import vanished_bytes
 from tests.engine.wrappers import Limited, Throttled, Traced
 from tests.held import busied
 from tests.services import S3, Fault, Proxy, environment, moto
+from tests.slices import long_methods
 
 _numbers = itertools.count()
 
@@ -93,6 +94,7 @@ class ObjectSuite(EngineSuite):
         return engine
 
 
+@long_methods("test_many_files", "test_many_runs", "test_many_tickets")
 class TestObjects(ObjectSuite):
     """The suite with the default number of requests in flight."""
 

@@ -141,6 +141,7 @@ def examined(source: StoreFile) -> bool:
     return refused("hdf5", source.read(0, source.size), isolate=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", first(1, ["latest", "earliest"]))
 def test_hdf5(version):
     """Each word of the headers; crashes of the library are errors like others."""

@@ -149,6 +149,7 @@ def test_a_state_decides_where_the_world_comes_later(
         assert loader.state_dict()["order"] == state["order"]
 
 
+@pytest.mark.long
 def test_quality_of_any_loader(dataset: penstock.Dataset) -> None:
     """Every loader can say how good its order is."""
     assert penstock.Loader(dataset).shuffle_quality == 1.0

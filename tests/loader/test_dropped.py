@@ -71,7 +71,14 @@ def walk(loader: Any, steps: int) -> None:
         pass
 
 
-@pytest.mark.parametrize("steps", [0, 1, 100], ids=["unused", "in mid-epoch", "used"])
+STEPS = [
+    pytest.param(1, id="in mid-epoch"),
+    pytest.param(0, id="unused", marks=pytest.mark.long),
+    pytest.param(100, id="used", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_dropped_loader_leaves_nothing(
     kind: str, steps: int, data: penstock.Dataset, tmp_path: Path

@@ -24,6 +24,7 @@ from penstock.loader.worker_processes import WorkerProcesses
 from penstock.loader.workers import InlineWorkers, ResultsAhead, Workers, WorkerThreads
 from tests import warm
 from tests.shared_memory import named_memory
+from tests.slices import first
 
 KINDS: dict[str, Callable[..., Workers]] = {
     "inline": lambda opening: InlineWorkers(opening),
@@ -78,7 +79,7 @@ class Unopened:
         raise LookupError(f"worker {number} has no data")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=first(3, KINDS))
 def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
     made = KINDS[request.param](Squares())
     yield made

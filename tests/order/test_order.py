@@ -374,6 +374,7 @@ def test_blocked_is_what_it_says(count, block, group, seed, data):
     assert order.positions(order.samples(chosen)).tolist() == chosen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("block", "group"), first(2, [(1, 1), (2, 9), (1, 20), (7, 1)]))
 def test_blocked_with_tiny_groups(block, group):
     """Groups of few samples, which the cipher walks long for, are exact too."""

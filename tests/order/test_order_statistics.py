@@ -178,6 +178,7 @@ def test_all_orders_of_five(vary, cipher):
     assert abs(all_orders_z(outputs(5, KEYS_CELLS, 5, vary, cipher))) < LIMIT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vary", first(1, ["seed", "epoch"]))
 def test_pairs_of_sixteen(vary):
     """All pairs of first samples of 16 are equally frequent."""

@@ -55,6 +55,7 @@ def test_streams_differ(one: tuple[int, int, int], other: tuple[int, int, int]) 
     assert (bits(*one) == bits(*other)) == (one == other)
 
 
+@pytest.mark.long
 def test_neighbours_are_unrelated() -> None:
     """Draws of neighbouring samples, epochs and seeds are uniform and do not go together."""
     axes = itertools.product(range(3), range(3), range(2000))

@@ -190,6 +190,7 @@ def test_storage_that_fails_is_not_measured(holes: Path) -> None:
 # -- of later runs ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", first(1, [[1], [0, 1]]))
 def test_a_later_run_keeps_the_cache_block_of_the_disks(kept: list[int], tmp_path: Path) -> None:
     """Whatever would be chosen now, what lies on the disks is found, also where one of the hosts

@@ -389,6 +389,7 @@ def state_where(path: Path, wanted: Any) -> dict[str, Any]:
         return next(state for state in states if wanted(state))
 
 
+@pytest.mark.long
 def test_two_hosts(tmp_path: Path, port: int, key: Path) -> None:
     """Storage goes to the host that can use it; with the broker of all killed each is at its floor,
     and with another one as before; a host's death gives what it had to the other."""

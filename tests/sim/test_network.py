@@ -198,6 +198,7 @@ def test_dragonfly_links(shape: tuple[int, int, int]) -> None:
     assert len(np.unique(apart)) == len(apart) == network.groups * (network.groups - 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shape", [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3), (8, 4, 4)]
 )

@@ -146,6 +146,7 @@ def test_factors_of_a_tree(nodes: int, leaf: int, over: list[float], link: float
             assert peers.peers == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routing", ["minimal", "valiant", "ugal"])
 def test_factor_of_a_dragonfly(routing: Any) -> None:
     """All to all on every terminal: peers get what the network of the check values gives; with
@@ -253,6 +254,7 @@ def test_hits_are_those_of_the_comparison(value: Any) -> None:
         )
 
 
+@pytest.mark.long
 def test_sampled_policies_by_their_hits() -> None:
     """Fewer reads are less time; naive reads everything; equal scenarios give equal results; and as
     nothing is known ahead, more memory to read ahead into is of no use."""

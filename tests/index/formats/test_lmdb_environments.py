@@ -379,6 +379,7 @@ def test_every_damage_is_refused(lib, tmp_path):
     assert len(opened(path)) == 3000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lib", first(1, VERSIONS))
 def test_cut_and_extended(lib, tmp_path):
     """A file cut within its records is refused; zeros after its end mean nothing."""
