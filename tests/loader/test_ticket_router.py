@@ -192,12 +192,15 @@ class InterruptAt:
 def test_an_interrupt_at_any_line_leaves_nothing_waiting(
     tmp_path: Path, decode: Any, stride: int
 ) -> None:
-    """Wherever an interrupt comes in an epoch, the next epoch has every sample, and ends."""
+    """Wherever an interrupt comes in an epoch, the next epoch has every sample, and ends; another
+    iterator has all of its own, or raises."""
     np.arange(24, dtype=np.uint8).repeat(16).tofile(tmp_path / "r.bin")
     dataset = penstock.open(tmp_path / "r.bin", record_bytes=16)
-    line, interrupted = 0, True
+    line, interrupted, cut = 0, True, 0
     while interrupted:
         with penstock.Loader(dataset, 6, decode=decode, decode_threads=1) as loader:
+            other = iter(loader)
+            rest = [next(other)]
             tracer = InterruptAt(line)
             sys.settrace(tracer)
             try:
@@ -209,6 +212,12 @@ def test_an_interrupt_at_any_line_leaves_nothing_waiting(
             finally:
                 sys.settrace(None)
             assert tracer.left < 0 or not interrupted
+            try:
+                rest += other
+                assert sum(len(batch) for batch in rest) == 24, f"line {line}"
+            except penstock.errors.UsageError as error:
+                assert interrupted, error
+                cut += 1
             seen: list[Any] = []
             reader = threading.Thread(target=lambda: seen.extend(loader), daemon=True)  # noqa: B023
             reader.start()
@@ -217,3 +226,4 @@ def test_an_interrupt_at_any_line_leaves_nothing_waiting(
             assert sum(len(batch) for batch in seen) == 24, f"line {line}"
         line += stride
     assert line > 100
+    assert cut or decode  # decode threads do what an interrupt of the user's thread could cut

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..budget import Budget
+from ..errors import UsageError
 from ..meter import Meter
 from .batch_tasks import EpochTasks
 
@@ -70,7 +71,8 @@ class EpochIterator:
     at_end:         called once, after the last batch, if nothing was interrupted.
 
     After an exception the next call gives the next batch, as in torch. After an interrupt, whose
-    batch may be lost, the iterator ends.
+    batch may be lost, the iterator ends; other iterators of the loader, whose reads may be lost,
+    raise UsageError: no epoch is cut short without an error.
     """
 
     def __init__(
@@ -119,9 +121,16 @@ class EpochIterator:
             self.close()
             raise
         if ready is None:
-            if not self._source.closed:
+            was_closed, is_cut = self._closed, self._source.closed
+            if not is_cut:
                 self._end()
             self.close()
+            if is_cut and not was_closed:
+                raise UsageError(
+                    f"the rest of epoch {self._epoch} was dropped: another iterator of this loader "
+                    "was interrupted, or its reads failed. Begin an epoch again, or go on from a "
+                    "state that was saved"
+                )
             raise StopIteration
         batch, step, samples, ready_ns, bytes_ns, decode_ns = ready
         self._tasks.record_step(self._epoch, step + 1)
