@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -405,20 +407,20 @@ def test_unreadable_file(tree: Path) -> None:
     """A file without permission is a StorageError with its errno (as an unprivileged user)."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")
-    (tree / "odd" / "07.txt").chmod(0)
-    for folder in (tree.parent, tree, *tree.parents):
-        if str(folder).startswith("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)
-    script = f"""
-        import os, penstock
-        ds = penstock.open({str(tree)!r}, index="memory")
-        os.setuid(65534)
-        try:
-            list(penstock.Loader(ds, 4))
-        except penstock.errors.StorageError as error:
-            print(error.errno, error)
-    """
-    done = python(script)
+    # Not below pytest's folder, which every session closes to others again.
+    with tempfile.TemporaryDirectory(dir="/tmp") as open_folder:
+        Path(open_folder).chmod(0o755)
+        copy = Path(shutil.copytree(tree, Path(open_folder) / "tree"))
+        (copy / "odd" / "07.txt").chmod(0)
+        done = python(f"""
+            import os, penstock
+            ds = penstock.open({str(copy)!r}, index="memory")
+            os.setuid(65534)
+            try:
+                list(penstock.Loader(ds, 4))
+            except penstock.errors.StorageError as error:
+                print(error.errno, error)
+        """)
     assert done.stdout.startswith("13 "), done
     assert "07.txt" in done.stdout
 

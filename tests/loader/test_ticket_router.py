@@ -215,8 +215,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_waiting(
             try:
                 rest += other
                 assert sum(len(batch) for batch in rest) == 24, f"line {line}"
-            except penstock.errors.UsageError as error:
-                assert interrupted, error
+            except penstock.errors.UsageError:
+                assert interrupted
                 cut += 1
             seen: list[Any] = []
             reader = threading.Thread(target=lambda: seen.extend(loader), daemon=True)  # noqa: B023
