@@ -112,7 +112,7 @@ def _walk(step_s: float, task: DeliveryTask | None, crew: Crew) -> float:
 
 
 def exact(raw: dict[str, Any]) -> Row:
-    """How far a step of 375 us is from it."""
+    """The error of a step of 375 us."""
     sharpen_timers()
     pace, nominal_ns, errors = StepPace(), 375_000, []
     for _ in range(4_000):
@@ -141,7 +141,7 @@ def rates(raw: dict[str, Any], tasks: list[DeliveryTask], rounds: int) -> list[R
 
 
 def epochs_per_s(name: str, task: DeliveryTask) -> tuple[float, float]:
-    """Of the second epoch; and CPU seconds that it takes, of this process alone."""
+    """Rate of the second epoch, and the CPU seconds that it takes, of this process alone."""
     contender = make(name, task)
     try:
         _taken(contender.batches(0), task.steps)
@@ -159,7 +159,7 @@ def _taken(batches: Any, steps: int) -> None:
 
 
 def start(raw: dict[str, Any], task: DeliveryTask, rounds: int) -> Row:
-    """From the start of a process to its first step's batch, data being there."""
+    """The time from the start of a process to its first step's batch, data being there."""
     name = "from the command to the first step"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

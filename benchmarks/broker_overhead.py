@@ -31,13 +31,13 @@ CORE_MAX = 0.5
 """Per cent of a core."""
 STEP_US_MAX = 3.0
 STEP_S = 0.005
-"""Of a client: 200 batches a second."""
+"""The step of a client: 200 batches a second."""
 CALLS, REPEATS = 20_000, 15
 BROKER = ("-m", "penstock", "broker", "--cores", "8", "--bytes-per-s", "1GB/s", "--socket")
 
 
 def report(number: int, now_s: float) -> Report:
-    """Of the job of that number: each wants something else."""
+    """The report of the job of that number: each wants something else."""
     swing = 1 + 0.1 * math.sin(now_s + number)
     rate = 100.0 * (1 + number)
     profile = {
@@ -58,7 +58,7 @@ def client(path: str, number: int) -> None:
 
 
 def state(path: Path) -> dict[str, Any]:
-    """What the broker shows of itself."""
+    """The state that the broker shows of itself."""
     with socket.socket(socket.AF_UNIX) as watcher, watcher.makefile("rb") as lines:
         watcher.connect(str(path))
         watcher.sendall(b'{"say":"watch"}\n')
@@ -86,7 +86,7 @@ def step_us(path: str) -> float:
 
 
 def percent(path: Path, seconds: float) -> float:
-    """Of a core, by the broker's own clock, over so long."""
+    """The percentage of a core that the broker takes by its own clock, over so long."""
     before, started = state(path)["cpu_s"], time.monotonic()
     time.sleep(seconds)
     return 100 * float(state(path)["cpu_s"] - before) / (time.monotonic() - started)

@@ -43,13 +43,13 @@ RECORD_BYTES = 12_288
 BYTES_PER_S, READ_NS = 100e6, 500_000
 HOSTS, BATCH, LARGE_BATCH = 4, 32, 256
 EPOCHS, MANY_EPOCHS = 3, 10
-"""Of a run; and where epochs are short, or what chance brings is to be averaged."""
+"""Epochs of a run; and where they are short, or what chance brings is to be averaged."""
 STEP_MS = 5.0
 WORKERS = (1, 2, 4)
-"""Of a rank's DataLoader."""
+"""The workers of a rank's DataLoader."""
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 2 << 20
-"""Of a host's cache that is to hold its share for sure."""
+"""The spare bytes of a host's cache that is to hold its share for sure."""
 MOVED = [(nodes, seats) for nodes in (2, 4) for seats in (BATCH, LARGE_BATCH)]
 TOLERANCE = 1.1
 
@@ -96,7 +96,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one epoch took, over all ranks.
+    """The figures of one epoch, over all ranks.
 
     storage_bytes, storage_reads:  as the storage counted them.
     ram_bytes, peer_bytes, direct_bytes:  of batches, by where they came from.
@@ -162,7 +162,7 @@ class Bench:
         return found
 
     def way(self, job: Job, module: str = "cluster_rank") -> Way:
-        """How its ranks are started, which are those of this module."""
+        """The way its ranks are started, which are those of this module."""
         return python(
             module,
             job.label,
@@ -179,11 +179,11 @@ class Bench:
         )
 
     def paths_of(self, job: Job) -> list[str]:
-        """What each rank reads: its host's view of the storage."""
+        """The paths that each rank reads: its host's view of the storage."""
         return [self.paths[rank // job.ranks] for rank in range(job.world)]
 
     def cache_bytes(self, job: Job) -> int:
-        """Of each host."""
+        """The bytes of each host's cache."""
         share = int(job.kept * self.bytes / job.hosts)
         return share + SPARE_BYTES if job.kept >= 1 else share
 
@@ -218,7 +218,7 @@ class Bench:
 
 
 def totals_of(answers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """What loaders have counted since their start, over all ranks."""
+    """The totals that loaders have counted since their start, over all ranks."""
     names = ("steps", "stall_ns", "ram_bytes", "peer_bytes", "direct_bytes")
     return {name: sum(answer.get(name, 0) for answer in answers) for name in names}
 
@@ -226,7 +226,7 @@ def totals_of(answers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def epoch_of(
     done: Pass, served: Mapping[str, int], before: Mapping[str, int], totals: Mapping[str, int]
 ) -> Epoch:
-    """What is new since the epoch before."""
+    """The figures that are new since the epoch before."""
     new = {name: total - before.get(name, 0) for name, total in totals.items()}
     return Epoch(
         done.seconds,
@@ -314,7 +314,7 @@ def close_to(name: str, value: float, expected: float, note: str) -> Row:
 
 
 def storage_rows(bench: Bench) -> list[Row]:
-    """What all epochs together read from storage, and what NoPFS would."""
+    """The bytes that all epochs together read from storage, and those that NoPFS would."""
     rows = []
     for kept, target in ((1.0, 1.01), (0.5, 1.02)):
         job = Job(ranks=2, kept=kept)
@@ -375,7 +375,7 @@ def turns(bench: Bench, count: int) -> tuple[list[Row], list[Epoch]]:
 
 
 def moved_row(job: Job, epochs: Sequence[Epoch]) -> Row:
-    """How much of the batches came from peers, in epochs without storage."""
+    """The part of the batches that came from peers, in epochs without storage."""
     total = sum(epoch.samples for epoch in epochs) * RECORD_BYTES
     moved = sum(epoch.peer_bytes for epoch in epochs) / total
     expected = expected_moves(job.batch * job.ranks, job.hosts)
@@ -394,7 +394,7 @@ def moved_rows(bench: Bench, main: Sequence[Epoch]) -> list[Row]:
 
 
 def strided_row(bench: Bench, torch_per_s: float) -> Row:
-    """What the caches give where ranks keep the samples that a DistributedSampler deals them."""
+    """The gain by the caches where ranks keep the samples that a DistributedSampler deals them."""
     epochs = bench.run(Job(assignment="strided"))
     rates = [epoch.rate_per_s for epoch in epochs[1:]]
     note = f"{epochs[-1].local:.0%} of the bytes are local, the others are encrypted"

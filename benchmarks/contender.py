@@ -27,7 +27,7 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """How to start a contender, and under which label to record it."""
+    """The start of a contender, and the label under which it is recorded."""
 
     label: str
     command: tuple[str, ...]

@@ -76,7 +76,7 @@ def staggered(files: Sequence[np.ndarray], targets: int) -> list[np.ndarray]:
 
 
 def makespan(work: Sequence[np.ndarray], targets: int, depth: int, times: np.ndarray) -> float:
-    """When the last read ends: each target serves one at a time, as they come."""
+    """The time at which the last read ends: each target serves one at a time, as they come."""
     coming = [iter((each % targets).tolist()) for each in work]
     queues: list[deque[int]] = [deque() for _ in range(targets)]
     serving: list[tuple[float, int, int]] = []  # heap: end, target, reader
@@ -106,7 +106,7 @@ def makespan(work: Sequence[np.ndarray], targets: int, depth: int, times: np.nda
 
 
 def measured(ranks: int, targets: int, files: int, depth: int, skewed: bool, seed: int) -> Row:
-    """How long the steps take, planned; against ascending, by slots, and the bound."""
+    """The time that the steps take, planned; against ascending, by slots, and the bound."""
     index = index_of(files, skewed)
     random = np.random.default_rng(seed)
     took = {"ascending": 0.0, "planned": 0.0, "slots": 0.0}

@@ -26,7 +26,7 @@ OPEN_RECORD_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything; `quick` keeps the shapes and shrinks the counts."""
+    """The size of everything; `quick` keeps the shapes and shrinks the counts."""
 
     records: int = 200_000
     files: int = 20_000

@@ -1,4 +1,4 @@
-"""What local assignment costs a sample, and how many samples it moves away from their owner.
+"""The cost of local assignment a sample, and the samples that it moves away from their owner.
 
     python benchmarks/dealing.py
 

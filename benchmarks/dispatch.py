@@ -38,7 +38,7 @@ RUN_BYTES = 1 * limits.MIB
 SWEEP_RUNS = 8
 DEMAND_BYTES = 64 << 10
 PAUSE_S = 0.03
-"""From a demand that is there to the next one: others' reads take most of the storage."""
+"""The pause from a demand that is there to the next one: others' reads take most of the storage."""
 BACKLOGS_S = (0.1, 0.5, 2.0)
 """Time that the sweeps that wait would take."""
 
@@ -150,7 +150,7 @@ def rows(path: Path, demands: int, seed: int) -> tuple[list[Row], dict[str, list
 
 
 def together(path: Path, rates: tuple[float, ...]) -> Row:
-    """What the same file gives at several places."""
+    """The gain of the same file at several places."""
     places = [engine_of(path, rate) for rate in rates]
     engine = MirroredEngine(places, np.ones((1, len(places)), np.bool_))
     random = np.random.default_rng(1)

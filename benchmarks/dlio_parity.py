@@ -35,7 +35,7 @@ from .race import say
 from .record import Record, Row
 
 POINTS = 1.0
-"""How far utilisation may be from DLIO's, in percent of the time."""
+"""The most that utilisation may be from DLIO's, in percent of the time."""
 
 LOADERS = ("torch", "penstock")
 """DLIO's loader is PyTorch's, so that agreement is asked of the first; the other is beside it."""
@@ -115,8 +115,8 @@ CASES = (
 
 
 class Result(NamedTuple):
-    """What one run says: utilisation in percent as the program itself has it; and utilisation and
-    samples a second worked out of its step times, in the same way for both programs."""
+    """The figures of one run: utilisation in percent as the program itself has it; and utilisation
+    and samples a second worked out of its step times, in the same way for both programs."""
 
     said: float
     au: float
@@ -124,7 +124,7 @@ class Result(NamedTuple):
 
 
 Runs = dict[str, list[Result]]
-"""Of a case, by turn: DLIO's ("dlio"), and penstock's by loader."""
+"""The runs of a case, by turn: DLIO's ("dlio"), and penstock's by loader."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -253,7 +253,7 @@ def called(words: Sequence[str]) -> None:
 
 
 def result(folder: Path) -> Result:
-    """What a run left, of DLIO's files, which both programs write."""
+    """The result of a run, from DLIO's files, which both programs write."""
     (run,) = read_dlio(folder)["runs"]
     said = json.loads((folder / "summary.json").read_text())["metric"]["train_au_mean_percentage"]
     return Result(said, 100 * run["au"]["raw"], run["samples_per_s"])

@@ -52,7 +52,7 @@ def python(module: str, label: str, processes: int = 1, **options: object) -> Wa
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What all processes of a fleet delivered together, from the first start to the last end."""
+    """The delivery of all processes of a fleet together, from the first start to the last end."""
 
     samples: int
     total: int

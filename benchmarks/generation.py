@@ -1,4 +1,4 @@
-"""How fast unet3d's data is generated, against the floor: writing as many bytes.
+"""Unet3d's data: the rate of its generation, against the floor: writing as many bytes.
 
     python -m benchmarks.generation [FOLDER] [--format npz] [--contents random] [--files 8]
 

@@ -36,7 +36,7 @@ CASE_SECONDS_MAX = 4.0
 
 
 class Sizes(NamedTuple):
-    """How much is moved: at full size, or to see that the lines run."""
+    """The amounts that are moved: at full size, or to see that the lines run."""
 
     rows_bytes: int = 4 << 30
     elements: int = (1 << 29) + 1

@@ -1,4 +1,5 @@
-"""How fast containers are indexed, against the floor: reading the file by 4 MiB into one buffer.
+"""The rate at which containers are indexed, against the floor: reading the file by 4 MiB into one
+buffer.
 
     python -m benchmarks.indexing [FOLDER] [--bytes 2_000_000_000]
 

@@ -43,7 +43,7 @@ RANKS_PUBLISHED, RANKS_A_NODE, GAIN_PUBLISHED = 9216, 36, 65
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is read in a pass and how often."""
+    """The amount that is read in a pass, and the number of passes."""
 
     samples: int
     pairs: int
@@ -270,7 +270,7 @@ class OnDisk(Bench):
 
 
 def settings(run: Run, data: Data) -> list[Way]:
-    """What the lmdb package is tried with; fewer readers read less, to take as long."""
+    """The ways that the lmdb package is tried in; fewer readers read less, to take as long."""
     sizes = (CONSUMERS,) if run.quick else (1, 2, 4, CONSUMERS)
     return [
         by_lmdb(part, processes, readahead=on, sort=sort)
@@ -415,7 +415,7 @@ def ideas(run: Run) -> list[Row]:
 
 @dataclass(slots=True)
 class Run:
-    """What all parts share."""
+    """The values that all parts share."""
 
     record: Record
     corpora: Corpora

@@ -1,4 +1,4 @@
-"""How ranks of MPI are started here."""
+"""The start of ranks of MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an index costs: Order against numpy's shuffle and against moving eight bytes.
+"""The cost of an index: Order against numpy's shuffle and against moving eight bytes.
 
     python benchmarks/order.py
 

@@ -20,7 +20,7 @@ RESAMPLES = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """How many pairs to take: as wanted, fewer (down to `least`) when they would take too long."""
+    """A number of pairs: as wanted, fewer (down to `least`) when they would take too long."""
 
     wanted: int
     least: int

@@ -50,7 +50,7 @@ class Effort:
 
 @dataclass(slots=True)
 class Truth:
-    """What an epoch must add up to, as told by the first contender that finished one."""
+    """The sum that an epoch must add up to, as told by the first contender that finished one."""
 
     samples: int | None = None
     total: int | None = None
@@ -225,7 +225,7 @@ class Course:
 
 
 def selected(group: str, only: frozenset[str]) -> bool:
-    """Whether `--only` lets a group take part."""
+    """True if `--only` lets a group take part."""
     return not only or group in only
 
 

@@ -157,7 +157,7 @@ def steal_share(before: list[int], after: list[int]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on and a reader cannot guess."""
+    """The facts that the numbers depend on and a reader cannot guess."""
     return {
         "cpu": first_value("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),

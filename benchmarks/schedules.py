@@ -37,13 +37,13 @@ from .schedule_comparison import Comparison, compare
 
 CLOSE = 0.03
 BANDWIDTH = 3e9
-"""Of the paper's machine, bytes/s."""
+"""The bandwidth of the paper's machine, bytes/s."""
 OBJECTIVES: tuple[Objective, ...] = ("efficiency", "dilation")
 QUICK = (1, 2, 3)
 
 
 def _job(compute_s: float, gigabytes: float, cores: int) -> PeriodicJob:
-    """As the paper uses it: a 64th of the cores it was traced on, 64 times slower."""
+    """A job as the paper uses it: a 64th of the cores it was traced on, 64 times slower."""
     return PeriodicJob(64 * compute_s, gigabytes * 1e9, cores / 64 * 1e7, cores / 64)
 
 
@@ -126,7 +126,7 @@ def mix(random: np.random.Generator) -> list[PeriodicJob]:
 
 
 def comparison_rows(mixes: int, seed: int, raw: dict[str, object]) -> list[Row]:
-    """Which wins on random mixes, how often, and by how much; and storage left to itself."""
+    """The winner on random mixes, how often, and by how much; and storage left to itself."""
     found: dict[Objective, list[Comparison]] = {objective: [] for objective in OBJECTIVES}
     fair = []
     random = np.random.default_rng(seed)

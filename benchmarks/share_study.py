@@ -53,7 +53,7 @@ def mixes(count: int, seed: int) -> list[list[JobProfile]]:
 
 
 def even_rates(jobs: Sequence[JobProfile]) -> Rates:
-    """What an even split brings."""
+    """The rates that an even split brings."""
     share = even_share(jobs, HOST)
     return np.array([predict(job, share).samples_per_s for job in jobs])
 
@@ -64,7 +64,7 @@ def rates_of(
     floors: float,
     solver: Solver = solve_exactly,
 ) -> Rates:
-    """What an allocation brings."""
+    """The rates that an allocation brings."""
     found = allocate(jobs, HOST, objective, floors, solver=solver).predictions
     return np.array([each.samples_per_s for each in found if each is not None])
 
@@ -174,7 +174,7 @@ def greedy_rows(drawn: list[list[JobProfile]]) -> list[dict[str, Any]]:
 
 
 def whole_rows(drawn: list[list[JobProfile]], evens: list[Rates]) -> list[dict[str, Any]]:
-    """What rounding up would oversubscribe, and what whole workers cost instead."""
+    """The oversubscription by rounding up, and what whole workers cost instead."""
     over, parts, least = [], [], []
     for jobs, even in zip(drawn, evens, strict=True):
         rates = rates_of(jobs, "utilisation", 1.0)

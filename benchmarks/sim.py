@@ -92,7 +92,7 @@ def penstock_rows(scenario: Scenario) -> list[Row]:
 
 
 def large_rows() -> list[Row]:
-    """What the two policies of a thousand nodes take together: time, CPU time and memory."""
+    """The cost of the two policies of a thousand nodes together: time, CPU time and memory."""
     program = (
         "from penstock.sim import load_scenario, simulate\n"
         f"scenario = load_scenario('{LARGE}')\n"

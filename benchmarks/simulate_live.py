@@ -60,7 +60,7 @@ FETCHED_BYTES = 16_384
 READS, MEASURE_BYTES = 3, 32 << 20
 """Storage is read so often, so much at a time."""
 READERS = 16
-"""Of a host; more in flight give no more."""
+"""The reads in flight of a host; more give no more."""
 POLICIES: dict[str, Policy] = {"local": "penstock_local", "strided": "penstock"}
 
 
@@ -115,7 +115,7 @@ def _storage_mb_s(bench: Bench, clients: int) -> float:
 
 
 def network_mb_s() -> float:
-    """What one process gets from another one through penstock's peers."""
+    """The rate at which one process gets from another one through penstock's peers."""
     shape = {"path": "/", "batch": 32, "count": 128, "record_bytes": FETCHED_BYTES}
     with Contender(baseline("peer_fetches", "default", **shape)) as contender:
         rate = max(contender.measure(1).rate_per_s for _ in range(READS))

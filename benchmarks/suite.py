@@ -1,4 +1,4 @@
-"""What is measured: the rows that time an epoch, their contenders and targets."""
+"""The measurements: the rows that time an epoch, their contenders and targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOORS = ROOT / "build" / "floors"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What penstock is held against: the fastest of some candidates.
+    """The contender that penstock is held against: the fastest of some candidates.
 
     group is what `--only` selects; target is the ratio to reach, None for information. Candidates
     are made late, because some need the data converted and that may fail.

@@ -105,7 +105,7 @@ def test_the_numbers_of_the_readme_have_narrow_intervals() -> None:
 def test_a_verdict_needs_an_idle_machine_and_a_narrow_interval(
     changes: dict[str, Any], load: float, verdict: str
 ) -> None:
-    """Where one is missing, the reason stands in the verdict's place."""
+    """If one is missing, the reason stands in the verdict's place."""
     record = {**RECORD, "load": {"before": [load, 0, 0], "steal": 0.0}}
     assert report.judge({**ROW, **changes}, record) == verdict
 

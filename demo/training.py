@@ -22,7 +22,7 @@ Keys = list[str]
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on what; `classes` is 0 where there are no labels: then an autoencoder."""
+    """A model and its data; `classes` is 0 where there are no labels: then an autoencoder."""
 
     train: Path
     test: Path

@@ -21,11 +21,11 @@ from penstock.errors import StalledError, StorageError
 
 EVERY = 10
 ABANDON_S = 1.0
-"""Of the grace: what it may take to give up."""
+"""The part of the grace that giving up may take."""
 
 
 def end(checkpoints: Checkpoints, step: int, weights: np.ndarray, until_s: float) -> str:
-    """How it ends, at a time of the monotonic clock."""
+    """The outcome of the run, which ends at a time of the monotonic clock."""
     try:
         checkpoints.wait(max(0.0, until_s - ABANDON_S - time.monotonic()))
         checkpoints.save(step, {"weights": weights})

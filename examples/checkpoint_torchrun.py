@@ -33,14 +33,14 @@ def write(path: Path) -> None:
 
 
 def gradient(model: torch.nn.Module, row: torch.Tensor) -> torch.Tensor:
-    """Of one sample, in one dimension."""
+    """The gradient of one sample, in one dimension."""
     loss = (model(row[:-1]) - row[-1:]).square().sum()
     parts = torch.autograd.grad(loss, list(model.parameters()))
     return torch.cat([part.reshape(-1) for part in parts])
 
 
 def global_batch(part: torch.Tensor) -> torch.Tensor:
-    """What all ranks have, in the order of the batch: rank r has each n-th row from the r-th on."""
+    """Rows of all ranks, in the order of the batch: rank r has each n-th row from the r-th on."""
     ranks = dist.get_world_size()
     parts = [torch.empty_like(part) for _ in range(ranks)]
     dist.all_gather(parts, part)

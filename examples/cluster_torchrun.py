@@ -27,7 +27,7 @@ def write(path: Path) -> None:
 
 
 def totals(loader: penstock.Loader) -> torch.Tensor:
-    """What came from storage, this host's memory and the other hosts'; how long this rank waited"""
+    """The bytes from storage, this host's memory and the other hosts; how long this rank waited."""
     stats = loader.stats()
     names = ("bytes", "ram_bytes", "peer_bytes", "stall_ns")
     return torch.tensor([stats.get(name, 0) for name in names])

@@ -16,7 +16,7 @@ from penstock.__main__ import main
 
 
 class Ran(NamedTuple):
-    """What a command wrote, and its exit code."""
+    """The output of a command, and its exit code."""
 
     stdout: str
     stderr: str
@@ -51,7 +51,7 @@ def run(*arguments: object, folder: Path | None = None, code: int = 0, **environ
 
 
 def _written() -> io.TextIOWrapper:
-    """As a pipe is to who writes."""
+    """A stream that behaves as a pipe does to its writer."""
     return io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True, write_through=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether files are opened, by whomever, as the kernel tells it."""
+"""The openings of files, by whomever, as the kernel tells them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def object_server(*arguments: str) -> Any:
 
 
 def environment(port: int) -> dict[str, str]:
-    """What makes s3:// mean a service on the loopback."""
+    """The variables that make s3:// mean a service on the loopback."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": KEY,
@@ -123,8 +123,8 @@ class S3:
 
 
 Fault = str | None
-"""What happens to a request: None, "503", "403", "404", "500", "501" (to what has
-a condition), "reset", "lost" (it is done, and not answered), "short", "stall", "etag", "no-range",
+"""The fate of a request: None, "503", "403", "404", "500", "501" (to what has a condition),
+"reset", "lost" (it is done, and not answered), "short", "stall", "etag", "no-range",
 "no-condition"."""
 
 Rule = Callable[[str, str, int], Fault]

@@ -1,4 +1,4 @@
-"""What of a process's memory has a name below /dev/shm."""
+"""The part of a process's memory that has a name below /dev/shm."""
 
 from __future__ import annotations
 

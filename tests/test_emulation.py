@@ -61,7 +61,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def mounted(path: str) -> bool:
-    """Whether something is mounted there."""
+    """True if something is mounted there."""
     return f" {path} " in Path("/proc/self/mounts").read_text()
 
 
@@ -98,7 +98,7 @@ def test_a_long_folder_is_listed_whole(storage: Shared, tmp_path: Path) -> None:
 
 @needs_storage
 def test_each_mount_has_a_cache_of_its_own(storage: Shared, source: Path) -> None:
-    """What one node has read costs it nothing the second time, and another node all of it."""
+    """Data that one node has read costs it nothing the second time, and another node all of it."""
     first, second = storage.mount(source, keep=True), storage.mount(source, keep=True)
     for _ in range(2):
         pread(first, 0, MIB)

@@ -38,7 +38,7 @@ def test_the_drawing_is_complete() -> None:
 
 
 def test_system_errors_keep_their_number() -> None:
-    """What has OSError as a base carries errno and file name, and is caught as OSError."""
+    """Errors with OSError as a base carry errno and file name, and are caught as OSError."""
     for kind in (errors.StorageError, errors.ChangedError, errors.MissingError):
         with pytest.raises(OSError, match="read failed") as caught:
             raise kind(5, "read failed", "a.bin")

@@ -46,7 +46,7 @@ def test_every_example_has_its_output() -> None:
 def run_ranks(
     command: list[str | Path], timeout_s: float = 110, code: int = 0, **environ: str
 ) -> str:
-    """What a launcher and its ranks print; `code` is how it ends."""
+    """Run ranks by a launcher and return what they print; `code` is the exit code they end with."""
     for _ in range(3):
         done = subprocess.run(
             command,

@@ -230,7 +230,7 @@ def test_no_class_name_stands_twice() -> None:
 
 def test_docstrings_open_with_what_they_are_about() -> None:
     """Fewer than one docstring in a hundred opens with a word that stands for nothing yet."""
-    headless, count = tidy.headless_docstrings(), sum(1 for _ in tidy.docstrings())
+    headless, count = tidy.headless_docstrings(), len(tidy.docstrings())
     assert len(headless) < count / 100, "\n".join(headless)
 
 

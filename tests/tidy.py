@@ -47,7 +47,12 @@ NATIVE_FOLDERS = {
 }
 """The folders that may import each compiled module."""
 
-HEADLESS = {"What", "Of", "Those", "Who", "As", "It", "That", "From", "Which"}
+HEADLESS = {"What", "Of", "Those", "Who", "As", "It", "That", "From", "Which"} | {
+    "Whether",
+    "Where",
+    "How",
+    "When",
+}
 """Words that open a docstring without the thing that it is about."""
 
 
@@ -220,36 +225,35 @@ def classes_that_stand_twice() -> dict[str, list[str]]:
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
 
 
-def docstrings() -> Iterator[tuple[str, int, str]]:
-    """The docstrings of modules, classes, functions and constants: module, line and text."""
-    for name in modules():
-        for node in nodes(name):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                text = ast.get_docstring(node)
-                if text:
-                    yield name, getattr(node, "lineno", 1), text
-                for before, after in zip(node.body, node.body[1:], strict=False):
-                    if (
-                        isinstance(before, ast.Assign | ast.AnnAssign)
-                        and isinstance(after, ast.Expr)
-                        and isinstance(after.value, ast.Constant)
-                        and isinstance(after.value.value, str)
-                    ):
-                        yield name, after.lineno, after.value.value
+@cache
+def docstrings() -> list[tuple[Path, int, str]]:
+    """The docstrings of the package, its tests, benchmarks, examples and demo: file, line and text.
+
+    Found in the text, where a string begins a line: trees of all these files take seconds.
+    """
+    found = []
+    for top in (PACKAGE, *(ROOT / name for name in ("tests", "benchmarks", "examples", "demo"))):
+        for path in sorted(top.rglob("*.py")):
+            source = path.read_text()
+            found += [
+                (path, source.count("\n", 0, string.start()) + 1, string[1])
+                for string in re.finditer(r'^[ \t]*r?"""([\w`].*)', source, re.MULTILINE)
+            ]
+    return found
 
 
 def headless_docstrings() -> list[str]:
     """The docstrings that open with a word of `HEADLESS`."""
     return [
-        f"{modules()[name]}:{line}: {text.splitlines()[0]}"
-        for name, line, text in docstrings()
-        if (word := re.match(r"\w+", text.strip())) and word[0] in HEADLESS
+        f"{path}:{line}: {text}"
+        for path, line, text in docstrings()
+        if (word := re.match(r"\w+", text)) and word[0] in HEADLESS
     ]
 
 
 def figures() -> dict[str, str]:
     """The figures of the structure, by what they say."""
-    count = sum(1 for _ in docstrings())
+    count = len(docstrings())
     headless = len(headless_docstrings())
     lines = sum(len(path.read_text().splitlines()) for path in modules().values())
     return {

@@ -24,7 +24,7 @@ INFLIGHT = 32
 
 
 def source() -> np.ndarray:
-    """What is asked for, one message a row."""
+    """The data that is asked for, one message a row."""
     return np.random.default_rng(1).integers(0, 256, (SOURCE_MESSAGES, MESSAGE_BYTES), np.uint8)
 
 

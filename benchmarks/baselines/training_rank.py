@@ -18,7 +18,7 @@ from benchmarks.baselines.read_loop import Batches, Opener, serve
 
 
 class Meeting:
-    """Where ranks wait for each other: rank 0 hears from all, then tells all."""
+    """A point at which ranks wait for each other: rank 0 hears from all, then tells all."""
 
     def __init__(self, rank: int, world: int, gather: Callable[[str], list[str]]) -> None:
         self._host = rank == 0

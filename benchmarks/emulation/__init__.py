@@ -152,7 +152,7 @@ class Shared:
         return mount
 
     def counters(self) -> dict[str, int]:
-        """What the storage has served since the last `reset`: reads, bytes, metas;
+        """The counts of what the storage has served since the last `reset`: reads, bytes, metas;
         outstanding_max is of one mount."""
         each = [mount.counters() for mount in self.mounts]
         total = {name: sum(one[name] for one in each) for name in _counters}
@@ -218,7 +218,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the process, whose CPU time is part of what the emulation costs."""
+        """The process whose CPU time is part of what the emulation costs."""
         return self._server.pid
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class Mount(Server):
             self._values[_mount[name]] = int(value)
 
     def fault(self, kind: str, value: int = 0, where: tuple[int, int] = WHOLE_FILE) -> None:
-        """From now on, reads that overlap the bytes `where` of any file
+        """Make reads that overlap the bytes `where` of any file, from now on,
 
         "error":     fail with errno `value`;
         "short":     return at most `value` bytes;
@@ -263,7 +263,7 @@ class Mount(Server):
         self.set(fault=FAULTS.index(kind))
 
     def counters(self) -> dict[str, int]:
-        """What was served through this mount; see `Shared.counters`."""
+        """The counts of what was served through this mount; see `Shared.counters`."""
         return {name: int(self._values[_mount[name]]) for name in _counters}
 
     def reset(self) -> None:

@@ -32,11 +32,11 @@ _PART_BYTES = 72
 _ROW = 8 * len(_FIELDS) + _PART_BYTES
 EVERY = -1
 HANG_S = 200  # of a test; no call is that slow
-"""How long it is waited for that a call hangs."""
+"""The longest wait for a call that hangs."""
 
 
 class Faulty(Server):
-    """What is below `folder`, at `path`.
+    """A mount at `path` of all that is below `folder`.
 
     Faults are by kind of call, see `OPERATIONS`; one at a time for each kind. `part` of the path of
     the file says which calls are meant (for a rename, of its new path), a $ is where the path ends;

@@ -28,8 +28,8 @@ from . import arrivals, changes, elsewhere, mixes, predictions
 from .host import Site
 
 CORES, BYTES_PER_S = 1.5, 120e6
-"""What is shared; the rest of two cores is for the storage's daemon, the threads of loaders that
-read, and the steps."""
+"""The resources shared; the rest of two cores is for the storage's daemon, the threads of loaders
+that read, and the steps."""
 SPARE = 1.05
 """The storage gives so much more than is shared, or its queue would be what is measured."""
 READ_NS = 500_000

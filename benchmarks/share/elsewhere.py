@@ -36,7 +36,7 @@ def schedule_rows() -> list[Row]:
 
 
 def study_rows(mixes: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
-    """What the optimum brings over an even split in simulated mixes."""
+    """The gain of the optimum over an even split in simulated mixes."""
     found = share_study.study(mixes, seed)
     wanted = [f"{each}, even split kept: over even" for each in STUDIED]
     note = "predicted, not run; floor: what another implementation found"
@@ -55,5 +55,5 @@ def study_rows(mixes: int, seed: int) -> tuple[list[Row], list[dict[str, Any]]]:
 
 
 def overhead_rows() -> tuple[list[Row], dict[str, Any]]:
-    """What the broker itself takes of a core."""
+    """The part of a core that the broker itself takes."""
     return broker_overhead.rows(), {}

@@ -25,7 +25,7 @@ from penstock.sharing.throughput_model import JobProfile, Share
 from .work import KINDS, Job
 
 READAHEAD_S = 0.5
-"""Of bytes at its rate, that a job may have read ahead: a change is seen that much later."""
+"""Seconds of bytes at its rate that a job may have read ahead: a change is seen that much later."""
 READAHEAD_STEPS_MIN = 3
 """And at least so many steps: with fewer, nobody reads while a step is decoded."""
 ALLOCATOR = {
@@ -57,7 +57,7 @@ UNLIMITED: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a job did between two reports."""
+    """The progress of a job between two reports."""
 
     samples_per_s: float
     profile: JobProfile | None
@@ -120,13 +120,13 @@ class Running:
         return self._child.pid
 
     def tell(self, **line: Any) -> None:
-        """Where the job has ended, asking it will say so."""
+        """Send a line; if the job has ended, asking it will say so."""
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             os.write(self._child.stdin.fileno(), json.dumps(line).encode() + b"\n")
 
     def share(self, share: Share, *, report: bool = False) -> None:
-        """From its next step on; with a report of that moment."""
+        """Set the share from its next step on; with a report of that moment."""
         self.tell(budget=budget_of(self.job, share), **({"report": True} if report else {}))
 
     def report(self) -> Report:
@@ -135,13 +135,13 @@ class Running:
         return self.answer()
 
     def trace(self) -> Mapping[str, Any]:
-        """Of a job that stands still, or at its next step's boundary."""
+        """The trace of a job that stands still, or at its next step's boundary."""
         self.tell(trace=True)
         return self.answer()
 
     @property
     def done(self) -> bool:
-        """Whether it has done the steps that it was told to."""
+        """True if it has done the steps that it was told to."""
         while not self._done and self._hears() is not None:
             pass
         return self._done
@@ -191,7 +191,7 @@ class Running:
 
 
 class Site:
-    """What there is to share, and where the data lie: one mount, as a host has."""
+    """The resources to share, and the place of the data: one mount, as a host has."""
 
     def __init__(self, corpora: Corpora, resources: Resources, storage: Shared) -> None:
         self.corpora, self.resources, self.storage = corpora, resources, storage
@@ -266,13 +266,13 @@ class Host:
             each.share(share)
 
     def reports(self) -> list[Report]:
-        """Of all jobs, each at its next step's boundary."""
+        """The reports of all jobs, each at its next step's boundary."""
         for each in self.running:
             each.tell(report=True)
         return [each.answer() for each in self.running]
 
     def windows(self, seconds: float, settle_s: float = 0.0) -> list[Window]:
-        """What the jobs do for so long, after so long."""
+        """The progress of the jobs for so long, after so long."""
         time.sleep(settle_s)
         before = self.reports()
         time.sleep(seconds)

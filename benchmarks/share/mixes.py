@@ -1,4 +1,5 @@
-"""What mixes of jobs reach together, by who decides what each gets; and the best that was found.
+"""The throughput that mixes of jobs reach together, by who decides what each gets; and the best
+that was found.
 
 The best is searched among static shares that are really run: those that the model proposes, then
 neighbours of the best so far, first far and then near. Nobody may lose by it what an even split
@@ -32,7 +33,7 @@ GAIN, OF_ORACLE, OF_EVEN = 1.289, 0.95, 0.97
 SEARCH_TOLERANCE = 0.95
 """In one short window an even share is met to this, or the search would throw away good ones."""
 SPREADS = (0.35, 0.15)
-"""Of neighbours: by how much shares differ, as a standard deviation of logarithms."""
+"""The spreads of neighbours: by how much shares differ, as a standard deviation of logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Effort:
 
 
 def effort_of(mix: Mix, quick: bool) -> Effort:
-    """Where nothing is to be gained, nothing is searched for."""
+    """The effort of a search; if nothing is to be gained, nothing is searched for."""
     if quick:
         return Effort(1, OBJECTIVES[:1], 2, 2.0, 1.5)
     if mix.gated:
@@ -106,7 +107,7 @@ def effort_of(mix: Mix, quick: bool) -> Effort:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Of all jobs in one window."""
+    """The rates of all jobs in one window."""
 
     rates: Sequence[float]
     ceilings: Sequence[float]
@@ -145,7 +146,7 @@ def tried(host: Host, mode: Mode, window_s: float) -> Reached:
 
 
 def proposals(profiles: Sequence[JobProfile | None], resources: Resources) -> list[list[Share]]:
-    """What the model would do, by several ways."""
+    """The shares that the model would give, by several ways."""
     return [
         list(allocate(profiles, resources, objective, floors, solver=solver).shares)
         for objective, floors, solver in (

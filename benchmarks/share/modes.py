@@ -1,4 +1,4 @@
-"""Who decides what the jobs of a host get."""
+"""The modes: each decides in its way what the jobs of a host get."""
 
 from __future__ import annotations
 

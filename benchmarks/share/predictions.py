@@ -1,4 +1,5 @@
-"""What jobs do with a share, against what was predicted from profiles that were measured live.
+"""The throughput of jobs with a share, against what was predicted from profiles that were measured
+live.
 
 All jobs run together. The host is divided at random, several times; what each job was seen to need
 with one share says what it will do with the next.
@@ -28,7 +29,7 @@ JOBS = (
     Job("speech", "speech", 8, 80),
 )
 LEAST = 0.35
-"""Of an even share, that each job has in each division: with less, a window has too few steps."""
+"""The part of an even share that each job has at least: with less, a window has too few steps."""
 SETTLE_S, WINDOW_S = 1.5, 4.0
 MEDIAN, WORST = 0.05, 0.15
 

@@ -1,4 +1,4 @@
-"""What the jobs do: data, decoding, and how fast their models are.
+"""The work of the jobs: data, decoding, and how fast their models are.
 
 Data are generated once and read through the emulated storage. Decoding is real work on the
 processor; the model is a step that sleeps.
@@ -22,7 +22,7 @@ Sample = Mapping[str, Any]
 Decode = Callable[[Sample], Any]
 
 IMAGE_BYTES, IMAGE_COPIES = 86_000, 40
-"""Of each photograph in the archive, so that epochs are long against the run."""
+"""Size and copies of each photograph in the archive, so that epochs are long against the run."""
 VOLUME_BYTES, VOLUMES = 1 << 19, 2_048
 TOKENS, SEQUENCES = 2_048, 65_536
 SPEECH_BYTES, UTTERANCES = 10 * 16_000 * 2, 4_096
@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How its data are made, opened and decoded; `bytes`: of a sample, about."""
+    """The way its data are made, opened and decoded; `bytes`: of a sample, about."""
 
     bytes: int
     made: Callable[[Corpora], Path]

@@ -72,7 +72,7 @@ def alone(work: Work) -> Any:
 
 
 def threads(ranks: int, work: Work, hosts: str = "a" * 64) -> list[Any]:
-    """What each rank, a thread, returned or raised; each is on the host of its letter."""
+    """Results or exceptions of `work` by rank, each a thread on the host of its letter."""
     barrier = threading.Barrier(ranks, timeout=240)
     told: list[str] = [""] * ranks
     results: list[Any] = [None] * ranks
@@ -99,7 +99,7 @@ def threads(ranks: int, work: Work, hosts: str = "a" * 64) -> list[Any]:
 
 
 def processes(ranks: int, workload: DlioWorkload, **options: Any) -> list[dict[str, Any]]:
-    """What `run_checkpoints` returned in each rank, a process."""
+    """Return the answers of `run_checkpoints` of each rank, a process."""
     context = multiprocessing.get_context("spawn")
     boxes = [context.SimpleQueue() for _ in range(ranks)]
     results = context.SimpleQueue()

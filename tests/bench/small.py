@@ -50,7 +50,7 @@ def reading(**changes: Any) -> ReaderSpec:
 
 
 def content(number: int, per_file: int = 1, shape: tuple[int, int] = (5, 7)) -> np.ndarray:
-    """What file `number` holds: its samples differ from each other and from all others."""
+    """The content of file `number`: its samples differ from each other and from all others."""
     drawn = np.random.default_rng(number).integers(0, 256, (*shape, per_file), dtype=np.uint8)
     drawn[0, :4, :] = np.frombuffer(np.int32(number).tobytes(), np.uint8)[:, None]
     drawn[1, 0, :] = np.arange(per_file)
@@ -84,7 +84,7 @@ def job(load: DlioWorkload, paths: list[str], loader: str = "penstock", **more: 
 def task(
     load: DlioWorkload, paths: list[str], rank: int = 0, ranks: int = 1, **more: Any
 ) -> DeliveryTask:
-    """What one rank's contender is to deliver."""
+    """The delivery task of one rank's contender."""
     given = {"part": "train", "steps": load.steps(ranks), "seed": 5} | more
     folder = str(Path(paths[0]).parent)
     return DeliveryTask(workload=load, paths=paths, folder=folder, rank=rank, ranks=ranks, **given)

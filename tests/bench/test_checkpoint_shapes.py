@@ -1,4 +1,4 @@
-"""How models are cut into the files of checkpoints: golden sizes, and every layer exactly once."""
+"""The cut of models into the files of checkpoints: golden sizes, and every layer exactly once."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_random_contents_neither_compress_nor_repeat() -> None:
 
 @pytest.mark.parametrize("dtype", sorted(DTYPE_BYTES))
 def test_ones_are_ones(dtype: str) -> None:
-    """As torch sees them; they share memory."""
+    """Ones in the file are ones for torch, too; they share memory."""
     torch = pytest.importorskip("torch")
     names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
     tensor = Tensor("0.0", dtype, 13)
@@ -198,7 +198,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 
 def test_a_writer_of_ones_own() -> None:
-    """As module:name; what is not there, or is no writer, is told."""
+    """A writer is named as module:name; a name that is not there, or is no writer, is told."""
     assert isinstance(make_writer("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
@@ -365,7 +365,7 @@ def test_rank_sync_is_a_barrier_inside_the_time(tmp_path: Path) -> None:
 
 
 def test_loads_come_from_the_device(tmp_path: Path) -> None:
-    """What was just written is in memory; it is read from the device all the same."""
+    """A file that was just written is in memory; it is read from the device all the same."""
     if not os.major(os.stat(tmp_path).st_dev):
         pytest.skip("these files are on no block device")
     workload = llama(tmp_path, num_checkpoints_write=1, num_checkpoints_read=1)
@@ -442,7 +442,7 @@ def test_another_number_of_ranks(saved: int, loaded: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("changed", ["scale", "dtype", "layers"])
 def test_another_model(changed: str, writer: str, tmp_path: Path) -> None:
-    """Of other lengths, types or layers: told by the tensor, without looking at its bytes."""
+    """Other lengths, types or layers are told by the tensor, without looking at its bytes."""
     workload = llama(tmp_path)
     other = {
         "scale": workload.model,

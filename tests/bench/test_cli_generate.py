@@ -16,7 +16,7 @@ from tests import warm
 
 
 def said(*words: object, **environment: str) -> str:
-    """What the command says; what it raises is raised."""
+    """The output of the command; an exception of the command is raised."""
     arguments = ["bench", "generate", *map(str, words)]
     return CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False).output
 

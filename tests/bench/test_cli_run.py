@@ -110,13 +110,13 @@ def test_every_loader_that_is_installed(small, tmp_path, name):
 
 
 LARGE = {"torch", "scipy", "h5py", "pyarrow", "mpi4py", "matplotlib", "pandas", "zmq", "PIL"}
-"""What takes long to import. (DLIO takes 4 s to start, and has to have MPI: defect 23.)"""
+"""Modules that take long to import. (DLIO takes 4 s to start, and has to have MPI: defect 23.)"""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("format", "wanted"), first(1, [("npz", set()), ("hdf5", {"h5py"})]))
 def test_only_what_a_workload_wants_is_imported(small, tmp_path, format, wanted):
-    """From the command to the page of results."""
+    """No large module more is imported, from the command to the page of results."""
     for package in wanted:
         pytest.importorskip(package)
     arguments = [small, f"++workload.dataset.format={format}", "--out", tmp_path / "out"]
@@ -188,7 +188,7 @@ def test_results_that_cannot_be_written(small, tmp_path):
 
 
 def test_a_full_disk_is_one_message(small, tmp_path, small_disk):
-    """What was found is shown all the same."""
+    """The results so far are shown all the same."""
     (small_disk / "x").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 8192))
     done = here(small, "--no-verdict", "--out", small_disk / "out", code=1)
     assert "samples/s" in done.stdout

@@ -35,8 +35,8 @@ def row_of(runs: list[recorded.RecordedRun], name: str) -> compare.MetricRow:
 @pytest.mark.long
 @pytest.mark.parametrize("epochs", [3, 25])
 def test_runs_alike_are_within_noise(epochs):
-    """Of pairs of runs that differ by their seed alone, about 95 % have intervals with 1 in them,
-    for means and for percentiles, by pieces of steps and by epochs."""
+    """About 95 % of the pairs of runs that differ by their seed alone have intervals with 1 in
+    them, for means and for percentiles, by pieces of steps and by epochs."""
     shape: dict[str, Any] = {"ranks": 2, "epochs": epochs, "steps": 240 // epochs}
     shape |= {"evaluation": False, "checkpoints": False, "wait_ms": (8.0,)}
     pairs = 40
@@ -132,7 +132,7 @@ def test_a_cold_first_epoch_is_no_noise():
     ],
 )
 def test_differences_are_named(path, value, serious):
-    """What differs has its name; workload and ranks are serious, places and times are nothing."""
+    """Each difference has its name; workload and ranks are serious, places and times nothing."""
     first = made.record(("a",), steps=2)
     second = copy.deepcopy(first)
     *above, last = path.split(".")
@@ -239,8 +239,8 @@ def test_dlio_throughput_is_corrected(exclude, said, tmp_path):
 
 
 def test_dlio_up_to_2_0_0_is_read_as_later_ones(tmp_path):
-    """It wrote the times of rank 0 alone, without a rank in the name, and as "compute" what was
-    asked for, not what it took."""
+    """DLIO up to 2.0.0 wrote the times of rank 0 alone, without a rank in the name, and as
+    "compute" what was asked for, not what it took."""
     dlio_folder(tmp_path / "late", ranks=2)
     early = tmp_path / "early"
     dlio_folder(early, ranks=2)

@@ -413,7 +413,7 @@ def test_what_batches_hold(batch, expected, samples, size):
     ],
 )  # fmt: skip
 def test_generated_data_is_delivered(tmp_path, format, more):
-    """What `penstock bench generate` writes, by both loaders, checked sample by sample."""
+    """Both loaders deliver what `penstock bench generate` writes, checked sample by sample."""
     data = DatasetSpec(
         format=format, num_files_train=4, num_samples_per_file=6, record_length_bytes=64,
         data_folder=str(tmp_path),

@@ -501,7 +501,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_how_data_is_read_does_not_change_it(tmp_path: Path) -> None:
-    """What only readers look at may change without data being other data."""
+    """Settings that only readers look at may change without data being other data."""
     column = ParquetColumnSpec(name="a", size=8)
     data = replace(SMALL, format="parquet", parquet=ParquetLayout(columns=(column,)))
     made(tmp_path, data)
@@ -539,7 +539,7 @@ def test_parts_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_a_part_without_files_has_a_folder(tmp_path: Path) -> None:
-    """As DLIO's generator leaves it: DLIO lists it in any case, and ends where it is not there."""
+    """The folder is there as after DLIO: it lists it in any case, and ends where there is none."""
     generate_data(DatasetSpec(num_files_train=1, format="npz", data_folder=str(tmp_path / "data")))
     assert list((tmp_path / "data" / "valid").iterdir()) == []
 

@@ -17,8 +17,8 @@ import penstock
 SOURCE = str(Path(penstock.__file__).parents[1])
 MIB = 1 << 20
 FILE_BYTES = 256
-"""What a file more may cost: its path and its row in the index. (DLIO formats the whole list of its
-samples for each one that it reads: defect 2.)"""
+"""The most memory that a file more may cost: its path and its row in the index. (DLIO formats the
+whole list of its samples for each one that it reads: defect 2.)"""
 NOISE = 3 * MIB
 """By how much runs of the same differ, and their results."""
 
@@ -45,7 +45,7 @@ def written(folder: Path, files: int, side: int) -> Path:
 
 
 def peak_bytes(workload: Path, loader: str, *more: str) -> int:
-    """Of `penstock bench run`, as the kernel tells the parent."""
+    """The most memory of `penstock bench run` at a time, as the kernel tells the parent."""
     command = [
         sys.executable, "-m", "penstock", "bench", "run", str(workload), "--loader", loader,
         "--no-control", "--no-verdict", "--out", str(workload.parent / "out"), *more,

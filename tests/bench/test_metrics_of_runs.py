@@ -1,4 +1,4 @@
-"""What is worked out of stamps."""
+"""The metrics that are worked out of stamps."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_checkpoints_are_cut_out_of_the_clock():
 
 
 def test_blocks_lie_between_checkpoints():
-    """As in DLIO one after the last step begins an empty block."""
+    """A checkpoint ends a block; as in DLIO one after the last step begins an empty block."""
     row = [100] * 6
     blocks = metrics.blocks(stamps(row, row, row, paused=[0, 0, 50, 0, 0, 70]))
     assert [len(block.load) for block in blocks] == [3, 3, 0]

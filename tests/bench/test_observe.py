@@ -1,4 +1,4 @@
-"""What the kernel counts of a run, against readings of the same that go other ways."""
+"""The kernel's counts of a run, against readings of the same that go other ways."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_peak_of_memory_is_remembered() -> None:
 
 
 def test_what_the_kernel_does_not_charge_is_none() -> None:
-    """Of other file systems the bytes of the device are not known."""
+    """The bytes of the device are not known for other file systems."""
     assert not is_charged("/proc")
     assert not is_charged("/proc/nothing")
     seen = measure_use(charged=False)

@@ -107,7 +107,7 @@ def test_what_a_rank_raises_is_raised_here():
 
 
 def test_a_rank_tidies_up_when_another_fails(tmp_path):
-    """What ranks remove when they end is removed."""
+    """Files that ranks remove when they end are removed."""
     folder = tmp_path / "staged"
 
     def work(crew):
@@ -149,7 +149,7 @@ def torchruns_port():
 
 @pytest.mark.parametrize("local", [2, 1])
 def test_ranks_of_torchrun(local, tmp_path):
-    """As torchrun starts them, on one host and as on two, without torch."""
+    """Ranks start as by torchrun, on one host and as on two, without torch."""
     with torchruns_port() as port:
         started = [
             warm.Popen(
@@ -201,7 +201,7 @@ def test_a_lost_rank_of_torchrun_is_an_error_for_the_others(tmp_path):
 
 @pytest.mark.long
 def test_ranks_of_mpiexec():
-    """As MPICH's mpiexec starts them; a rank that dies ends the job."""
+    """Ranks start as by MPICH's mpiexec; a rank that dies ends the job."""
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"
     command = [mpiexec, "-n", "2", sys.executable, "-c", SCRIPT]
     done = subprocess.run(

@@ -87,7 +87,7 @@ def names_of(trace: Trace) -> list[str]:
 
 
 def done_by(trace: Trace) -> list[tuple[object, ...]]:
-    """What each thread did, in order, whoever it was."""
+    """The actions of each thread, in order, whoever it was."""
     return sorted(
         tuple(
             (kind, trace.names[file], *rest)
@@ -261,7 +261,7 @@ def test_memory_does_not_grow_with_the_trace(tmp_path):
 
 @given(st.integers(0, 1 << 32), st.sampled_from([None, 1.0, 2.0]))
 def test_threads_work_as_long_as_they_did(tmp_path_factory, seed, speed):
-    """What threads do before and between their reads, over windows: as one by one."""
+    """Threads' work before and between their reads, over windows, is the same as one by one."""
     folder = tmp_path_factory.getbasetemp()
     draw = np.random.default_rng(seed)
     threads = int(draw.integers(1, 4))
@@ -378,7 +378,7 @@ def test_nothing_is_made_outside_its_folder(name):
 
 
 def test_files_are_made_once_and_nobody_elses_are_touched(tmp_path):
-    """Of the sizes that were read, the same bytes each time; folders as folders."""
+    """Files have the sizes that were read, and the same bytes each time; folders are folders."""
     paths = [f"{tmp_path}/{name}" for name in ("a/x", "a/y", "b/", "a", "absent")]
     sizes = np.array([100_000, 0, 0, 0, 5], np.int64)
     wanted = np.array([True, True, True, True, False])
@@ -415,7 +415,7 @@ def test_sparse_files_take_no_room(tmp_path):
 
 
 def test_files_are_warmed(tmp_path):
-    """As far as the kernel says where they are; what is not there is left to the replay."""
+    """Warmed is what the kernel can place; a file that is not there is left to the replay."""
     paths = files_in(tmp_path / "data")
     page_cache.evict(paths)
     replay_files.read_once([*paths, "/absent"])
@@ -449,7 +449,7 @@ def test_only_files_that_are_there_are_opened(tmp_path):
 
 
 class Ran(NamedTuple):
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     out: str
     err: str

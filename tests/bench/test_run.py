@@ -32,7 +32,7 @@ from tests.bench.small import job, reading, workload, write
 
 
 def done(given: BenchJob, ranks: int = 1) -> tuple[list[Walks], dict]:
-    """What each rank measured, and the run of the record."""
+    """The measurements of each rank, and the run of the record."""
     walks = launch(ranks, partial(run_workload, given))
     assert walks is not None
     return walks, record.make_run(given, walks)

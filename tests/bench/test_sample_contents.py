@@ -34,7 +34,7 @@ def whole(
 
 
 def ratio(array: np.ndarray) -> float:
-    """How much smaller zlib makes it."""
+    """The factor by which zlib makes it smaller."""
     return array.nbytes / len(zlib.compress(array.tobytes()))
 
 

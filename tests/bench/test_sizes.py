@@ -30,7 +30,7 @@ def sizes(data: DatasetSpec, part: str = "train", **options: object) -> np.ndarr
 
 
 def test_sizes_of_dlio() -> None:
-    """What DLIO 2.0 drew for unet3d and CosmoFlow, as measured; evaluation data comes after."""
+    """Sizes as DLIO 2.0 drew them for unet3d and CosmoFlow, as measured; evaluation is last."""
     found = shapes(UNET3D, "train", "dlio")
     assert found[:3].tolist() == [[15865, 14125], [7745, 12083], [13860, 10074]]
     payload = found.prod(axis=1)

@@ -29,7 +29,7 @@ def imported(path: Path, tmp_path: Path, keep: trace_sources.Keep = trace_source
 
 
 def told(trace: Trace) -> dict[tuple[int, int], list[tuple[str, str, int, int, int]]]:
-    """What each thread did: kind, file, offset, length, result."""
+    """The actions of each thread: kind, file, offset, length, result."""
     found = {}
     for number, thread in enumerate(trace.threads):
         rows = [
@@ -42,11 +42,11 @@ def told(trace: Trace) -> dict[tuple[int, int], list[tuple[str, str, int, int, i
 
 
 def golden(folder: str, threads: tuple[int, ...]) -> dict[tuple[int, int], list[object]]:
-    """What the program that the kept logs are of did. It reads 100 bytes; 200 at 5000; 300; seeks
-    to 9990 and reads 10 of 100; through a duplicate seeks to 10; reads 7; by readv 15, by preadv 6
-    at 77; opens what is not there; stats a file and a folder; three threads read 10 bytes three
-    times; a forked child reads 11 bytes; reads 5, closes, reads 4 through the duplicate, closes
-    it; and writes another file."""
+    """The actions of the program that the kept logs are of. It reads 100 bytes; 200 at 5000; 300;
+    seeks to 9990 and reads 10 of 100; through a duplicate seeks to 10; reads 7; by readv 15, by
+    preadv 6 at 77; opens what is not there; stats a file and a folder; three threads read 10 bytes
+    three times; a forked child reads 11 bytes; reads 5, closes, reads 4 through the duplicate,
+    closes it; and writes another file."""
     a, odd = f"{folder}data/a.bin", f"{folder}data/{ODD}"
     main, first, second, third, child = threads
     reads = [(0, 100, 100), (100 + 4900, 200, 200), (100, 300, 300), (9990, 100, 10), (10, 7, 7)]
@@ -122,7 +122,7 @@ def test_a_part_of_a_trace_is_a_trace(tmp_path):
 
 
 def said_of(path: Path, tmp_path: Path) -> str:
-    """Where it is refused, what is said; else what its trace says that it is of."""
+    """The error's text if the file is refused; else the kind that its trace names."""
     try:
         trace = imported(path, tmp_path)
         for _ in trace.in_order():
@@ -473,6 +473,6 @@ def test_tables_need_their_columns(tmp_path):
 
 
 def test_kinds_are_those_of_traces():
-    """What the importers write is what `KINDS` names."""
+    """The importers write exactly the kinds that `KINDS` names."""
     assert [KINDS[kind] for kind in (READ, OPEN, CLOSE, MAP)] == ["read", "open", "close", "map"]
     assert TraceWriter.__doc__ is not None

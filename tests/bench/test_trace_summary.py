@@ -1,4 +1,4 @@
-"""What a trace shows, against the same figures worked out read by read."""
+"""The summary of a trace, against the same figures worked out read by read."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def test_passes_of_anything(order):
 
 
 def test_files_are_in_the_order_of_their_names():
-    """As people count."""
+    """Files are ordered as people count."""
     names = ["/d/10.x", "/d/2.x", "/d/1.x", "/c/9.x", "/d/2.y"]
     assert rank_names(names).tolist() == [4, 2, 1, 0, 3]
 
 
 @given(st.lists(st.integers(0, 1 << 50), min_size=1, max_size=200), st.integers(1, 100))
 def test_percentiles_are_within_a_hundredth(times, percent):
-    """Of those that sorting gives; sums and the largest exactly."""
+    """Percentiles are within a hundredth of sorting's; sums and the largest are exact."""
     first, second = Latencies(), Latencies()
     first.add(np.array(times[::2], np.int64))
     second.add(np.array(times[1::2], np.int64))

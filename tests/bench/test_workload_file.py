@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 
 
 def told(tmp_path: Path, text: str, *texts: str, compat: bool = False) -> tuple[str, list[str]]:
-    """What reading a file raises, or "", and what it warns of."""
+    """The error's text that reading a file raises, or "", and its warnings."""
     path = tmp_path / "w.yaml"
     path.write_text(text)
     warned: list[str] = []
@@ -32,7 +32,7 @@ def told(tmp_path: Path, text: str, *texts: str, compat: bool = False) -> tuple[
 
 
 class Row(NamedTuple):
-    """What is written, whether it is refused strictly and in compat mode, and what is said."""
+    """A text, whether it is refused strictly and in compat mode, and what is said."""
 
     levels: str
     message: str
@@ -353,7 +353,7 @@ def test_fsync_and_rank_shift_are_kept() -> None:
 
 
 def test_last_one_wins_in_compat_mode(tmp_path: Path) -> None:
-    """Of keys, overrides and names of a section that are given twice."""
+    """The last one counts for keys, overrides and names of a section that are given twice."""
     path = tmp_path / "w.yaml"
     path.write_text("reader: {batch_size: 4}\ndata_reader: {batch_size: 5, batch_size: 6}")
     warned: list[str] = []

@@ -35,7 +35,7 @@ requests = [
     ("oversized", job.header(ASK, limits.peer_keys_max + 1)),
     ("oversized", job.header(ASK, 1) + bytes(2 * limits.MIB)),
 ]
-"""What nobody may say, and what it is counted as."""
+"""The messages that nobody may send, each after the name that it is counted as."""
 
 Answer = list[tuple[int, bytes]]
 answers: list[tuple[Reason, Answer]] = [

@@ -80,7 +80,7 @@ class Rank:
         return json.loads(line)
 
     def batches(self) -> Iterator[Taken]:
-        """What it takes after `tell("take", count)`, one by one."""
+        """The batches that it takes after `tell("take", count)`, one by one."""
         while (said := self.hear()) is not None:
             yield Taken(*said)
 
@@ -95,7 +95,7 @@ class Rank:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Where it stands."""
+        """The state that it stands at."""
         self.tell("state")
         found: dict[str, Any] = self.hear()
         return found

@@ -1,5 +1,5 @@
-"""What test_worlds starts as every process: it takes part in some groups, one after the other, with
-one loader, which goes on in each where the last one stood."""
+"""The program that test_worlds starts as every process: it takes part in some groups, one after the
+other, with one loader, which goes on in each where the last one stood."""
 
 from __future__ import annotations
 

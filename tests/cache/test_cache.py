@@ -24,7 +24,7 @@ from tests.slices import fraction
 
 
 class Gathering:
-    """What a launcher's store does, for threads."""
+    """A launcher's store, for threads."""
 
     def __init__(self, world_size: int) -> None:
         self._texts = [""] * world_size
@@ -42,7 +42,7 @@ class Gathering:
 
 
 class Told(NamedTuple):
-    """What a rank got: the samples of each step of each epoch, and the loader's totals."""
+    """The record of a rank: the samples of each step of each epoch, and the loader's totals."""
 
     steps: list[list[list[int]]]
     stats: list[dict[str, Any]]
@@ -142,7 +142,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("assignment", ["local", "strided"])
 @pytest.mark.parametrize("hosts", [[0], [0, 0], [0, 1], [0, 1, 0, 1, 1]])
 def test_every_byte_is_read_once(hosts, assignment, records):
-    """From the first epoch on, where the hosts can keep the data."""
+    """Every byte is read once, from the first epoch on, where the hosts can keep the data."""
     dataset = penstock.open(records)
     data = np.load(records)
 
@@ -269,7 +269,7 @@ def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, t
 
 
 def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):
-    """What it cannot keep is read from storage, with one warning; nobody waits for it."""
+    """Samples that it cannot keep are read from storage, with one warning; nobody waits for it."""
     dataset = penstock.open(records)
     data = np.load(records)
     disk = tmp_path / "0"

@@ -32,7 +32,7 @@ ROOM = 1 << 20
 
 
 def content(slot: int, length: int) -> Any:
-    """What belongs into a slot."""
+    """The bytes that belong into a slot."""
     return np.random.default_rng(slot).integers(0, 256, length, np.uint8)
 
 
@@ -260,7 +260,7 @@ def test_every_byte_of_a_cache_block_and_its_entry_counts(folder: Path) -> None:
 
 
 def test_a_note_is_for_later_runs(folder: Path) -> None:
-    """It is found by who does not know the identity; another note is another content."""
+    """A note is found without knowing the identity; another note is another content."""
     assert read_note(str(folder)) is None
     with opened(folder, note=b"of cache blocks") as tier:
         fill(tier, [5])
@@ -398,7 +398,7 @@ def test_without_direct_access_it_works_too(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Where a file is in the way."""
+    """A file in the way of the folder is named."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file/tier cannot be used: Not a directory"):
         opened(tmp_path / "file" / "tier")

@@ -45,8 +45,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def alone(path: Path, rank: int, epochs: int = 1) -> list[list[int]]:
-    """What a rank of two has to get: that of a loader without a cache, in a process without
-    others."""
+    """The batches that a rank of two has to get: those of a loader without a cache, in a process
+    without others."""
     with penstock.Loader(penstock.open(path), rank=rank, world_size=2, **LOADER) as loader:
         return [batch.ids.tolist() for _ in range(epochs) for batch in loader]
 
@@ -108,7 +108,7 @@ def test_claims_of_a_killed_rank_are_taken_over(large: Path) -> None:
 
 
 def test_a_killed_host_costs_reads(path: Path) -> None:
-    """What it kept is read from storage, without a wait for it."""
+    """The killed host's samples are read from storage, without a wait for it."""
     with two(path, ["one", "two"], LITTLE, LITTLE, cache_block_bytes=1) as (victim, survivor):
         begin([victim, survivor])
         victim.take(10)

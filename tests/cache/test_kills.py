@@ -162,7 +162,7 @@ def test_ranks_killed_at_any_point_lose_nothing() -> None:
 
 @pytest.mark.long
 def test_ranks_killed_while_they_write_to_disk(tmp_path: Path) -> None:
-    """What 24 killed ranks of four runs kept is right, and the last run keeps the rest."""
+    """All that 24 killed ranks of four runs kept is right, and the last run keeps the rest."""
     slots, kills, batch, folder = 12_000, 24, 8, str(tmp_path)
     random = np.random.default_rng(1)
     room = (slots + kills * batch) * 4096

@@ -17,7 +17,7 @@ DEADLINE_S = 300
 
 
 def run(count: int, program: str, *words: object) -> str:
-    """What so many ranks say, who have to end well."""
+    """Run a program on so many ranks, which have to end well, and return their output."""
     command = launch()
     if not command:
         pytest.skip("no mpi4py or no mpiexec: pip install mpi4py mpich")
@@ -46,7 +46,7 @@ def test_owner_that_stops() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_liar() -> None:
-    """What is no request or no answer is refused and counted, and does no harm."""
+    """A message that is no request or no answer is refused and counted, and does no harm."""
     run(2, "mpi_liars.py")
 
 
@@ -87,7 +87,7 @@ def test_rank_that_stops(data: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_mpi_without_threads(data: Path) -> None:
-    """It is not used for peers, and who asks for it is told why; on all ranks."""
+    """MPI without threads is not used for peers; asking for it is told why, on all ranks."""
     found = cluster(data, "auto", "serialized", "close")
     assert found["by_mpi"] == [False] * 4
     errors = cluster(data, "mpi", "serialized", "close")["errors"]

@@ -74,7 +74,7 @@ class Network:
         self._undo.close()
 
     def inside(self, number: int) -> list[str]:
-        """What starts a program on a host, and ends it when it is killed itself."""
+        """The command that starts a program on a host, and ends it when it is killed itself."""
         processes = ["unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
         return ["ip", "netns", "exec", self.hosts[number], *processes]
 

@@ -1,4 +1,4 @@
-"""How ranks find each other: by what started them, and MPI only where it did."""
+"""Ranks find each other by what started them, and through MPI only where it did."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_rank_needs_nobody() -> None:
 
 
 def test_a_group_of_more_ranks_than_share_the_data() -> None:
-    """Which of its ranks hold the same place cannot be known: the user has to say it."""
+    """No process can know which of its ranks hold the same place: the user has to say it."""
     distributed = pytest.importorskip("torch.distributed")
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:

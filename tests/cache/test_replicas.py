@@ -30,7 +30,7 @@ from tests.slices import first, thinned
 
 
 def replicas_of(layout: ReplicaLayout, ranks: int, fields: int = 1) -> list[Replicas]:
-    """Of all ranks of a node."""
+    """The replicas of all ranks of a node."""
     memories = [np.zeros(layout.bytes, np.uint8) for _ in range(ranks)]
     return [Replicas(layout, memories, rank, fields) for rank in range(ranks)]
 
@@ -177,7 +177,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def memory(dataset: penstock.Dataset, hosts: list[int], copies: int, cache_block: int = 1) -> int:
-    """Of a host, for its share and so many copies for each of its ranks."""
+    """The memory of a host for its share and so many copies for each of its ranks."""
     share = -(-dataset.index.count // cache_block // len(set(hosts))) + 1
     ranks = max(hosts.count(host) for host in hosts)
     room = int(dataset.index.mean_bytes * copies * ranks)
@@ -235,7 +235,7 @@ def most(
     ram_bytes: int,
     epochs: int,
 ) -> int:
-    """What a host could find among its copies, knowing the whole run, if fetches took no time."""
+    """The most that a host could find among its copies: the run known, fetches taking no time."""
     ranks = tuple(hosts.count(each) for each in range(len(set(hosts))))
     count = dataset.index.count
     placement = Placement(count, (count,) * len(ranks), None, ranks, seed=join._seed)

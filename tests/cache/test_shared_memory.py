@@ -25,7 +25,7 @@ def ints(*values: int) -> Any:
 
 
 def content(slot: int, length: int) -> Any:
-    """What belongs into a slot."""
+    """The bytes that belong into a slot."""
     return np.random.default_rng(slot).integers(0, 256, length, np.uint8)
 
 
@@ -39,7 +39,7 @@ def filled(tier: RamTier, slot: int, length: int) -> int:
 
 
 class Model:
-    """What two claimers of one tier should see; `claims` says whose, `ready` where."""
+    """The view that two claimers of one tier should have; `claims` says whose, `ready` where."""
 
     def __init__(self) -> None:
         self.claims: dict[int, int] = {}
@@ -249,7 +249,7 @@ def test_calls_that_do_not_fit_change_nothing() -> None:
 
 
 def test_a_forked_child_has_no_claims() -> None:
-    """It may read, is told why it may not claim, and its end does not give the parent's back."""
+    """The child may read, is told why it may not claim; its end does not give the parent's back."""
     with RamTier.create(2, 1000, IDENTITY) as tier:
         at = filled(tier, 0, 100)
         assert tier.claim(ints(1)).tolist() == [MINE]

@@ -48,7 +48,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def alone(path: Path, rank: int, world_size: int, epochs: int = 1) -> list[list[int]]:
-    """What a rank has to get: that of a loader without a cache, by itself."""
+    """The batches that a rank has to get: those of a loader without a cache, by itself."""
     with penstock.Loader(
         penstock.open(path, index="memory"), rank=rank, world_size=world_size, **LOADER
     ) as loader:
@@ -177,8 +177,8 @@ def test_who_needs_nothing_of_storage_is_not_disturbed(path: Path) -> None:
 
 @pytest.mark.long
 def test_a_host_whose_storage_stalls_delays_others_once(path: Path) -> None:
-    """What it does not answer in time the others read themselves; when its storage answers, it does
-    so too, and is asked again."""
+    """Samples that the host does not send in time the others read themselves; when its storage
+    answers, it does so too, and is asked again."""
     with job(path, [0, 1], SHORT) as ((other, stalled), mounts):
         begin([other, stalled])
         taken_by([other, stalled], 10)

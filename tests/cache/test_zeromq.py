@@ -42,7 +42,7 @@ def message(kind: int, count: int, ticket: int, start: int = 0, rest: bytes = b"
 
 
 def columns(keys: Sequence[int], lengths: Sequence[int]) -> bytes:
-    """What is behind the header of a fetch."""
+    """The part of a fetch behind its header."""
     return np.array(keys, "<u8").tobytes() + np.array(lengths, "<i8").tobytes()
 
 
@@ -124,7 +124,7 @@ class Scene:
         assert self.wrong() == expected
 
     def wrong(self) -> dict[str, int]:
-        """What the node has counted, apart from connections that ended."""
+        """The node's counts, apart from connections that ended."""
         return {why: n for why, n in self.node.counters().items() if n and why != "ended"}
 
     def assert_serves(self) -> None:
@@ -147,14 +147,14 @@ def scene() -> Iterator[Scene]:
 
 
 def test_stranger_with_keys(scene: Scene) -> None:
-    """Who has keys, but none of a member, is not let in."""
+    """A stranger who has keys, but none of a member, is not let in."""
     scene.dealer(KeyPair.generate())
     scene.counted(strangers=1)
     scene.assert_serves()
 
 
 def test_stranger_without_keys(scene: Scene) -> None:
-    """Who does not encrypt is not let in."""
+    """A stranger who does not encrypt is not let in."""
     scene.dealer(None)
     scene.counted(handshakes=1)
     scene.assert_serves()
@@ -227,7 +227,7 @@ _no_fetches: dict[str, tuple[str, list[bytes]]] = {
 
 @pytest.mark.parametrize("name", _no_fetches)
 def test_messages_that_are_no_fetch(name: str, scene: Scene) -> None:
-    """What a member sends that is no fetch is counted by what is wrong with it, and no more."""
+    """A member's message that is no fetch is counted by what is wrong with it, and no more."""
     why, frames = _no_fetches[name]
     scene.member().send_multipart(frames)
     scene.counted(**{why: 1})
@@ -334,7 +334,7 @@ def test_any_messages_of_a_member(messages: list[list[bytes]]) -> None:
 
 
 class Lied:
-    """What became of a fetch of `lengths` whose owner sent these messages, lists of frames."""
+    """The outcome of a fetch of `lengths` whose owner sent these messages, lists of frames."""
 
     def __init__(self, scene: Scene, lengths: Sequence[int], messages: list[list[bytes]]) -> None:
         self.fetching = Fetching(lengths, node=2)

@@ -72,7 +72,7 @@ def test_prune(folder: Path) -> None:
 
 
 def test_interval() -> None:
-    """As the module advises, in words and as JSON; absurd numbers are refused."""
+    """The interval is the module's, in words and as JSON; absurd numbers are refused."""
     asked = ("--blocked-s", 2, "--commit-s", 40, "--step-s", 0.5, "--mtbf-h", 20000)
     asked += ("--nodes", 512, "--restart-s", 600, "--slowdown", 0.03)
     costs = Costs(blocked_s=2.0, commit_s=40.0, step_s=0.5, slowdown=0.03)

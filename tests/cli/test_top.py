@@ -104,7 +104,7 @@ def in_terminal(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 def until(terminal: int, wanted: str) -> str:
-    """What it shows up to where that is shown; all of it when it ends before."""
+    """Return all that it shows up to where that is shown; all of it when it ends before."""
     shown = b""
     while wanted not in (plain := re.sub(r"\x1b[^a-zA-Z]*[a-zA-Z]", "", shown.decode())):
         try:
@@ -116,7 +116,7 @@ def until(terminal: int, wanted: str) -> str:
 
 @pytest.mark.long
 def test_live_until_the_broker_ends(path: Path) -> None:
-    """Who comes later is shown; when the broker ends, it says so."""
+    """A job that comes later is shown; when the broker ends, it says so."""
     with broker(path) as process, in_terminal(path) as (shown, ours):
         until(ours, "no jobs yet")
         with jobs(path):

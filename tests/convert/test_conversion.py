@@ -484,7 +484,7 @@ def test_nothing_is_done_twice(numbers: Path, tmp_path: Path) -> None:
 
 
 def test_ended_after_the_last_shard(tmp_path: Path) -> None:
-    """Where only the last word in the manifest is missing, it is added; batches end evenly here."""
+    """If only the last word in the manifest is missing, it is added; batches end evenly here."""
     path = tmp_path / "even.npy"
     np.save(path, np.arange(8192, dtype=np.uint16))
     out = tmp_path / "out"
@@ -620,7 +620,7 @@ except penstock.errors.StorageError as error:
 
 @pytest.mark.parametrize("to", ["tfrecord", "lmdb"])
 def test_storage_that_takes_no_more(to: str, photos: Path, tmp_path: Path) -> None:
-    """Where writing fails, the error says where; nothing half-written stays, and it goes on."""
+    """If writing fails, the error says where; nothing half-written stays, and it goes on."""
     out = tmp_path / "out"
     options = {"to": to, "name": "x"} | ({"raw": True, "shards": 8} if to == "tfrecord" else {})
     argument = json.dumps([str(photos), str(out), options, 50_000])

@@ -180,7 +180,7 @@ def test_advice_on_bandwidth_names_the_cache_and_the_factor() -> None:
 
 
 def test_advice_that_gains_nothing_is_not_given() -> None:
-    """Where copying is as slow as storage, a cache is no help, and both are named."""
+    """If copying is as slow as storage, a cache is no help, and both are named."""
     supplies: Supplies = {"bandwidth": Supply(100e6, ""), "copy": Supply(101e6, "")}
     advice = told(
         supplies, Demand(bytes=1e3, copied_bytes=1e3), DataProfile(total_bytes=9, memory_bytes=99)
@@ -191,7 +191,7 @@ def test_advice_that_gains_nothing_is_not_given() -> None:
 
 
 def test_advice_on_small_files_names_shards() -> None:
-    """Where each sample is a file, shards take openings and small reads out."""
+    """If each sample is a file, shards take openings and small reads out."""
     supplies: Supplies = {
         "iops": Supply(1000, ""),
         "metadata": Supply(1500, ""),

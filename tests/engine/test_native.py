@@ -112,7 +112,7 @@ def thread_count() -> int:
 
 
 def settled(count: int, counted: Any) -> bool:
-    """Whether a count comes down to a number: a joined thread leaves /proc a moment later."""
+    """True if a count comes down to a number: a joined thread leaves /proc a moment later."""
     deadline = time.monotonic() + 10
     while counted() > count and time.monotonic() < deadline:
         os.sched_yield()
@@ -302,7 +302,7 @@ def test_open_files_max() -> None:
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array begins."""
+    """The address at which an array begins."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -761,7 +761,7 @@ def in_filtered_child(script: str, *arguments: object) -> None:
 
 
 def test_io_uring_forbidden() -> None:
-    """Where a ring is refused 'auto' reads by pread and says why, 'required' is an error."""
+    """If a ring is refused, 'auto' reads by pread and says why, and 'required' is an error."""
     in_filtered_child(
         """
 refuse(425, errno.EPERM)
@@ -805,7 +805,7 @@ print("done")
 
 
 def test_late_refusal_of_a_ring() -> None:
-    """Where rings are refused after the choice, the data still arrives."""
+    """If rings are refused after the choice, the data still arrives."""
     in_filtered_child(
         CHILD_ENGINE.replace("engine = ", "first = ")
         + """
@@ -827,7 +827,7 @@ print("done")
 
 
 def test_fewer_threads_than_wanted() -> None:
-    """Where the system refuses threads the engine reads with those it got."""
+    """If the system refuses threads, the engine reads with those it got."""
     in_child(
         CHILD_ENGINE
         + """

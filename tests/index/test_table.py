@@ -516,7 +516,7 @@ def test_names_outside_are_found(names: list[str], outside: str | None) -> None:
 
 @given(st.lists(st.text("./ab", max_size=6), max_size=8))
 def test_any_name_outside_is_found(names: list[str]) -> None:
-    """As by looking at each name by itself."""
+    """The first name outside is the one that looking at each name by itself finds."""
     zeros = np.zeros(len(names), np.int64)
     bad = [name for name in names if name.startswith("/") or ".." in name.split("/")]
     assert find_outside(Files.of("/data", names, zeros, zeros)) == (bad[0] if bad else None)

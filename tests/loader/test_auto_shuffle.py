@@ -64,7 +64,7 @@ def test_one_sample_can_be_probed(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_found_while_probing(dataset: penstock.Dataset) -> None:
-    """What a probe reads is checked like any read, and named."""
+    """A probe's reads are checked like any read, and a changed file is named."""
     direct = penstock.Budget(mmap="off", direct="required")
     os.truncate(dataset.index.files.path(1), 10)
     with pytest.raises(ChangedError, match=r"1\.bin at byte"):

@@ -149,7 +149,7 @@ def test_loaders_take_the_cores_of_their_budget(tmp_path: Path) -> None:
 
 
 def used_s() -> float:
-    """Of processors, by this thread, as the kernel accounts for it."""
+    """The time of processors used by this thread, as the kernel accounts for it."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return used.ru_utime + used.ru_stime
 

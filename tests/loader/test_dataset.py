@@ -69,7 +69,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def as_nobody(work: Callable[[], object]) -> str:
-    """What `work` returns or raises in a child process without privileges, as text."""
+    """Return what `work` returns or raises in a child process without privileges, as text."""
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:
@@ -138,7 +138,7 @@ def test_a_dataset_travels_to_spawned_processes(photos, index):
 
 
 def test_a_pickle_of_other_data_is_an_error(photos):
-    """Where the saved index is gone the data decides, and other data is refused."""
+    """If the saved index is gone the data decides, and other data is refused."""
     dataset = penstock.open(photos)
     pickled = pickle.dumps(dataset)
     os.unlink(dataset.sidecar)

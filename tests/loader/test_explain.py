@@ -1,4 +1,4 @@
-"""What bounds a run: exact arithmetic, promises, and real loaders that are bound on purpose."""
+"""The bounds of a run: exact arithmetic, promises, and real loaders that are bound on purpose."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def counted(**changes: Any) -> Counters:
 
 
 def test_shares_are_parts_of_the_time_in_steps() -> None:
-    """What waits for first batches is no part of it; what is neither bytes nor decode is copying,
-    and so is what the loader does for itself."""
+    """Waiting for first batches is no part of it; time that is neither bytes nor decode is copying,
+    and so is the loader's time for itself."""
     found = explain_run(counted(), Setup())
     assert found.shares == {
         "compute": 0.5,
@@ -199,8 +199,8 @@ def part_of(bound: str) -> str:
 
 @given(counts(), setups)
 def test_shares_sum_to_one_and_the_verdict_is_the_largest(counted: Counters, setup: Setup) -> None:
-    """Of all where loading and computing take turns; of waiting where it is more than jitter. No
-    remedy promises less than nothing, or more than its share."""
+    """Shares are of all the time if loading and computing take turns, and of waiting if it is more
+    than jitter. No remedy promises less than nothing, or more than its share."""
     found = explain_run(counted, setup)
     assert sum(found.shares.values()) == pytest.approx(1)
     assert min(found.shares.values()) >= 0
@@ -348,7 +348,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def walked(loader: Any, steps: int, step_s: float = 0.0) -> Explanation:
-    """What a loader says of its first steps."""
+    """The explanation of a loader's first steps."""
     with loader if isinstance(loader, penstock.Loader) else loader_closing(loader):
         for number, _ in enumerate(loader, 1):
             if number == steps:
@@ -382,7 +382,7 @@ def test_bound_by_the_budget(records: penstock.Dataset) -> None:
 
 @pytest.mark.parametrize("leased", [False, True])
 def test_bound_by_granted_cores(leased: bool) -> None:
-    """Where decoding takes all the cores that it may, more of these is what helps."""
+    """If decoding takes all the cores that it may, more of these is what helps."""
     busy = Counters(
         batches=100,
         samples=100,
@@ -517,7 +517,7 @@ def test_totals_outlive_engines(records: penstock.Dataset) -> None:
 
 
 def test_a_failed_batch_is_counted(records: penstock.Dataset) -> None:
-    """It is no batch, and the time of the step before it is counted once."""
+    """A failed batch is no batch, and the time of the step before it is counted once."""
 
     def decode(sample: dict[str, Any]) -> int:
         if sample["__id__"] == 20:
@@ -559,7 +559,7 @@ class Items:
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @retried
 def test_bound_by_storage_in_workers(workers: Any) -> None:
-    """What a dataset waits for is taken for storage."""
+    """The waiting of a dataset is taken for storage."""
     from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(Items(wait_s=0.05), 2, num_workers=1, workers=workers), 8)
@@ -571,7 +571,7 @@ def test_bound_by_storage_in_workers(workers: Any) -> None:
 
 @retried
 def test_bound_by_decode_in_workers() -> None:
-    """What runs on a processor is decode, also where others keep it from running."""
+    """Work on a processor is decode, also where others keep it from running."""
     from penstock.torch.loader import DataLoader
 
     found = walked(DataLoader(Items(work_s=0.01), 4, num_workers=1), 10)

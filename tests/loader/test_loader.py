@@ -649,7 +649,7 @@ def test_backend_follows_the_page_cache(tmp_path: Path) -> None:
 
 
 def test_files_of_one_length_are_an_array(tmp_path: Path) -> None:
-    """Where all files have one length the field is (B, L); samples of the dataset are bytes."""
+    """If all files have one length the field is (B, L); samples of the dataset are bytes."""
     for i in range(10):
         (tmp_path / f"{i}").write_bytes(bytes([i]) * 24)
     ds = penstock.open(tmp_path, index="memory")
@@ -727,7 +727,7 @@ def test_a_state_holds_for_the_ranks_there_are_then(
 
 
 def test_an_epoch_that_cannot_begin_is_not_lost(tmp_path: Path) -> None:
-    """Where `iter` fails, here for batches that no memory holds, the epoch is not used up."""
+    """If `iter` fails, here for batches that no memory holds, the epoch is not used up."""
     path = tmp_path / "huge.bin"
     with path.open("wb") as file:
         file.truncate(8 << 40)

@@ -366,7 +366,7 @@ def test_memory_of_a_trace_is_bounded(tmp_path: Path) -> None:
 
 
 def test_workers_are_traced(tmp_path: Path) -> None:
-    """Of workers that load whole batches, what the user sees: waiting and computing."""
+    """The trace of workers that load whole batches is what the user sees: waiting and computing."""
     from penstock.torch.loader import DataLoader
 
     loader = DataLoader([1] * 16, 4, num_workers=1, workers="threads")

@@ -142,7 +142,7 @@ def test_elastic_resume(
 
 
 def test_resume_at_every_step_on_another_world(dataset: Any) -> None:
-    """From every step of an epoch, 1 -> 2 -> 4 -> 3 ranks continue with exactly the rest."""
+    """Resumed at every step of an epoch, 1 -> 2 -> 4 -> 3 ranks continue with exactly the rest."""
     arguments: dict[str, Any] = {"global_batch_size": 24, "seed": 3}
     expected, _ = global_steps(dataset, 1, None, None, **arguments)
     for step in range(len(expected)):

@@ -40,7 +40,7 @@ dist.barrier()
 
 
 def found_by(folder: Path, how: str) -> list[dict[str, object]]:
-    """What each rank prints."""
+    """The lines that each rank prints, read."""
     ranks = [
         warm.Popen(
             [sys.executable, "-c", PROGRAM, str(folder), str(rank), how],
@@ -73,7 +73,7 @@ def test_both_ranks_have_what_rank_0_chose(folder: Path) -> None:
 
 
 def test_a_failure_of_rank_0_reaches_the_other(folder: Path) -> None:
-    """Where rank 0 cannot measure, the others are told so instead of waiting."""
+    """If rank 0 cannot measure, the others are told so instead of waiting."""
     one, other = found_by(folder, "fails")
     assert "records.bin" in str(one["error"])
     assert str(other["error"]).startswith("rank 0 could not choose a shuffle")

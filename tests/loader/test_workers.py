@@ -94,7 +94,7 @@ def processes() -> Iterator[WorkerProcesses]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has reaped yet has ended too."""
+    """True if a process has ended; one that nobody has reaped yet has ended too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -176,7 +176,7 @@ def test_exit_in_a_thread() -> None:
 
 
 def test_opening_fails() -> None:
-    """What fails while a worker opens is raised by its tasks, with its own type."""
+    """A failure while a worker opens is raised by its tasks, with its own type."""
     for make in KINDS.values():
         made = make(Unopened())
         with pytest.raises(LookupError, match=r"worker \d has no data"):
@@ -363,7 +363,7 @@ def test_parent_ends(ending: str, code: int) -> None:
 
 
 def sleeping(pid: int) -> bool:
-    """Whether the main thread of a process waits in poll."""
+    """True if the main thread of a process waits in poll."""
     return "poll" in Path(f"/proc/{pid}/wchan").read_text()
 
 

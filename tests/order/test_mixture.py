@@ -109,7 +109,7 @@ def test_labels_and_lengths_of_trees(tmp_path: Path) -> None:
 
 
 def test_labels_of_other_classes_are_left_out(tmp_path: Path) -> None:
-    """Where label 0 means one thing in one dataset and another in the next, there is no label."""
+    """If label 0 means one thing in one dataset and another in the next, there is no label."""
     for name in ("one/cat/a", "one/dog/a", "two/ant/a", "two/bee/a"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(name)
@@ -196,7 +196,7 @@ def test_another_mixture_is_refused(parts: list[penstock.Dataset]) -> None:
 
 
 def test_what_cannot_be_mixed(parts: list[penstock.Dataset], tmp_path: Path) -> None:
-    """What cannot be is refused, in words that name the dataset or the value."""
+    """Datasets that cannot be mixed are refused, in words that name the dataset or the value."""
     wide = file_of(tmp_path / "wide.bin", 0, 5, width=8)
     for wrong, message in [
         ([], "nothing to mix"),

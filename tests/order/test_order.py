@@ -78,7 +78,7 @@ def whole(perm, count):
 
 
 def is_bijection(perm, count):
-    """Whether all outputs lie inside and the inverse leads each back: then none comes twice."""
+    """True if all outputs lie inside and the inverse leads each back: then none comes twice."""
     return np.array_equal(mapped(perm.inverse, whole(perm, count)), np.arange(count))
 
 

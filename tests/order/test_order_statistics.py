@@ -44,7 +44,7 @@ def expected_mallows(n, spread):
 
 
 def mallows_z(perms):
-    """How far the mean Mallows kernel to the identity is from a uniform shuffle's."""
+    """The distance of the mean Mallows kernel to the identity from a uniform shuffle's."""
     n = perms.shape[1]
     columns = np.ascontiguousarray(perms.T.astype(np.int16))
     discordant = np.zeros(len(perms), np.int64)
@@ -85,7 +85,7 @@ def chi_squared_z(observed, expected):
 
 
 def all_orders_z(perms):
-    """Whether all 120 orders of five are equally frequent."""
+    """The deviation of all 120 orders of five from equal frequency."""
     powers = 5 ** np.arange(5)
     codes = (perms.astype(np.int64) * powers).sum(axis=1)
     cells = sorted(sum(s * 5**i for i, s in enumerate(p)) for p in itertools.permutations(range(5)))
@@ -94,7 +94,7 @@ def all_orders_z(perms):
 
 
 def pair_z(firsts):
-    """Whether all ordered pairs of the first two samples of 16 are equally frequent."""
+    """The deviation of all ordered pairs of the first two samples of 16 from equal frequency."""
     codes = firsts[:, 0].astype(np.int64) * 16 + firsts[:, 1].astype(np.int64)
     counts = np.bincount(codes, minlength=256).reshape(16, 16)
     assert not counts.diagonal().any()
@@ -108,7 +108,7 @@ def bins(values, n, size):
 
 
 def difference_z(outputs, n):
-    """Whether differences of consecutive outputs spread evenly."""
+    """The deviation of differences of consecutive outputs from an even spread."""
     before, after = outputs[:, :999], outputs[:, 1:1000]
     differences = np.where(after >= before, after - before, after + (u64(n) - before))
     counts = np.bincount(bins(differences.ravel(), n, 256), minlength=256)
@@ -116,18 +116,18 @@ def difference_z(outputs, n):
 
 
 def key_z(outputs, n):
-    """Whether one position's sample spreads evenly over keys."""
+    """The deviation of one position's sample from an even spread over keys."""
     return chi_squared_z(np.bincount(bins(outputs, n, 256), minlength=256), len(outputs) / 256)
 
 
 def key_pair_z(pairs, n):
-    """Whether two positions' samples spread evenly and independently over keys."""
+    """The deviation of two positions' samples from an even and independent spread over keys."""
     codes = bins(pairs[:, 0], n, 16) * 16 + bins(pairs[:, 1], n, 16)
     return chi_squared_z(np.bincount(codes, minlength=256), len(pairs) / 256)
 
 
 def batch_z(outputs, n):
-    """Whether batches of 256 hold as many samples of a sixteenth of the data as by chance."""
+    """The deviation of batches of 256 from chance in how many samples of a sixteenth they hold."""
     sixteenths = bins(outputs.ravel(), n, 16).reshape(len(outputs), 8, 256)
     wanted = (np.arange(len(outputs))[:, None] + np.arange(8)) % 16
     held = (sixteenths == wanted[:, :, None]).sum(axis=2).ravel()

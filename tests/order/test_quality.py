@@ -108,7 +108,7 @@ def test_label_mix_of_chance_is_that_of_chi_square() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=30), min_size=2, max_size=5))
 def test_label_mix_by_definition(counts: list[list[int]]) -> None:
-    """Of any table of owners and labels the spread is chi-square over its mean, and the p-value the
+    """The spread of any table of owners and labels is chi-square over its mean, and the p-value the
     tail of the distribution."""
     stats = pytest.importorskip("scipy.stats")
     places = [

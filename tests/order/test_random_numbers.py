@@ -79,7 +79,7 @@ def test_neighbours_are_unrelated() -> None:
     ],
 )
 def test_bad_places(place: tuple[int, int, int], message: str) -> None:
-    """What is no place of a stream is refused."""
+    """A place that no stream has is refused."""
     with pytest.raises(UsageError, match=message):
         penstock.rng(*place)
 
@@ -95,7 +95,7 @@ SEED = 11
 
 
 def augmented(sample: dict[str, Any]) -> dict[str, Any]:
-    """What a decode function makes of a sample: a value, and which sample and epoch it is of."""
+    """A decode function's result for a sample: a value, and which sample and epoch it is of."""
     random = penstock.rng(SEED, sample["__epoch__"], sample["__id__"])
     assert sample["data"][0] == sample["__id__"]
     return {"id": sample["__id__"], "epoch": sample["__epoch__"], "value": random.random()}

@@ -20,7 +20,7 @@ FLASH = ReadCost(latency_ns=1e5, bytes_per_s=1e9, requests=8)
 
 
 def test_fast_storage_keeps_the_exact_order() -> None:
-    """Where random reads reach nine tenths of the bandwidth nothing is given up for more."""
+    """If random reads reach nine tenths of the bandwidth, nothing is given up for more."""
     fast = ReadCost(latency_ns=1e5, bytes_per_s=1e9, requests=64)
     chosen = choose_blocks(10**6, 4096, fast, window_samples=10**4)
     assert (chosen.shuffle, chosen.reached) == ("exact", 1.0)
@@ -38,7 +38,7 @@ def test_slow_storage_gets_the_smallest_block_that_is_enough() -> None:
 
 
 def test_a_block_is_no_more_than_one_read() -> None:
-    """Where no read that is made would be enough, a block is the largest that is made."""
+    """If no read that is made would be enough, a block is the largest that is made."""
     chosen = choose_blocks(10**6, 4096, DISK, window_samples=16384)
     assert (chosen.block, chosen.group) == (limits.run_extents_max, 64)
     assert 0.5 < chosen.reached < 0.6

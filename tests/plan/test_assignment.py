@@ -170,7 +170,7 @@ def test_many_steps_of_many_nodes() -> None:
 
 @given(jobs())
 def test_no_assignment_moves_fewer(job: tuple[Steps, Ordering]) -> None:
-    """As many samples stay with their owner as in an optimal linear assignment."""
+    """The samples that stay with their owner are as many as in an optimal linear assignment."""
     optimize = pytest.importorskip("scipy.optimize")
     steps, order = job
     locality = steps.locality
@@ -296,7 +296,7 @@ def test_course_and_session_agree() -> None:
 
 
 def test_marks_follow_their_samples() -> None:
-    """What a mixture says of a row is said of the sample that stands there."""
+    """A mixture's marks of a row are those of the sample that stands there."""
     order = Mixture(MixtureRecipe((60, 40), (0,), (divide_slots([1, 1]),), 100), seed=3)
     locality = Locality(Placement(100, (50, 50), seed=1), (0, 1))
     steps = Steps(100, 20, 2, assignment="local", locality=locality)

@@ -164,7 +164,7 @@ def test_rank_0_measures_for_all(holes: Path) -> None:
 
 @needs_storage
 def test_what_need_not_be_measured_is_not(holes: Path, tmp_path: Path) -> None:
-    """Where the cache block is given, or little depends on it, storage is left alone."""
+    """If the cache block is given, or little depends on it, storage is left alone."""
     few = tmp_path / "records"
     few.touch()
     os.truncate(few, RECORD * 1000)

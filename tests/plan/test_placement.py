@@ -139,7 +139,7 @@ def test_known_owners() -> None:
 
 
 def test_a_billion_samples_take_no_memory() -> None:
-    """What is kept grows with the nodes alone."""
+    """The memory kept grows with the nodes alone."""
     placement = Placement(10**9, (10**6,) * 4096, seed=1)
     assert len(pickle.dumps(placement)) < 400_000
     again = pickle.loads(pickle.dumps(placement))
@@ -163,7 +163,7 @@ def test_a_billion_samples_take_no_memory() -> None:
     ],
 )
 def test_bad_placements(arguments: dict[str, object], message: str) -> None:
-    """What cannot be is refused, with the value."""
+    """A placement that cannot be is refused, with the value."""
     with pytest.raises(UsageError, match=message):
         Placement(**{"count": 10, "ram_cache_blocks": (10,), "seed": 0, **arguments})  # type: ignore[arg-type]
 

@@ -1,5 +1,5 @@
-"""When a rank uses samples, and which copies it keeps: against epochs written out, against the best
-that can be done, and against a list."""
+"""The times at which a rank uses samples, and the copies that it keeps: against epochs written out,
+against the best that can be done, and against a list."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_no_policy_finds_more(stream, room, sorted_min):
 
 
 def hits_of(stream: list[list[int]], room: int) -> int:
-    """What is found where `Soonest` says what to keep."""
+    """The hits among copies that are kept as `Soonest` says."""
     after, later = [], {}
     for step in range(len(stream) - 1, -1, -1):
         after.append([later.get(each, 1 << 40) for each in stream[step]])

@@ -187,7 +187,7 @@ def test_merge_begins_where_it_is_told(
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
 def test_ranks_begin_at_different_files(world: int, files: int, rows: int) -> None:
-    """Where all ranks read from all files, they begin at as many as there can be, and go on from
+    """If all ranks read from all files, they begin at as many as there can be, and go on from
     there."""
     index = fixed_index(world * files * rows, 24, files)
     steps = Steps(index.count, index.count, world)

@@ -24,7 +24,7 @@ Lease = dict[str, Any] | None
 
 
 def environ(**changes: str) -> dict[str, str]:
-    """Of processes that import the same penstock."""
+    """The environment of processes that import the same penstock."""
     import penstock
 
     source = str(Path(penstock.__file__).parent.parent)
@@ -62,7 +62,7 @@ class Job:
         self.lease: Lease = None
 
     def hear(self) -> Lease:
-        """What it says next."""
+        """The lease that it says next."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -130,7 +130,7 @@ class Caller:
         self.socket.sendall(text)
 
     def hear(self) -> dict[str, Any]:
-        """What it is told next; Ended where the broker has closed."""
+        """The message that it is told next; Ended where the broker has closed."""
         try:
             line = self._file.readline()
         except ConnectionResetError:
@@ -145,7 +145,7 @@ class Caller:
         self.say({**told, **changes})
 
     def state(self) -> dict[str, Any]:
-        """What is shown of the broker."""
+        """The broker's state, as it is shown."""
         self.say({"say": "watch"})
         while (found := self.hear())["say"] != "state":
             pass
@@ -160,7 +160,7 @@ class Caller:
 
 
 def main() -> None:
-    """What the process of a job does."""
+    """Run as the process of a job."""
     from penstock import limits
     from penstock.sharing.client import Tenant
     from penstock.sharing.lease import JobMeasurement, Report

@@ -185,8 +185,8 @@ def test_makespan_is_the_least(seed: int, floored: bool) -> None:
 
 @given(st.lists(st.floats(0.01, 20), min_size=1, max_size=8))
 def test_rounding_is_to_the_nearest(wanted: list[float]) -> None:
-    """Where everybody wants at least one, each gets its share rounded down or up, and who is
-    rounded up has a remainder no smaller than who is not."""
+    """If everybody wants at least one, each gets its share rounded down or up, and whoever is
+    rounded up has a remainder no smaller than whoever is not."""
     shares = np.maximum(1.0, wanted)
     total = int(shares.sum())
     dealt = round_workers(shares, total)
@@ -212,7 +212,7 @@ def test_what_is_left_is_room_for_jobs_of_any_size() -> None:
 
 
 def test_a_job_without_profile_has_the_even_share() -> None:
-    """As long as it is not measured; the others divide what it leaves."""
+    """A job has the even share as long as it is not measured; the others divide what it leaves."""
     found = allocate([CPU, None, READ], replace(HOST, cores=9))
     assert found.shares[1] == Share(workers=3, bytes_per_s=1e9 / 3)
     assert found.shares[0].workers == pytest.approx(6, rel=0.01)

@@ -95,7 +95,7 @@ def test_jobs_find_a_broker_that_comes_later_and_again(path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_at_any_point(path: Path, seed: int) -> None:
-    """Of jobs and of the broker: the others go on, and divide what there is among them."""
+    """Jobs and the broker die: the others go on, and divide what there is among them."""
     random = np.random.default_rng(seed)
     with ExitStack() as stack:
         jobs: dict[str, Job] = {}
@@ -271,7 +271,7 @@ def test_too_many_are_told(path: Path) -> None:
 
 
 def as_user(user: int, groups: Sequence[int], function: Callable[[], str]) -> str:
-    """What a function says as another user."""
+    """Return what a function says as another user."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -292,7 +292,7 @@ def as_user(user: int, groups: Sequence[int], function: Callable[[], str]) -> st
 
 
 def joined(path: Path) -> str:
-    """How a broker answers to who joins it."""
+    """The broker's answer to a process that joins it."""
     with Caller(path) as caller:
         with suppress(BrokenPipeError):  # it was told before it could say anything
             caller.join("job")

@@ -1,4 +1,4 @@
-"""When shares are divided anew: what has changed for good, and only where it pays."""
+"""Shares are divided anew after changes that last, and only where it pays."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def serving(path: Path) -> Iterator[Broker]:
 
 
 class Clock:
-    """Of one tenant: it steps until something has come, in virtual time that hardly passes."""
+    """A tenant's time: it steps until something has come; virtual time hardly passes."""
 
     def __init__(self, tenant: Tenant) -> None:
         self.tenant, self.now_s, self.reports = tenant, 100.0, 0
@@ -113,7 +113,7 @@ def test_a_lease_that_is_not_renewed_ends(path: Path) -> None:
 
 @contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """What takes a broker's place."""
+    """A socket that takes a broker's place."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -150,7 +150,7 @@ LEASE = {"cores": 1.0, "bytes_per_s": 1.0, "floor_cores": 1.0, "floor_bytes_per_
 def test_it_never_fails_for_what_a_broker_says(
     path: Path, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It leaves such a one, says so once, and tries again later."""
+    """A tenant leaves a broker that says such a line, says so once, and tries again later."""
     with listening(path) as listener:
         tenant = Clock(Tenant("job", 0, "train", str(path)))
         for _ in range(2):
@@ -166,7 +166,7 @@ def test_it_never_fails_for_what_a_broker_says(
 
 
 def closed(broker: socket.socket) -> bool:
-    """Whether the other side has closed; what it said is thrown away."""
+    """True if the other side has closed; its last words are thrown away."""
     broker.setblocking(False)
     try:
         while broker.recv(1 << 16):

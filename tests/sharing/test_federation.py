@@ -37,7 +37,7 @@ KEY = b"sixteen bytes and more"
 
 
 class Between:
-    """Who sits on the network between the two: takes what each side says, and hands on what it
+    """An attacker on the network between the two: takes what each side says, and hands on what it
     likes."""
 
     def __init__(self, key: bytes = KEY, other: bytes = KEY) -> None:
@@ -80,7 +80,7 @@ def between() -> Iterator[Between]:
 def code_of(
     key: bytes, caller: bytes, called: bytes, side: bytes, count: int, line: bytes
 ) -> bytes:
-    """As it is described."""
+    """The code of a line, as it is described."""
     whole = caller + called + side + count.to_bytes(8, "big") + line
     return hmac.new(key, whole, hashlib.sha256).hexdigest().encode()
 
@@ -104,7 +104,7 @@ def test_a_line_as_it_is_described(between: Between) -> None:
 
 
 def test_said_before_the_other_has_answered(between: Between) -> None:
-    """It waits, and goes in order."""
+    """A line said before the other has answered waits, and goes in order."""
     between.caller.send({"say": "first"})
     between.caller.send({"say": "second"})
     assert between.caller.waiting
@@ -146,7 +146,7 @@ def test_no_line_but_those_that_were_said(data: st.DataObject) -> None:
 
 
 def test_a_replay_is_forged(between: Between) -> None:
-    """What was said on one connection is worth nothing on another, nonces and all."""
+    """Lines of one connection are worth nothing on another, nonces and all."""
     caller, _ = between.meet()
     between.caller.send({"say": "leave"})
     (line,) = between.said(between.caller_end)
@@ -186,7 +186,7 @@ def test_no_nonce(between: Between, first: bytes) -> None:
 
 
 def test_the_own_nonce_is_no_answer(between: Between) -> None:
-    """Who only sends back what it hears is nobody."""
+    """A peer that only sends back what it hears is nobody."""
     between.caller_end.sendall(between.said(between.caller_end)[0])
     with pytest.raises(WireError, match="forged"):
         between.caller.receive()
@@ -379,7 +379,7 @@ def downstream(path: Path, port: int, key: Path, host: str = "127.0.0.1") -> Any
 
 
 def rate(low: float, high: float) -> Any:
-    """Whether a lease has so many MB/s."""
+    """A predicate: the lease has so many MB/s."""
     return lambda lease: lease is not None and low <= (lease["bytes_per_s"] or 0) / 1e6 <= high
 
 
@@ -437,8 +437,8 @@ def test_another_key(tmp_path: Path, port: int, key: Path) -> None:
 
 @pytest.mark.long
 def test_strangers(tmp_path: Path, port: int, key: Path) -> None:
-    """Who says something else, too much, nothing, or goes again is counted; nothing is said to it
-    but a nonce; the broker goes on."""
+    """A stranger who says something else, too much, nothing, or goes again is counted; nothing is
+    said to it but a nonce; the broker goes on."""
     above = tmp_path / "all.sock"
     with upstream(above, port, key), contextlib.ExitStack() as undo:
 
@@ -508,7 +508,7 @@ def test_what_is_refused_at_the_start(
 
 
 def test_the_state_is_json(tmp_path: Path, port: int, key: Path) -> None:
-    """What is shown of the broker above."""
+    """The state that is shown of the broker above is JSON."""
     path = tmp_path / "a.sock"
     with downstream(path, port, key):
         state = state_where(path, lambda state: True)

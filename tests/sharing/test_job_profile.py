@@ -28,7 +28,7 @@ MS = 1_000_000
 def test_what_went_in_comes_out(
     batches: int, rows: int, compute_ms: int, wait_ms: int, cpu_ms: int, sample_bytes: int
 ) -> None:
-    """Of steps that are all alike, whatever was read ahead: ceiling, cost and stall are exact."""
+    """Steps that are all alike, whatever was read ahead, give ceiling, cost and stall exactly."""
     meter = Meter()
     now = 1
     meter.count_epoch(now)

@@ -61,7 +61,7 @@ class Walked:
             time.sleep(0.005)
 
     def undisturbed(self) -> bool:
-        """Whether all was as without a broker."""
+        """True if all was as without a broker."""
         alone = penstock.Loader(self.loader.dataset, 40, seed=7)
         expected = [batch.ids.tolist() for _ in range(1 + len(self.seen) // 100) for batch in alone]
         alone.close()
@@ -69,8 +69,8 @@ class Walked:
 
 
 def test_a_loader_under_a_broker(path: Path, dataset: penstock.Dataset) -> None:
-    """It has all, then shares, has all again, goes on by itself when the broker is killed, and
-    joins the next one; without a sample lost, repeated or out of order."""
+    """A loader has all, then shares, has all again, goes on by itself when the broker is killed,
+    and joins the next one; without a sample lost, repeated or out of order."""
     walked = Walked(penstock.Loader(dataset, 40, seed=7))
     other = Walked(penstock.Loader(dataset, 40, seed=7))
     walked.steps(10)
@@ -91,7 +91,7 @@ def test_a_loader_under_a_broker(path: Path, dataset: penstock.Dataset) -> None:
 
 
 def test_a_lease_holds_within_one_step(path: Path, dataset: penstock.Dataset) -> None:
-    """What is leased is what the engine reads with, and what is read ahead, from that step on."""
+    """The engine reads and reads ahead with what is leased, from that step on."""
     own = penstock.Budget(bytes_per_s=300e6)
     loader = penstock.Loader(dataset, 40, seed=7, budget=own)
     walked = Walked(loader)

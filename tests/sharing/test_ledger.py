@@ -36,7 +36,7 @@ profiles = st.builds(
 
 
 def said(profile: JobProfile) -> dict[str, Any]:
-    """As a loader reports it: what it says of itself."""
+    """The profile as a loader reports it of itself."""
     names = ("samples_per_s", "cpu_s", "storage_bytes", "remaining_samples")
     return {name: getattr(profile, name) for name in names}
 
@@ -76,7 +76,7 @@ class Loader:
 
 
 def share_of(loaders: Sequence[Loader]) -> Share:
-    """What they hold together."""
+    """The share that they hold together."""
     leases = [each.lease for each in loaders if each.lease is not None]
     bytes_per_s = [math.inf if each.bytes_per_s is None else each.bytes_per_s for each in leases]
     return Share(
@@ -129,7 +129,7 @@ class Host:
             self.tick()
 
     def job(self, name: str) -> dict[str, Any]:
-        """What the ledger says of a job; and it can be said in JSON."""
+        """The ledger's entry of a job; it can be said in JSON."""
         state = json.loads(json.dumps(self.ledger.state(self.now_s), allow_nan=False))
         found: dict[str, Any] = next(each for each in state["jobs"] if each["job"] == name)
         return found
@@ -314,7 +314,7 @@ def test_honest_jobs_get_the_best_shares(jobs: list[JobProfile], objective: Obje
 
 @given(st.lists(plain, min_size=1, max_size=5), st.integers(0, 4))
 def test_departures_give_everything_back(jobs: list[JobProfile], stays: int) -> None:
-    """Who is left alone has all of it."""
+    """The job that is left alone has all of it."""
     host = Host()
     loaders = [host.join(str(number), each, each) for number, each in enumerate(jobs)]
     host.wait(2)
@@ -436,7 +436,7 @@ def test_shares_hold_for_a_while() -> None:
 
 
 def test_who_is_silent_has_no_lease_renewed() -> None:
-    """It is told once what it has; that lasts until it reads it, and no longer."""
+    """A silent job is told once what it has; that lasts until it reads it, and no longer."""
     host = Host()
     quiet, other = host.join("quiet", READS, READS), host.join("other", DECODES, DECODES)
     host.wait(5)
@@ -500,7 +500,7 @@ def test_what_was_read_ahead_is_no_lie() -> None:
 
 
 def test_long_steps_are_not_silence() -> None:
-    """Who reports every ten seconds is known for it, up to a limit; leases last accordingly."""
+    """A report every ten seconds is known as such, up to a limit; leases last accordingly."""
     host = Host()
     host.join("other", READS, READS)
     slow = host.join("slow", DECODES, DECODES)

@@ -54,7 +54,7 @@ def check(program: Program, rates: np.ndarray) -> float:
 
 
 def bound(program: Program, prices: np.ndarray) -> float:
-    """What no rates are better than, by weak duality."""
+    """The bound that no rates are better than, by weak duality."""
     assert (prices >= 0).all()
     gain = np.maximum(0.0, program.value - prices @ program.cost)
     paid = prices > 0  # what is left may be infinite where it has no price
@@ -144,7 +144,7 @@ def test_more_is_never_worse(program: Program, resource: int, more: int) -> None
 
 @given(programs(jobs=8))
 def test_greedy_keeps_the_bounds(program: Program) -> None:
-    """It is never beyond a limit and never better than the optimum."""
+    """The greedy is never beyond a limit and never better than the optimum."""
     assert (
         check(program, solve_greedily(program).rates)
         <= check(program, solve_exactly(program).rates) + 1e-9
@@ -153,7 +153,7 @@ def test_greedy_keeps_the_bounds(program: Program) -> None:
 
 @given(programs(jobs=8), st.integers(0, 1), st.booleans())
 def test_greedy_is_exact_for_one_resource(program: Program, other: int, endless: bool) -> None:
-    """Where the other resource costs nothing, or has no limit, the greedy finds the optimum."""
+    """If the other resource costs nothing, or has no limit, the greedy finds the optimum."""
     cost, limit = program.cost.copy(), program.limit.copy()
     if endless:
         limit[other] = np.inf

@@ -1,4 +1,4 @@
-"""What a job reaches with a share: every limit."""
+"""The throughput that a job reaches with a share: every limit."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Writer:
         self.floor = 0.0
 
     def run(self, transfers: Transfers, now_s: float) -> None:
-        """What it does in a tick that ends now."""
+        """Do the work of a tick that ends now."""
         key = self.number, 0
         if self.left:
             self.left = max(0.0, self.left - min(self.rate, self.own) * TICK_S)
@@ -204,7 +204,7 @@ def test_loaders_and_transfers_never_exceed_storage(
 
 
 def test_loaders_that_need_little_leave_the_rest() -> None:
-    """What transfers have is what loaders do not use, and their part at least."""
+    """Transfers have what loaders do not use, and their part at least."""
     ledger = Ledger(Resources(cores=8, bytes_per_s=1e9))
     ledger.join(0, 0.0, job="a", rank=0, pid=1, name="x")
     little = {"samples_per_s": 100.0, "cpu_s": 0.0, "storage_bytes": 1e6}
@@ -238,7 +238,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rate(megabytes: float) -> Callable[[Lease], bool]:
-    """Whether a lease is of so many MB/s."""
+    """A predicate: the lease is of so many MB/s."""
     return lambda lease: lease is not None and lease["bytes_per_s"] == pytest.approx(megabytes * MB)
 
 
@@ -251,7 +251,7 @@ def moved_in(window: TransferPermit, bytes: int, piece: int) -> float:
 
 
 def test_a_window_beside_a_loader(path: Path) -> None:
-    """It has its part, the loader the rest, and all of it again afterwards."""
+    """The window has its part, the loader the rest, and all of it again afterwards."""
     with broker(path, "--bytes-per-s", "100MB/s"):
         job = Job(path, "a", READS)
         try:

@@ -88,7 +88,7 @@ def test_nonsense_is_told_from_the_end(garbage: bytes) -> None:
 
 
 def test_who_does_not_read_is_gone_in_the_end() -> None:
-    """What waits is bounded; who reads late gets all of it."""
+    """The bytes that wait are bounded; a late reader gets all of them."""
     message = {"say": "something", "more": "x" * 3000}
     with pair() as (lines, there):
         sent = 0

@@ -53,7 +53,7 @@ def described(**changes: Any) -> Scenario:
 
 
 def recorded(told: Scenario, policy: str, **changes: Any) -> dict[str, Any]:
-    """What a rank would have recorded, had it taken as long as the model says."""
+    """The record that a rank would have made, had it taken as long as the model says."""
     result = fluid_model.simulate(told, policy)
     nodes = told.training.nodes
     compute_s = told.batch * told.data.mean_mb / told.training.compute_mb_s * told.steps

@@ -34,8 +34,8 @@ stats = pytest.importorskip("scipy.stats")
 @pytest.mark.parametrize("capacity", [1, 4, 32, 256])
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.95, 1.0])
 def test_remote_share(nodes: int, capacity: int, kept: float) -> None:
-    """It is the mean surplus over the binomial, summed up; for full caches what the library says
-    of its own assignment."""
+    """The remote share is the mean surplus over the binomial, summed up; for full caches what the
+    library says of its own assignment."""
     owned = np.arange(capacity * nodes + 1)
     surplus = np.maximum(0, owned - capacity) @ stats.binom.pmf(
         owned, capacity * nodes, kept / nodes
@@ -126,7 +126,7 @@ def test_frequencies_by_enumeration(nodes: int, epochs: int) -> None:
 def test_frequencies_of_the_original(
     nodes: int, epochs: int, copies: float, local: float, storage: float
 ) -> None:
-    """What NoPFS's own sampler gave for 8192 samples, within 0.014: one draw of its orders."""
+    """The figures of NoPFS's own sampler for 8192 samples, within 0.014: one draw of its orders."""
     covered, nobody = find_shares(epochs, nodes, copies / nodes)
     assert covered == pytest.approx(local, abs=2e-3)
     assert nobody == pytest.approx(storage, abs=0.014)

@@ -103,7 +103,7 @@ def traffic_of(scenario: Scenario, policy: str) -> NodeTraffic | None:
 def slow_storage(
     scenario: Scenario, traffic: NodeTraffic, opens: list[float], begins: list[float]
 ) -> list[list[float]]:
-    """When each node has what it reads of each step, if steps open and begin then (seconds)."""
+    """Seconds at which each node has what it reads of each step, if steps open and begin then."""
     steps, nodes = traffic.need.shape
     training, storage = scenario.training, scenario.system.storage
     rates = divide_rates(storage.read_mb_s, storage.link_mb_s, training.nodes) * BYTES
@@ -157,7 +157,7 @@ class Servers:
         self.free: Counter[Any] = Counter()
 
     def passed(self, server: Any, amount: int, rate: float, start: float, there: float) -> float:
-        """When so much has passed that begins at `start` and cannot all be there before `there`."""
+        """The time when so much has passed, begun at `start`; it cannot all be before `there`."""
         self.free[server] = max(max(self.free[server], start) + amount / rate, there)
         return self.free[server]
 
@@ -347,8 +347,8 @@ def test_nopfs_is_each_nodes_own_choice() -> None:
 
 @pytest.mark.parametrize("policy", TRAFFIC)
 def test_bytes_are_conserved(policy: str) -> None:
-    """What is sent is received; what is processed came from somewhere; and from storage comes what
-    the policy says."""
+    """Bytes sent are received; bytes processed came from somewhere; and from storage comes what the
+    policy says."""
     ran = 0
     for seed in SEEDS:
         scenario = scenario_of(seed)
@@ -431,7 +431,7 @@ def test_faster_devices_take_no_longer(path: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("policy", ["penstock", "penstock_local"])
 def test_more_cache_takes_no_longer(policy: str) -> None:
-    """Where tiers and links are faster than storage; but for a thousandth, by who has what."""
+    """Tiers and links are faster than storage here; but for a thousandth, by who has what."""
     given = load_scenario("s3").model_dump()
     given["data"]["samples"] //= 10
     room = [tier["capacity_mb"] for tier in given["system"]["tiers"]]

@@ -76,7 +76,7 @@ def trees(draw: st.DrawFn) -> FatTree:
 
 
 def crossings(tree: FatTree, traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
-    """Which flow crosses which link, as bool (flows, links), and the links' capacities: by words,
+    """The flows that cross each link, as bool (flows, links), and the links' capacities: by words,
     not by the numbers that the tree gives to its links."""
     own = tree.node_bytes_per_s
     rows, capacity = [], []

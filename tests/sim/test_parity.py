@@ -28,7 +28,7 @@ def test_run_times_agree_to_the_last_bit(name: str, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", RULES)
 def test_printed_run_times_of_the_small_scenario(policy: str) -> None:
-    """What was printed of s1 is within half a percent."""
+    """The run times that were printed of s1 are met within half a percent."""
     took = simulate(load_scenario("s1"), policy, "parity").total_s
     assert took == pytest.approx(ROWS["s1"][policy].printed_s, rel=5e-3)
 
@@ -36,7 +36,7 @@ def test_printed_run_times_of_the_small_scenario(policy: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", RULES)
 def test_printed_run_times_of_the_full_scenario(policy: str) -> None:
-    """What was printed of s2 is within a percent."""
+    """The run times that were printed of s2 are met within a percent."""
     took = simulate(load_scenario("s2"), policy, "parity").total_s
     assert took == pytest.approx(ROWS["s2-15"][policy].printed_s, rel=1e-2)
 

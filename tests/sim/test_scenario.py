@@ -61,7 +61,7 @@ def put(given: Any, path: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", list_scenarios())
 def test_shipped_scenarios_load(name: str) -> None:
-    """What comes along is valid and called by its file's name."""
+    """Each scenario that comes along is valid and called by its file's name."""
     scenario = load_scenario(name)
     assert scenario.name == name
     assert scenario.about
@@ -98,7 +98,7 @@ MISSING = ["name", "data", "data.samples", "training.epochs", "system.storage.re
 
 @pytest.mark.parametrize("path", MISSING)
 def test_missing_keys_are_named(path: str) -> None:
-    """What has no default must be given."""
+    """A key without a default must be given."""
     with pytest.raises(UsageError, match=rf"^here: {path} is missing"):
         parse_scenario(without(path), "here")
 

@@ -1,5 +1,5 @@
-"""What a scenario says of networks and sampling, and what is planned from it, against the modules
-that work it out."""
+"""The networks and sampling of a scenario, and what is planned from it, against the modules that
+work it out."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ def test_narrow_links_slow_routed_networks() -> None:
 
 
 def test_storage_through_one_gateway() -> None:
-    """Who only reads storage waits for the two links of the one gateway's switch, if they carry
-    less than its table gives."""
+    """Nodes that only read storage wait for the two links of the one gateway's switch, if they
+    carry less than its table gives."""
     shape = {"kind": "torus", "dims": [9], "switch_nodes": 1, "gateways": 1, "link_mb_s": 5.0}
     scenario = small(system_network=shape)
     left = contention.find_remaining(scenario, peers=False, storage=True)
@@ -400,7 +400,7 @@ def by_force(
 )
 @pytest.mark.parametrize("epoch_s", [1e-3, 0.5, 0.72, 2.0])
 def test_a_plan_is_the_cheapest_by_force(epoch_s: float, prices: sizing.Prices) -> None:
-    """Of a small grid the same setting as by looking at each, for each price and wish."""
+    """A small grid's plan is the setting that looking at each finds, for each price and wish."""
     scenario = load_scenario("s1")
     grid = sizing.make_grid(scenario, 600)
     assert 200 < grid.settings <= 600
@@ -500,7 +500,7 @@ def test_bad_plans_are_one_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is wrong is named, and nothing is written."""
+    """Each mistake is named, and nothing is written."""
     assert command(monkeypatch, tmp_path, "plan", "--epoch-s", "1", *words) == 1
     assert said in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ def structure(i: int) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two batches are equal in structure, types, dtypes and values."""
+    """True if two batches are equal in structure, types, dtypes and values."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -212,7 +212,7 @@ WRONG: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("dataset", "arguments"), WRONG)
 def test_errors_as_torch(dataset: Any, arguments: dict[str, Any]) -> None:
-    """What torch refuses is refused with the same type of exception."""
+    """Arguments that torch refuses are refused with the same type of exception."""
     with pytest.raises(Exception) as theirs:
         torch_data.DataLoader(dataset, **arguments)
     with pytest.raises(theirs.type):
@@ -255,7 +255,7 @@ def test_refused_datasets() -> None:
 
 
 def test_timeout_needs_workers() -> None:
-    """As in torch, a timeout without workers fails when the epoch begins."""
+    """A timeout without workers fails when the epoch begins, as in torch."""
     for loader in (torch_data.DataLoader, DataLoader):
         with pytest.raises(AssertionError):
             iter(loader(Numbers(4), timeout=1))
@@ -310,7 +310,7 @@ def test_shuffle() -> None:
 
 
 def random_states(generator: torch.Generator) -> list[Any]:
-    """Where all generators stand that a loader might draw from."""
+    """The states of all generators that a loader might draw from."""
     legacy = np.random.get_state()  # noqa: NPY002 (what users draw from)
     tensors = [generator.get_state().tolist(), torch.get_rng_state().tolist()]
     return [*tensors, random.getstate(), legacy[1].tolist(), legacy[2]]
@@ -351,7 +351,7 @@ def test_ranks_as_distributed_sampler(n: int, world: int, batch: int, drop_last:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_resume_at_every_step(shuffle: bool) -> None:
-    """From a state of any step, any number of workers continues with exactly the batches left."""
+    """Any number of workers continues from a state of any step with exactly the batches left."""
     data = Numbers(23)
     whole = DataLoader(data, 4, shuffle=shuffle, seed=1)
     expected = [[b.tolist() for b in whole] for _ in range(2)]
@@ -795,7 +795,7 @@ def unlike(sample: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("arguments", READING)
 def test_decode_fails(records: penstock.Dataset, arguments: dict[str, Any]) -> None:
-    """What decode raises arrives with its type, and names the sample; so do unequal shapes."""
+    """An exception of decode arrives with its type, and names the sample; so do unequal shapes."""
     with pytest.raises(LookupError, match="three is bad") as caught:
         list(DataLoader(records, 10, decode=unlike, **arguments))
     told = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
@@ -826,7 +826,7 @@ def test_stop_iteration(records: penstock.Dataset, workers: Any, count: int) -> 
 
 
 def test_ignored_arguments(records: penstock.Dataset, recwarn: pytest.WarningsRecorder) -> None:
-    """Where threads decode, arguments for worker processes are named in a warning."""
+    """If threads decode, arguments for worker processes are named in a warning."""
     arguments: dict[str, Any] = {
         "worker_init_fn": mark,
         "multiprocessing_context": "fork",
@@ -903,7 +903,7 @@ class Pinnable:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator")
 def test_pin_memory_without_accelerator() -> None:
-    """As in torch: a warning, and ordinary memory."""
+    """Without an accelerator there is a warning, and ordinary memory, as in torch."""
     with pytest.warns(UserWarning, match="pin_memory"):
         batches = list(DataLoader(Numbers(4), 2, pin_memory=True))
     assert not batches[0].is_pinned()
@@ -926,7 +926,7 @@ def test_pin_memory(records: penstock.Dataset, workers: int) -> None:
 
 
 def test_worker_error_is_public() -> None:
-    """What ends an epoch can be told from what the dataset raised."""
+    """Exceptions that end an epoch can be told from those that the dataset raised."""
     assert issubclass(WorkerError, RuntimeError)
     assert issubclass(WorkerError, penstock.PenstockError)
 

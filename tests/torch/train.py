@@ -1,4 +1,4 @@
-"""What test_ddp starts on every rank: a small model, trained by DistributedDataParallel."""
+"""The ranks of test_ddp: a small model, trained by DistributedDataParallel."""
 
 from __future__ import annotations
 

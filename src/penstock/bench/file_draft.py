@@ -18,7 +18,7 @@ from .workload import DatasetSpec
 
 _GROUP_BYTES = 4 << 20
 _COLUMN_BITS = 40
-"""Where the number of a column begins in the number by which contents know a file."""
+"""The bit at which the number of a column begins in the number by which contents know a file."""
 
 _buffers = threading.local()
 

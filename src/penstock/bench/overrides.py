@@ -26,7 +26,7 @@ from .problems import Level, Problem
 from .workload import SECRETS
 
 WHERE = "CLI"
-"""Where values of overrides come from, in messages."""
+"""The origin of values of overrides, in messages."""
 
 _ACTIONS = {"": "change", "+": "add", "++": "put", "~": "delete"}
 

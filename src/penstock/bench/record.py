@@ -74,7 +74,7 @@ def _add_known(values: Iterable[float | None]) -> float | None:
 
 
 def _is_counted(settings: Mapping[str, Any]) -> bool:
-    """Whether the kernel counts as read what a loader reads: not by io_uring and memory maps."""
+    """True if the kernel counts as read what a loader reads: not by io_uring and memory maps."""
     return settings.get("backend") not in ("io_uring", "mmap")
 
 

@@ -99,7 +99,7 @@ class Summary:
 
     @property
     def reread(self) -> float:
-        """How often each byte was read; 0 where none was."""
+        """The times that each byte was read; 0 where none was."""
         return self.bytes / self.unique_bytes if self.unique_bytes else 0.0
 
     def values(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Save:
         """Time for which training has waited for this save."""
         self.state: SaveState = "staged"
         self.path = ""
-        """Where the checkpoint is, once it is committed."""
+        """The place of the checkpoint, once it is committed."""
         self._snapshot = snapshot
         self._written: list[WrittenShard] = []  # by rank
         self._shards: list[tuple[ShardEntry, str | None]] = []  # to drain, with folders on tiers

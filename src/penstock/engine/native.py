@@ -38,7 +38,7 @@ if _core.get_sanitizers():  # nobody should time this build
     )
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
-"""How data is read. "object" is `penstock.engine.objects`, which uses the same type."""
+"""The way data is read. "object" is `penstock.engine.objects`, which uses the same type."""
 _backend_number: dict[Backend, int] = {"pread": 0, "io_uring": 1, "mmap": 2}
 
 _resident_min = 0.9
@@ -73,7 +73,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadMethod:
-    """How the engine reads, with the reasons against the other ways.
+    """The way the engine reads, with the reasons against the other ways.
 
     cached:     whether the data was found in the page cache, so that reading is copying.
     gap_bytes:  unwanted bytes between two extents that are cheaper to read than to skip.

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from ..engine import Engine, Failure
 
 poll_ns = 100_000_000
-"""How soon Ctrl-C, a passed deadline or a changed lease is noticed while storage is waited for."""
+"""Time in which Ctrl-C, a passed deadline or a changed lease is noticed while storage is read."""
 
 
 class Receiver(Protocol):

@@ -52,16 +52,16 @@ class Environment:
 
     @property
     def main(self) -> int:
-        """Where the live record of the main database is."""
+        """The place of the main database's live record."""
         return (self.txnid & 1) * self.page_bytes + self.header + 72
 
     def at(self, kind: int, which: int = 0) -> int:
-        """Where a page of a kind begins."""
+        """The place at which a page of a kind begins."""
         numbers = [number for number, each in enumerate(self.kinds) if each == kind]
         return numbers[which] * self.page_bytes
 
     def node(self, page: int, which: int) -> int:
-        """Where a node of a page begins."""
+        """The place at which a node of a page begins."""
         (pointer,) = struct.unpack_from("<H", self.data, page + self.header + 2 * which)
         return page + pointer + self.base
 

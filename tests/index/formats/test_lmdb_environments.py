@@ -294,7 +294,7 @@ class Image:
         return int.from_bytes(self.data[at : at + 8], "little")
 
     def node(self, page: int, i: int) -> int:
-        """Where node i of a page is."""
+        """The place of node i of a page."""
         base = 0 if self.version == 1 else self.header
         return page + self.u16(page + self.header + 2 * i) + base
 

@@ -66,7 +66,7 @@ def test_as_many_slots_as_capacities_need(
 
 
 def test_many_accesses_are_planned() -> None:
-    """Of skewed loads, too."""
+    """Many accesses are planned, of skewed loads, too."""
     random = np.random.default_rng(1)
     readers = random.integers(0, 64, 20_000)
     targets = random.geometric(0.1, 20_000) % 40
@@ -102,7 +102,7 @@ def shortest(jobs: Sequence[Sequence[int]], capacity: Sequence[int]) -> int:
 def afterwards(
     jobs: Sequence[Sequence[int]], capacity: Sequence[int], state: tuple[int, ...]
 ) -> set[tuple[int, ...]]:
-    """How far jobs may be a slot later."""
+    """The states in which jobs may be a slot later."""
     found = {(state, ())}
     for number, (job, done) in enumerate(zip(jobs, state, strict=True)):
         if done < len(job):
@@ -127,7 +127,7 @@ def drawn(random: randomness.Random, jobs: int, tasks: int) -> tuple[list[list[i
 
 @pytest.mark.parametrize("count", first(1, [50, 200, 3000]))
 def test_two_tasks_take_the_fewest_slots(count: int) -> None:
-    """As many as brute force finds, for any small jobs, resources and capacities."""
+    """The slots are as few as brute force finds, for any small jobs, resources and capacities."""
     random = randomness.Random(count)
     for _ in range(count):
         jobs, capacity = drawn(random, jobs=6, tasks=2)

@@ -139,7 +139,7 @@ def rates_at(pattern: Pattern, time_s: float) -> list[float]:
 
 @given(jobs(3), st.integers(0, 3))
 def test_rates_are_the_pattern(given_jobs: list[PeriodicJob], periods: int) -> None:
-    """What may flow at a time, added up over any period, are the transfers."""
+    """The rates that may flow at a time, added up over any period, are the transfers."""
     found = plan_periodic(given_jobs, 1.0, longest_ratio=2, step=0.25)
     edges = {0.0, found.period_s}
     for transfers in found.transfers:

@@ -21,7 +21,7 @@ DCP = "dcp"
 """The kind of an index with this content."""
 
 BYTES, LOADER = "bytes", "loader"
-"""Where pieces have a dtype: what is no tensor, and a block of the loader's state."""
+"""Stand in the place of a dtype: for what is no tensor, and for a block of the loader's state."""
 
 
 def format_dtype(dtype: torch.dtype) -> str:
