@@ -148,7 +148,7 @@ def test_a_face_has_no_name_of_a_module_that_is_something_else() -> None:
         below = {
             other.rpartition(".")[2] for other in tidy.modules() if other.rpartition(".")[0] == name
         }
-        for node in tidy.nodes(name):
+        for node in tidy.statements(name):
             if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
                 clash = below & {alias.asname or alias.name for alias in node.names}
                 assert not clash, f"{path}: {clash} are modules, too"
@@ -170,7 +170,7 @@ def test_libraries_of_extras_are_not_imported_by_faces() -> None:
 
 def impurities(name: str) -> Iterator[tuple[int, str]]:
     """The lines of a module that touch files, threads, clocks or global random state."""
-    for node in tidy.nodes(name):
+    for node in ast.walk(tidy.parse(name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in IMPURE and not (
@@ -282,7 +282,7 @@ def test_lengths(capsys: pytest.CaptureFixture[str]) -> None:
         lengths.append((str(path), len(path.read_text().splitlines()), FILE_LINES))
         lengths += [
             (f"{path}:{node.lineno} {node.name}", code_lines(node), FUNCTION_LINES)
-            for node in tidy.nodes(name)
+            for node in tidy.statements(name)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
     with capsys.disabled():

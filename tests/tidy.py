@@ -82,9 +82,17 @@ def parse(name: str) -> ast.Module:
 
 
 @cache
-def nodes(name: str) -> list[ast.AST]:
-    """The nodes of a module's syntax tree."""
-    return list(ast.walk(parse(name)))
+def statements(name: str) -> list[ast.stmt]:
+    """The statements of a module, at any depth; expressions are most of a tree, and left out."""
+    found: list[ast.stmt] = []
+    bodies: list[list[ast.stmt]] = [parse(name).body]
+    while bodies:
+        for statement in bodies.pop():
+            found.append(statement)
+            branches = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+            for part in (statement, *branches):
+                bodies += (getattr(part, each, []) for each in ("body", "orelse", "finalbody"))
+    return found
 
 
 def folder_of(name: str) -> str:
@@ -106,7 +114,7 @@ def imports(name: str) -> list[Import]:
 
 
 def _imports(name: str) -> Iterator[Import]:
-    for node in nodes(name):
+    for node in statements(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "penstock":
@@ -207,7 +215,7 @@ def _executed_imports(name: str) -> Iterator[Import]:
     """The imports that are executed: those for type checkers are left out."""
     hidden = {
         line
-        for node in nodes(name)
+        for node in statements(name)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for child in node.body
         for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
@@ -219,7 +227,7 @@ def classes_that_stand_twice() -> dict[str, list[str]]:
     """The class names that several modules define, with those modules."""
     places = defaultdict(list)
     for name in modules():
-        for node in nodes(name):
+        for node in statements(name):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
