@@ -751,8 +751,8 @@ def test_batches_are_mappings(records: Path) -> None:
 
 
 def test_interrupted_wait_ends_every_iterator(records: Path, monkeypatch: Any) -> None:
-    """An interrupt while waiting may lose reports of other iterators: they end, nobody hangs, and
-    the loader goes on."""
+    """An interrupt while waiting may lose reports of other iterators: they say so and end, nobody
+    hangs, and the loader goes on."""
     loader = penstock.Loader(opened(records), 2, budget=penstock.Budget(bytes_per_s=50_000))
     first, second = iter(loader), iter(loader)
     next(first)
@@ -766,6 +766,8 @@ def test_interrupted_wait_ends_every_iterator(records: Path, monkeypatch: Any) -
     with pytest.raises(KeyboardInterrupt):
         list(first)
     monkeypatch.undo()
+    with pytest.raises(UsageError, match="the rest of epoch 1 was dropped"):
+        next(second)
     assert list(second) == []
     loader.budget = penstock.Budget()
     assert sum(len(batch) for batch in loader) == 101

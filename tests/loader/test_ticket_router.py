@@ -19,7 +19,7 @@ from penstock.engine.protocol import Completion, Failure
 from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_router
 from penstock.loader.ticket_router import TicketRouter
 
-_patience_s = 30.0  # a guard against hanging, not a measure
+_patience_s = 240.0  # a guard against hanging, not a measure
 
 
 class Turnstile:

@@ -142,10 +142,12 @@ def joined(paths: list[str], cache_block_bytes: int | None = None) -> list[Cache
 @needs_storage
 def test_rank_0_measures_for_all(holes: Path) -> None:
     """A turning disk gets large cache blocks. Slow storage that serves many reads at once gets
-    single samples. The other ranks read nothing for it, and rank 0 little."""
-    for parameters, cache_block_bytes in (
-        ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, limits.cache_block_bytes_max),
-        ({"read_ns": 500_000, "bytes_per_s": 10e6}, RECORD),
+    single samples, or a few where a busy machine adds to each read. The other ranks read nothing
+    for it, and rank 0 little."""
+    largest = limits.cache_block_bytes_max // RECORD
+    for parameters, least, most in (
+        ({"read_ns": 10_000_000, "slots": 1, "bytes_per_s": 150e6}, largest, largest),
+        ({"read_ns": 500_000, "bytes_per_s": 10e6}, 1, largest // 4),
     ):
         with emulation.Shared(**parameters) as storage:
             mounts = [storage.mount(holes.parent, direct=True) for _ in range(2)]
@@ -154,7 +156,7 @@ def test_rank_0_measures_for_all(holes: Path) -> None:
             reads = [mount.counters()["reads"] for mount in mounts]
             read_bytes = storage.counters()["bytes"]
         assert first.cache_block == second.cache_block
-        assert first.cache_block["samples"] == cache_block_bytes // RECORD
+        assert least <= first.cache_block["samples"] <= most
         assert first.cache_block["latency_ns"] >= parameters["read_ns"]
         assert "random reads of single samples" in first.cache_block["reason"]
         assert reads[0] > 10
