@@ -196,6 +196,12 @@ readahead_cached_steps_max = 16
 lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""
+metrics_clients_max = 16
+"""Clients of one metrics endpoint; one more ends the connection that is open longest."""
+metrics_client_s = 10.0
+"""Time after which a client of a metrics endpoint is disconnected: an answer takes milliseconds."""
+metrics_end_s = 5.0
+"""Longest wait for the thread of a client that was disconnected."""
 
 # -- schedules -----------------------------------------------------------------------------------
 pattern_cycles_max = 1 << 15

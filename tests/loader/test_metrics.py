@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import textwrap
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest, parser
 
 import penstock
+from penstock import limits
+from penstock.clock import JumpingClock
 from penstock.errors import UsageError
 from penstock.loader import metrics
 from penstock.loader.perfetto import PerfettoTrace
@@ -127,6 +130,65 @@ def test_a_port_that_cannot_be_had(loader: penstock.Loader, monkeypatch: Any, ca
         assert f"PENSTOCK_METRICS_PORT={port}: no metrics are served" in caplog.text
     with pytest.raises(UsageError, match="choose another port"):
         metrics.serve(loader, 1 << 20)
+
+
+def count_held() -> tuple[int, int]:
+    """Descriptors of this process, and its threads."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def connect(endpoint: metrics.Endpoint, sent: bytes) -> socket.socket:
+    client = socket.create_connection((endpoint.host, endpoint.port), timeout=240)
+    client.sendall(sent)
+    return client
+
+
+def is_ended(client: socket.socket) -> bool:
+    """True when the other side has hung up, for which this waits."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\n"])
+def test_idle_clients_are_bounded(loader: penstock.Loader, sent: bytes) -> None:
+    """Clients that never finish their request take so many threads and descriptors and no more,
+    keep nobody out, and are gone with the endpoint."""
+    before = count_held()
+    endpoint = metrics.serve(loader)
+    clients = []
+    for _ in range(4 * limits.metrics_clients_max):
+        clients.append(connect(endpoint, sent))
+        if len(clients) % limits.metrics_clients_max == 0:
+            assert "penstock_batches_total" in asked(endpoint.url)
+            descriptors, threads = count_held()
+            # two descriptors are the listening socket and its selector; one thread is the server's
+            assert descriptors - before[0] - len(clients) <= limits.metrics_clients_max + 2
+            assert threads - before[1] <= limits.metrics_clients_max + 1
+    assert all(is_ended(client) for client in clients[: -limits.metrics_clients_max])
+    endpoint.close()
+    assert all(is_ended(client) for client in clients)
+    for client in clients:
+        client.close()
+    while count_held() != before:  # a thread that has hung up by itself may still be ending
+        threading.Event().wait(0.01)
+
+
+def test_a_client_has_its_time(loader: penstock.Loader) -> None:
+    """One that asks nothing, or reads no answer, is disconnected; a new one is served meanwhile."""
+    endpoint = metrics.serve(loader)
+    endpoint._server.clock = clock = JumpingClock()
+    with connect(endpoint, b"GET /metrics HTTP/1.1\r\n") as early:
+        asked(endpoint.url)  # accepted in order: the early client has its deadline now
+        clock.wait_until_ns(int(limits.metrics_client_s * 1e9) - 1)
+        with connect(endpoint, b"") as late:
+            asked(endpoint.url)
+            clock.wait_until_ns(clock.now_ns() + 1)
+            assert is_ended(early)
+            late.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert late.recv(12) == b"HTTP/1.0 200"
+    endpoint.close()
 
 
 @pytest.mark.long

@@ -64,7 +64,8 @@ def serve(
     Several loaders may be served at one port: the label `loader` is their `name`, by default a
     number. Port 0 is any free port, see `Endpoint.port`. A loader is served as long as it lives,
     until the endpoint is closed or the interpreter ends. A request costs the loader nothing, and
-    its trainer some 0.5 ms of the GIL for each loader. Raises UsageError if the port cannot be had,
+    its trainer some 0.5 ms of the GIL for each loader. At most `limits.metrics_clients_max` clients
+    are connected, each for `limits.metrics_client_s`. Raises UsageError if the port cannot be had,
     or prometheus-client is not installed.
     """
     with _lock:
@@ -112,7 +113,7 @@ class Endpoint:
             name="penstock-metrics",
             daemon=True,
         )
-        end_with_interpreter(self._thread, server.shutdown)
+        end_with_interpreter(self._thread, server.stop)
         self._thread.start()
 
     @property
@@ -143,10 +144,11 @@ class Endpoint:
         self._loaders[name] = weakref.ref(loader)
 
     def close(self) -> None:
-        """End the server, and free its port."""
+        """End the server and its clients' connections, and free its port."""
         if not self.closed:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
+            with _lock:
+                _endpoints.pop((self.host, self.port), None)
 
 
 _lock = threading.Lock()

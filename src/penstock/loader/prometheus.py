@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from .. import limits
+from ..clock import Clock, SystemClock
 from ..errors import PenstockError
 from ..index import missing_library
 from ..meter import Counters
@@ -18,10 +24,12 @@ try:
         HistogramMetricFamily,
         Metric,
     )
-    from prometheus_client.exposition import ThreadingWSGIServer
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise missing_library("prometheus-client", "metrics", "serving metrics") from error
+
+
+log = logging.getLogger("penstock")
 
 
 class CountedLoader(Protocol):
@@ -120,9 +128,86 @@ class _QuietHandler(WSGIRequestHandler):
         del format, arguments  # standard error is the trainer's
 
 
+class MetricsServer(WSGIServer):
+    """Server of `limits.metrics_clients_max` clients at a time, each in a thread of its own and for
+    at most `limits.metrics_client_s`.
+
+    One client more ends the connection that is open longest: a client that asks nothing keeps no
+    other out. `server_close` ends all of them and waits for their threads.
+    """
+
+    clock: Clock = SystemClock()
+    request_queue_size = 128  # connections that are not accepted yet; beyond, they wait for 1 s
+
+    def __init__(self, *arguments: Any) -> None:
+        self._clients: dict[socket.socket, tuple[threading.Thread, int]] = {}  # deadlines in ns
+        self._ending = threading.Lock()  # held while a socket is closed, or shut down by others
+        super().__init__(*arguments)
+        self.socket.settimeout(1.0)  # a client that is gone before it is accepted holds up nothing
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        while len(clients := list(self._clients.items())) >= limits.metrics_clients_max:
+            oldest, (thread, _) = clients[0]
+            self._disconnect(oldest)
+            thread.join(limits.metrics_end_s)
+            if thread.is_alive():  # at work for its client: the newcomer may ask again
+                return self.shutdown_request(request)
+        thread = threading.Thread(
+            target=self._serve_client,
+            args=(request, client_address),
+            name="penstock-metrics-client",
+            daemon=True,
+        )
+        deadline_ns = self.clock.now_ns() + int(limits.metrics_client_s * 1e9)
+        self._clients[request] = thread, deadline_ns
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads can be had
+            self._clients.pop(request)
+            raise
+        return None
+
+    def _serve_client(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            with self._ending:
+                self.shutdown_request(request)
+                self._clients.pop(request, None)
+
+    def service_actions(self) -> None:
+        """End the clients whose time is over: called every 0.1 s."""
+        for client, (_, deadline_ns) in list(self._clients.items()):
+            if self.clock.now_ns() >= deadline_ns:
+                self._disconnect(client)
+
+    def _disconnect(self, client: socket.socket) -> None:
+        """Let the client's thread read an end, and fail to write."""
+        with self._ending, contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        """End `serve_forever`, which runs in another thread, and all that it began."""
+        self.shutdown()
+        self.server_close()
+
+    def server_close(self) -> None:
+        super().server_close()
+        clients = list(self._clients.items())
+        for client, _ in clients:
+            self._disconnect(client)
+        for _, (thread, _) in clients:
+            thread.join(limits.metrics_end_s)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a client of the metrics, %s, got no answer", client_address, exc_info=True)
+
+
 def make_metrics_server(
     host: str, port: int, list_loaders: Callable[[], Mapping[str, CountedLoader]]
-) -> WSGIServer:
+) -> MetricsServer:
     """Bind a server of /metrics and /explain for the loaders that are listed at each request.
 
     Raises OSError or OverflowError if the port cannot be had.
@@ -150,4 +235,4 @@ def make_metrics_server(
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode()]
 
-    return make_server(host, port, answer, ThreadingWSGIServer, _QuietHandler)
+    return make_server(host, port, answer, MetricsServer, _QuietHandler)
