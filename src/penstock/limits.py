@@ -274,6 +274,10 @@ ceiling_files_max = 512
 ceiling_written_bytes = 8 * MIB
 """Bytes that are written and synced at a time."""
 
+# -- the benchmark --------------------------------------------------------------------------------
+generated_bytes_max = 10_000_000_000
+"""Bytes of samples that the command line generates without `--yes`."""
+
 # -- convert -------------------------------------------------------------------------------------
 shard_bytes_default = 256 * MIB
 """Size of a written shard: large enough to be read at full speed, small enough to be moved."""

@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.bench.files import find_paths
+from penstock.bench.generate import generate_data
+from penstock.bench.workload import DatasetSpec
 from penstock.bench.workload_file import read_workload
 from penstock.cli.app import app
-from penstock.errors import UsageError
+from penstock.errors import LimitError, UsageError
 from tests import warm
 
 
@@ -41,8 +43,40 @@ def test_generate(tmp_path: Path) -> None:
     assert "20 files" in said("default", *overrides, *some)
     with pytest.raises(UsageError, match="--part is 'test': use train, valid or all"):
         said("default", "--part=test")
-    with pytest.raises(UsageError, match="data is generated into a folder"):
-        said("default", "++workload.storage.storage_type=s3")
+
+
+@pytest.mark.parametrize("command", ["run", "generate"])
+def test_nothing_large_is_generated_unasked(tmp_path: Path, command: str) -> None:
+    """Size and room are told, and nothing is written; what is there already does not count."""
+    folder = tmp_path / "new" / "data"
+    words = ["bench", command, "unet3d_h100", f"++workload.dataset.data_folder={folder}"]
+    words += [
+        "++workload.workflow.generate_data=True",
+        "++workload.dataset.record_length_bytes=4e9",
+    ]
+    words += [
+        "++workload.dataset.num_files_train=3",
+        "++workload.dataset.record_length_bytes_stdev=0",
+    ]
+    wanted = rf"{folder} would get 12\.0 GB of samples, and .* GB are free there; .* say --yes"
+    with pytest.raises(LimitError, match=wanted):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_generation_of_the_rest_is_bounded_by_the_rest(tmp_path: Path) -> None:
+    """With `bytes_max`: all of it, files that are missing, or all again with force."""
+    data = DatasetSpec(
+        format="npz", data_folder=str(tmp_path / "d"), num_files_train=4, record_length_bytes=1000
+    )
+    with pytest.raises(LimitError, match="up to 0.0 GB are generated without"):
+        generate_data(data, bytes_max=3999)
+    assert list(tmp_path.iterdir()) == []
+    assert generate_data(data, bytes_max=4000).written == 4
+    next((tmp_path / "d" / "train").iterdir()).unlink()
+    assert generate_data(data, bytes_max=1000).written == 1
+    with pytest.raises(LimitError):
+        generate_data(data, bytes_max=3999, force=True)
 
 
 def test_a_rank_writes_its_share(tmp_path: Path) -> None:

@@ -238,6 +238,26 @@ ROWS = {
         COMPAT, "DLIO would sleep 1 s", "workflow: {train: false, checkpoint: true}"
     ),
     "parallel_fs": Row(WARNING, "is read as local_fs", "storage: {storage_type: parallel_fs}"),
+    "s3": Row(
+        ERROR,
+        "storage.storage_type: s3 is an object store: the benchmark reads and writes files: copy",
+        "storage: {storage_type: s3, storage_root: bucket, storage_options: {region: us-east-1}}",
+    ),
+    "aistore": Row(
+        ERROR, "set local_fs and storage.storage_root", "storage: {storage_type: aistore}"
+    ),
+    "a bucket as the root": Row(
+        ERROR, "storage.storage_root: s3://b/x is a URL", "storage: {storage_root: 's3://b/x'}"
+    ),
+    "a bucket of data": Row(
+        ERROR, "dataset.data_folder: gs://b is a URL", "dataset: {data_folder: 'gs://b'}"
+    ),
+    "a bucket of results": Row(
+        ERROR, "output.folder: s3://b is a URL", "output: {folder: 's3://b'}"
+    ),
+    "a bucket of checkpoints": Row(
+        ERROR, "give the folder", "checkpoint: {checkpoint_folder: 's3://b'}"
+    ),
     "zero 3 with a pipeline": Row(
         ERROR,
         "model.parallelism.zero_stage: 3 excludes model.parallelism.pipeline > 1, which is 2",

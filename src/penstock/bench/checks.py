@@ -16,11 +16,29 @@ Finding = tuple[Level, str, str]
 
 def check_values(workload: DlioWorkload) -> Iterator[Finding]:
     """Find problems that no number of ranks would mend."""
+    yield from _check_storage(workload)
     yield from _check_dataset(workload)
     yield from _check_loading(workload)
     yield from _check_times(workload)
     yield from _check_model(workload)
     yield from _check_checkpoints(workload)
+
+
+def _check_storage(workload: DlioWorkload) -> Iterator[Finding]:
+    """Refuse object stores: what is read and written as files would land on the local disk."""
+    remedy = "the benchmark reads and writes files: copy the data to a file system or mount it"
+    storage = workload.storage
+    if storage.storage_type in ("s3", "aistore"):
+        text = f"{storage.storage_type} is an object store: {remedy}, and set local_fs"
+        yield "error", "storage.storage_type", f"{text} and storage.storage_root"
+    for key, folder in {
+        "storage.storage_root": storage.storage_root,
+        "dataset.data_folder": workload.dataset.data_folder,
+        "checkpoint.checkpoint_folder": workload.checkpoint.checkpoint_folder,
+        "output.folder": workload.output.folder,
+    }.items():
+        if "://" in (folder or ""):
+            yield "error", key, f"{folder} is a URL: {remedy}, and give the folder"
 
 
 def _check_dataset(workload: DlioWorkload) -> Iterator[Finding]:

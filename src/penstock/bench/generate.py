@@ -26,7 +26,7 @@ import numpy as np
 
 from ..convert import lock_folder
 from ..engine import AtomicFile, storage_errors, sync_folder
-from ..errors import StorageError, UsageError
+from ..errors import LimitError, StorageError, UsageError
 from .file_draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, choose_writer
@@ -137,6 +137,7 @@ def generate_data(
     ranks: int = 1,
     barrier: Callable[[], None] | None = None,
     force: bool = False,
+    bytes_max: int | None = None,
     progress: Progress | None = None,
 ) -> Generated:
     """Write the data of a workload that is not there yet.
@@ -148,7 +149,9 @@ def generate_data(
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
-    UsageError if other data is there, or the workload cannot be written; StorageError if the disk
+    bytes_max:    bytes of samples of all ranks beyond which nothing is written; None is no bound.
+    UsageError if other data is there, or the workload cannot be written; LimitError beyond
+    bytes_max; StorageError if the disk
     is full or failed.
     """
     started = time.monotonic()
@@ -159,6 +162,8 @@ def generate_data(
             f"force would remove what other ranks of {ranks} write: run it once with one rank, or "
             f"remove {folder}"
         )
+    if bytes_max is not None:
+        _check_size(plan, folder, bytes_max, anew=force)
     with ExitStack() as held:
         if rank == 0:
             held.enter_context(lock_folder(folder, "generating data in"))
@@ -177,6 +182,27 @@ def generate_data(
         sum(len(numbers) for numbers in run.missing.values()),
         run.total_bytes,
         time.monotonic() - started,
+    )
+
+
+def _check_size(plan: _Plan, folder: str, bytes_max: int, *, anew: bool) -> None:
+    """Raise LimitError if more than `bytes_max` of samples are missing, of all ranks."""
+    missing = {
+        part: slice(None) if anew else _find_missing(paths, 0, 1)
+        for part, paths in plan.paths.items()
+    }
+    total = sum(plan.bytes_of(part, numbers) for part, numbers in missing.items())
+    if total <= bytes_max:
+        return
+    there = os.path.abspath(folder)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    status = os.statvfs(there)
+    raise LimitError(
+        f"{os.path.abspath(folder)} would get {total / 1e9:,.1f} GB of samples, and "
+        f"{status.f_bavail * status.f_frsize / 1e9:,.1f} GB are free there; up to "
+        f"{bytes_max / 1e9:,.1f} GB are generated without being asked: say --yes, or lower "
+        f"dataset.num_files_train"
     )
 
 

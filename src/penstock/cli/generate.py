@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .. import limits
 from ..bench import KINDS, MODELS, PARTS
 from ..errors import UsageError
 from ..topology import detect
@@ -33,6 +34,10 @@ def generate(
         int | None, typer.Option(min=1, help="That write. (default: two a core, 16 at most)")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace other data that is there.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
+    ] = False,
 ) -> None:
     """Write the data of a workload, or what is missing of it.
 
@@ -57,12 +62,6 @@ def generate(
     if part not in (*PARTS, "all"):
         raise UsageError(f"--part is {part!r}: use {', '.join(PARTS)} or all")
     found = read_workload(workload, overrides or (), warn=console.say)
-    if found.storage.storage_type not in ("local_fs", "parallel_fs"):
-        raise UsageError(
-            f"storage.storage_type is {found.storage.storage_type!r}: data is generated into a "
-            f"folder: set ++workload.storage.storage_type=local_fs and ++workload.storage."
-            f"storage_root, and copy it there"
-        )
     place = detect(None, None, os.environ, sys.modules)
     with (
         console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
@@ -79,6 +78,7 @@ def generate(
             rank=place.rank,
             ranks=place.world_size,
             force=force,
+            bytes_max=None if yes else limits.generated_bytes_max,
             progress=lambda done, total: progress(done / 1e6, total / 1e6),
         )
     rate = result.written_bytes / max(result.seconds, 1e-9) / 1e6

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from .. import limits
 from ..errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ def run(
     verdict: Annotated[
         bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
     ] = True,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
+    ] = False,
 ) -> None:
     """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
 
@@ -119,7 +124,7 @@ def run(
     cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
     for name in names:
         check(name, asked.dataset.format)
-    _run_before_ranks(partial(_generate_parts, asked))
+    _run_before_ranks(partial(_generate_parts, asked, yes))
     results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
     if not asked.workflow.train:
         if asked.workflow.checkpoint:
@@ -231,7 +236,7 @@ def _make_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
     return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
 
 
-def _generate_parts(workload: DlioWorkload, barrier: Callable[[], None] | None) -> None:
+def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], None] | None) -> None:
     """Generate the data that the workload wants, or the missing part of it: each rank its share."""
     if not workload.workflow.generate_data:
         return
@@ -248,6 +253,7 @@ def _generate_parts(workload: DlioWorkload, barrier: Callable[[], None] | None) 
             rank=place.rank,
             ranks=place.world_size,
             barrier=barrier,
+            bytes_max=None if yes else limits.generated_bytes_max,
             progress=lambda done, total: progress(done / 1e6, total / 1e6),
         )
     if barrier is not None:
