@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
 from penstock.errors import StateError, UsageError
+from penstock.loader.sampler import StepSampler
+from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
 
 COUNTS = (100, 37, 5)
 
@@ -65,6 +69,90 @@ def test_batches_say_where_rows_are_from(parts: list[penstock.Dataset]) -> None:
             order = penstock.Order(count, 3, turn, stream=source)
             held = [sample for sample, of in own if of == turn]
             assert held == order.samples(np.arange(count)).tolist()
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    weights=st.lists(st.sampled_from([1, 2.5, 7]), min_size=3, max_size=3),
+    batch=st.integers(1, 9),
+    world=st.integers(1, 3),
+    length=st.integers(9, 150),
+    start=st.integers(1, 40),
+    unit=st.sampled_from([None, "steps", "samples"]),
+    drop_last=st.booleans(),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_passes_are_whole_however_epochs_end(
+    counts: list[int],
+    weights: list[float],
+    batch: int,
+    world: int,
+    length: int,
+    start: int,
+    unit: Any,
+    drop_last: bool,
+    seed: int,
+) -> None:
+    """The samples that all ranks are given, counted by hand over four epochs: each dataset's come
+    once in each pass before one of the next pass comes, with `drop_last` and without."""
+    weights = weights[: len(counts)]
+    schedule = [weights] if unit is None else [weights, weights[::-1]]
+    recipe = MixtureRecipe(
+        counts=tuple(counts),
+        starts=(0, start)[: len(schedule)],
+        slots=tuple(map(divide_slots, schedule)),
+        length=max(length, batch * world),
+        unit=unit or "steps",
+    )
+    ranks = [
+        StepSampler(
+            "data",
+            Mixture(recipe, seed),
+            batch_size=batch,
+            global_batch_size=None,
+            drop_last=drop_last,
+            pad=False,
+            rank=rank,
+            world_size=world,
+        )
+        for rank in range(world)
+    ]
+    seen: dict[int, list[int]] = {source: [] for source in range(len(counts))}
+    for epoch in range(4):
+        for shares in zip(*(rank.iterate_shares(epoch) for rank in ranks), strict=True):
+            step: dict[int, list[tuple[int, int]]] = {source: [] for source in seen}
+            for share in shares:
+                for number, source, turn in zip(
+                    share.ids.tolist(),
+                    share.marks["source"].tolist(),
+                    share.marks["pass"].tolist(),
+                    strict=True,
+                ):
+                    step[source].append((turn, number - sum(counts[:source])))
+            for source, drawn in step.items():
+                for turn, sample in sorted(drawn):
+                    assert turn == len(seen[source]) // counts[source]
+                    seen[source].append(sample)
+    for source, samples in seen.items():
+        for first in range(0, len(samples) - counts[source] + 1, counts[source]):
+            assert sorted(samples[first : first + counts[source]]) == list(range(counts[source]))
+
+
+def test_the_end_of_epochs_is_in_the_state(parts: list[penstock.Dataset]) -> None:
+    """With drop_last the sequence of a mixture is another: its states do not fit the other."""
+    with penstock.Loader(mixed(parts), 16, drop_last=True) as loader:
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+    with (
+        penstock.Loader(mixed(parts), 16) as loader,
+        pytest.raises(StateError, match="samples_per_epoch and drop_last"),
+    ):
+        loader.load_state_dict(state)
+    with (
+        penstock.Loader(mixed(parts), 15, drop_last=True) as loader,
+        pytest.raises(StateError, match="pass global_batch_size=16"),
+    ):
+        loader.load_state_dict(state)
 
 
 def test_samples_by_number(parts: list[penstock.Dataset]) -> None:

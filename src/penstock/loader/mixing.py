@@ -31,17 +31,17 @@ def mix(
     datasets:  pairs of a dataset and its weight, a number from 0 on. Weights are rounded to
                1/4096 of their sum; each 4096 samples in a row, counted from where the weights
                began, hold exactly the rounded shares, in an order drawn from the seed.
-    samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have.
-               The next epoch goes on where it ended.
+    samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have,
+               with `drop_last` rounded down to whole global batches. The next epoch goes on where
+               it ended.
     schedule:  [(0, weights), (start, weights), ...]: weights that change, in place of those in
                `datasets` (which then do not matter). Starts ascend from 0 and count, over all
                epochs, steps of the global batch, or samples with schedule_unit="samples".
 
     Each dataset is passed through by itself: all its samples come once before one comes again, in
-    an order of that pass. With `drop_last` the samples at the end of each epoch of the mixture are
-    left out, of whatever pass they are. A batch has "source", the dataset's number, and "pass",
-    the pass of that dataset, both int64 (B,); so has a sample that `decode` gets, as ints.
-    `Loader.count_draws()` gives the number of samples drawn from each.
+    an order of that pass. (`pad` repeats samples of an epoch's head.) A batch has "source", the
+    dataset's number, and "pass", the pass of that dataset, both int64 (B,); so has a sample that
+    `decode` gets, as ints. `Loader.count_draws()` gives the number of samples drawn from each.
 
     Labels are kept where all datasets have the same classes; else "label" is left out, and decode
     knows classes by "__key__" and "source".

@@ -174,15 +174,17 @@ class Mixture:
     def for_steps(self, global_batch: int, steps: int) -> Mixture:
         """The same mixture with a schedule in steps converted to one in positions.
 
-        An epoch has `steps` steps of `global_batch` samples each.
+        An epoch has `steps` steps of `global_batch` samples each. If these are fewer samples than
+        an epoch had (`drop_last`), epochs become so short: every sample drawn is handed over, and
+        passes are whole.
         """
-        if self.recipe.unit == "samples":
-            return self
+        recipe = replace(self.recipe, length=min(self.recipe.length, steps * global_batch))
+        if recipe.unit == "samples":
+            return replace(self, recipe=recipe)
         starts = [
-            start // steps * self.recipe.length + start % steps * global_batch
-            for start in self.recipe.starts
+            start // steps * recipe.length + start % steps * global_batch for start in recipe.starts
         ]
-        return replace(self, _stretches=self._draw_stretches(starts))
+        return replace(self, recipe=recipe, _stretches=self._draw_stretches(starts))
 
     def samples(self, positions: npt.ArrayLike) -> Words:
         """Return the samples at these positions, numbered over all datasets one after the other."""

@@ -137,17 +137,17 @@ class Cursor:
                 f"the state was saved with seed={state['seed']!r} but this loader has "
                 f"seed={mine.seed}: pass the saved seed"
             )
-        if state["order"] != mine.order:
-            raise StateError(
-                f"the state was saved under the order {state['order']!r} but this loader has "
-                f"{mine.order!r}: pass the same shuffle, block and group, and of a mixture the "
-                "same weights, schedule and samples_per_epoch"
-            )
         if state["global_batch"] != mine.global_batch:
             raise StateError(
                 f"the state has global batches of {state['global_batch']!r} samples but this "
                 f"loader of {mine.global_batch}: pass global_batch_size={state['global_batch']!r} "
                 f"(here: {world_size} ranks)"
+            )
+        if state["order"] != mine.order:
+            raise StateError(
+                f"the state was saved under the order {state['order']!r} but this loader has "
+                f"{mine.order!r}: pass the same shuffle, block and group, and of a mixture the "
+                "same weights, schedule, samples_per_epoch and drop_last"
             )
         for name, most in (("epoch", limits.order_count_max), ("step", self._steps)):
             value = state[name]
