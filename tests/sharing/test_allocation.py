@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -100,6 +100,31 @@ def test_nobody_below_its_floor_and_nothing_given_out_twice(
     if floors == 1.0:
         promised = [floor for floor, job in zip(found.floors, jobs, strict=True) if job is not None]
         assert found.value >= score(known, promised, objective) * (1 - 1e-9)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(1, 10**4)] * 4), min_size=1, max_size=5),
+    st.integers(1, 64),
+    st.integers(10**4, 10**10),
+    objectives,
+    st.sampled_from([int, np.int64, np.uint32, np.float32, np.float64]),
+)
+def test_numbers_of_any_type(
+    jobs: list[tuple[int, ...]], cores: int, rate: int, objective: Objective, number: Any
+) -> None:
+    """Integers and numpy's numbers give the shares of the floats that they are equal to."""
+    rate = int(np.float32(rate)) if number is np.float32 else min(rate, 2**32 - 1)
+
+    def share(make: Any) -> Any:
+        names = ("samples_per_s", "cpu_s", "storage_bytes", "remaining_samples")
+        profiles = [
+            JobProfile(**dict(zip(names, map(make, job), strict=True), efficiency=make(1)))
+            for job in jobs
+        ]
+        host = Resources(cores=make(cores), bytes_per_s=make(rate))
+        return allocate(profiles, host, objective, make(1))
+
+    assert share(number) == share(float)
 
 
 @given(mixes, hosts, objectives, st.sampled_from([0.0, 1.0]))

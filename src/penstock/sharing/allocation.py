@@ -164,10 +164,10 @@ def _compute_floors(
     floors: float | Sequence[float],
 ) -> Float:
     """Return the samples/s promised to each job that has a profile."""
-    if isinstance(floors, int | float):
+    if isinstance(floors, int | float | np.integer | np.floating):
         if not 0 <= floors <= 1:
             raise UsageError(f"floors is {floors!r}: use a part of the even split, 0.0 to 1.0")
-        return np.array([floors * predict(job, even).samples_per_s for job in known])
+        return np.array([float(floors) * predict(job, even).samples_per_s for job in known])
     promised = np.asarray(floors, np.float64)
     if promised.shape != (count,):
         raise UsageError(f"floors has the shape {promised.shape}: give one number, or {count}")

@@ -35,17 +35,18 @@ def check_number(
     zero: bool = False,
     infinite: bool = False,
 ) -> None:
-    """Raise UsageError if a number is absurd: NaN, negative, or zero or infinite if that means
-    nothing.
+    """Make a number of a frozen value a float. Raise UsageError if it is absurd: NaN, negative, or
+    zero or infinite if that means nothing.
 
-    Bounds keep products and quotients of such numbers within floats.
+    Bounds keep products and quotients of such numbers within floats, and floats are all of one
+    precision.
     """
     value = getattr(owner, name)
     most = limits.allocation_number_max
     plain = isinstance(value, _numbers) and type(value) is not bool
-    if plain and (least <= value <= most or (zero and value == 0)):
-        return
-    if plain and infinite and value == math.inf:
+    is_infinite = infinite and value == math.inf
+    if plain and (least <= value <= most or (zero and value == 0) or is_infinite):
+        object.__setattr__(owner, name, float(value))
         return
     allowed = f"{'0, or ' if zero else ''}{least:g} to {most:g}{', or inf' if infinite else ''}"
     raise UsageError(f"{type(owner).__name__}.{name} is {value!r}: use a number, {allowed}")
