@@ -14,7 +14,7 @@ import numpy as np
 from .. import limits
 from ..engine import Bytes
 from ..errors import UsageError
-from ..index import Field, Fixed, Index
+from ..index import SUMS_FIELD, Field, Fixed, Index
 from ..loader import Batch, Dataset
 from . import containers
 from .containers import Parts
@@ -163,7 +163,7 @@ def choose_recipe(
 def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:
     """Return the fields to write: by default all but those that only carry the label, which is
     written as the label."""
-    known = {part.name: part for part in index.fields}
+    known = {part.name: part for part in index.fields if part.name != SUMS_FIELD}
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
         return tuple(part for name, part in known.items() if name not in hidden) or index.fields

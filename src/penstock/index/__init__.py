@@ -16,10 +16,12 @@ from .concat import JointIndex, join_indexes
 from .formats import FORMATS, Location, choose_format, parse_example
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
+from .sums import SUMS_FIELD, find_damaged
 from .table import Field, Index, Samples, find_outside
 
 __all__ = [
     "FORMATS",
+    "SUMS_FIELD",
     "Chunked",
     "Field",
     "Fixed",
@@ -31,6 +33,7 @@ __all__ = [
     "Samples",
     "choose_format",
     "codecs",
+    "find_damaged",
     "find_outside",
     "join_indexes",
     "measure_cost",

@@ -14,7 +14,7 @@ from .. import limits
 from ..budget import Budget
 from ..engine import Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
 from ..errors import FormatError, PenstockError
-from ..index import Chunked, Field, Index, codecs
+from ..index import SUMS_FIELD, Chunked, Field, Index, codecs, find_damaged
 from ..plan import FieldChunks, FieldRows, Group, Ids, StepPlan
 from .decode import Samples
 
@@ -147,7 +147,10 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
 
 
 def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
-    """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it."""
+    """Build the arrays of a batch: views of the step's buffer, or rows decompressed from it.
+
+    Raises FormatError for a row that does not have its checksum, where the index has them.
+    """
     fields: dict[str, Any] = {}
     for number, places in enumerate(planned.layout.fields):
         part = index.fields[number]
@@ -156,6 +159,15 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
             if isinstance(places, FieldRows)
             else _decompress_field(index, number, planned, places, buffer)
         )
+    if (sums := fields.pop(SUMS_FIELD, None)) is not None:
+        damaged = find_damaged(fields[index.fields[0].name], sums.tolist())
+        if damaged is not None:
+            sample = int(planned.ids[damaged])
+            raise FormatError(
+                f"step {planned.step}, sample {sample:,}: {index.where(sample)}: the bytes do not "
+                f"have the checksum {sums[damaged]:#010x} that the file has of them: restore the "
+                f"file (or the disk of the cache) from a good copy"
+            )
     if planned.labels is not None:
         fields["label"] = planned.labels
     fields.update(planned.marks)

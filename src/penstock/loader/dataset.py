@@ -19,7 +19,7 @@ from ..engine import add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
 from ..extent import Int
-from ..index import FORMATS, Field, Index, Location, choose_format, find_outside
+from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, find_outside
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
@@ -312,7 +312,7 @@ class Dataset:
     @property
     def fields(self) -> tuple[Field, ...]:
         """Fields of a sample."""
-        return self.index.fields
+        return tuple(part for part in self.index.fields if part.name != SUMS_FIELD)
 
     @property
     def classes(self) -> tuple[str, ...] | None:

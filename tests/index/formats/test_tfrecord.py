@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from tfrecord import TFRecordWriter, example_pb2
 
 import penstock
+import penstock.convert
 from penstock import _core
 from penstock.index.formats.tf_example import parse_example
 from penstock.index.formats.tfrecord import sniff
@@ -50,6 +53,84 @@ def test_checks(tmp_path: Path) -> None:
             penstock.open(path, index="memory", check=check)
         weaker = {"all": "length", "length": "none"}[check]
         assert len(penstock.open(path, index="memory", check=weaker)) == 2
+
+
+def read_all(dataset: penstock.Dataset, route: str) -> list[bytes | None]:
+    """Every sample as this route gives it, None where it fails as damaged."""
+    found: list[bytes | None] = []
+
+    def take(read: Callable[[], bytes]) -> None:
+        try:
+            found.append(read())
+        except penstock.errors.FormatError as error:
+            assert f"sample {len(found):,}: " in str(error)  # noqa: PT017
+            assert "do not have the checksum" in str(error)  # noqa: PT017
+            found.append(None)
+
+    if route == "by number":
+        for number in range(len(dataset)):
+            take(lambda number=number: dataset[number]["data"])  # type: ignore[misc]
+        return found
+    where: Any = {}
+    if route == "cache":
+        where = {"cache": penstock.Cache(ram_bytes=1 << 20), "rank": 0, "world_size": 1}
+    if route == "decode":
+        where = {"decode": lambda sample: bytes(sample["data"]), "collate": lambda rows: rows[0]}
+    with penstock.Loader(dataset, 1, shuffle="none", **where) as loader:
+        batches = iter(loader)
+        while len(found) < len(dataset):
+            if route == "decode":
+                take(lambda: next(batches))
+            else:
+                take(lambda: dict(next(batches))["data"][0].tobytes())
+    return found
+
+
+@given(
+    records=st.lists(st.binary(max_size=40), min_size=1, max_size=8),
+    route=st.sampled_from(["by number", "batches", "decode", "cache"]),
+    data=st.data(),
+)
+def test_damage_since_the_index_was_made(
+    records: list[bytes],
+    route: str,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """With verify=True a bit that changed in a record or in its checksum, without a trace in size
+    or time, fails that record alone, by every route; without, its bytes are handed over."""
+    path = tmp_path_factory.mktemp("tfrecord") / "x.tfrecord"
+    dataset = opened(path, records, verify=True)
+    assert [part.name for part in dataset.fields] == ["data"]
+    assert read_all(dataset, route) == records
+    whole, times = bytearray(path.read_bytes()), path.stat()
+    number = data.draw(st.integers(0, len(records) - 1))
+    start = sum(len(framed(record)) for record in records[:number]) + 12
+    at = data.draw(st.integers(start, start + len(records[number]) + 3))
+    whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    with path.open("r+b") as file:
+        file.write(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    wanted: list[bytes | None] = list(records)
+    wanted[number] = None
+    assert read_all(dataset, route) == wanted
+    wanted[number] = bytes(whole[start : start + len(records[number])])
+    assert read_all(penstock.open(path, index="memory"), route) == wanted
+
+
+def test_verify_is_of_whole_records(tmp_path: Path) -> None:
+    """Parts of records have no checksum; other formats do not know the option."""
+    for options, message in [
+        ({"verify": True, "example": {"image": "x"}}, "leave example out"),
+        ({"verify": 1}, "verify is 1: use True or False"),
+    ]:
+        with pytest.raises(penstock.errors.UsageError, match=message):
+            opened(tmp_path / "x.tfrecord", [b"one"], **options)
+    dataset = opened(tmp_path / "x.tfrecord", [b"one"], verify=True)
+    penstock.convert.convert(dataset, tmp_path / "to", to="tar")
+    assert set(penstock.open(tmp_path / "to")[0]) == {"txt", "__key__"}
+    with pytest.raises(penstock.errors.UsageError, match="verify"):
+        penstock.open(tmp_path / "to", verify=True)
 
 
 def test_sniff() -> None:

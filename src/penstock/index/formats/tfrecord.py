@@ -1,8 +1,9 @@
 """TFRecord: records of any length, each between checksums; on request parts of a tf.Example.
 
 A file has no index: all of it is walked, by small reads if records are large. The checksum of each
-length is always compared, those of the data on request (`check="all"`). `example` makes fields of
-features: each value lies verbatim in the file, so that only the wanted ones are read later.
+length is always compared, those of the data on request: once, when the file is walked
+(`check="all"`), or whenever a record is read (`verify=True`). `example` makes fields of features:
+each value lies verbatim in the file, so that only the wanted ones are read later.
 Files compressed as a whole have no extents and are refused.
 """
 
@@ -15,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...engine import Progress, Store, StoreFile, crc32c
+from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import RowTable
+from ..sums import SUMS_FIELD, mask_crc
 from ..table import Field, Index
 from . import shards, unsupported
 from .location import Location
 
-OPTIONS = ("check", "example", "label", "extensions")
+OPTIONS = ("check", "verify", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")
 _KINDS = ("absent", "bytes", "floats", "integers")
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
@@ -69,6 +71,15 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
             f"example is {example!r}: give a feature for each field, such as "
             f"{{'image': 'image/encoded'}}"
         )
+    if not isinstance(normalized.get("verify", False), bool):
+        raise UsageError(f"verify is {normalized['verify']!r}: use True or False")
+    if not normalized.get("verify"):
+        normalized.pop("verify", None)
+    elif example:
+        raise UsageError(
+            "verify=True compares the checksum of whole records, and example= reads parts of them: "
+            "leave example out and decode with penstock.index.parse_example, or use check='all'"
+        )
     if "example" in normalized:
         normalized["example"] = dict(example)
     label = normalized.get("label")
@@ -82,7 +93,7 @@ def sniff(head: bytes, name: str) -> bool:
     if len(head) < 12:
         return name.lower().endswith(_SUFFIXES) and not head
     length, stored = struct.unpack_from("<QI", head)
-    return bool(length < 1 << 62 and stored == _mask_crc(head[:8]))
+    return bool(length < 1 << 62 and stored == mask_crc(head[:8]))
 
 
 def build(
@@ -90,6 +101,7 @@ def build(
     place: Location,
     progress: Progress | None,
     check: str = "length",
+    verify: bool = False,
     example: Mapping[str, str] | None = None,
     label: str | None = None,
     extensions: Sequence[str] = (),
@@ -111,6 +123,9 @@ def build(
         offset = np.concatenate([each.offset for each in walked])
         length = np.concatenate([each.length for each in walked])
         layouts.append(RowTable(file, offset, length))
+        if verify:
+            fields.append(Field(SUMS_FIELD, np.dtype("<u4"), ()))
+            layouts.append(RowTable(file, offset + length, np.full_like(length, 4)))
     return Index(
         format="tfrecord",
         files=files,
@@ -180,9 +195,3 @@ def _refused_error(
         f"{files.path(file)}: at byte {walked.offset[row]:,}: record {row:,} has {has} for the "
         f"feature {name!r}, which must be {want}: correct the name, or leave it out{more}"
     )
-
-
-def _mask_crc(data: bytes) -> int:
-    """Compute the masked CRC-32C of a few bytes."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
