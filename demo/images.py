@@ -80,6 +80,13 @@ def write_digits(folder: Path) -> tuple[Path, Path]:
     return folder / "train", folder / "test"
 
 
+def open_images(path: Path) -> penstock.Dataset:
+    """A folder of images, or a listing that the demo wrote, which names those of the user."""
+    if path.is_dir():
+        return penstock.open(path)
+    return penstock.open(path, outside=True)
+
+
 @dataclass(frozen=True)
 class Found:
     """The user's images as two listings, and their classes, if the folder has any."""

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 import penstock
 import torch
 
-from .images import Decode
+from .images import Decode, open_images
 
 RECORD_BYTES = 4096
 BATCH = 256
@@ -216,7 +216,7 @@ def image_contenders(
     listing: Path, decode: Decode, batch: int, stack: ExitStack
 ) -> list[Contender]:
     """Everybody who runs; the floor decodes bytes that are in memory already."""
-    dataset = penstock.open(listing)
+    dataset = open_images(listing)
     files = dataset.index.files
     paths = [files.path(number) for number in range(len(files))]
     images = Images(paths, decode)

@@ -14,7 +14,7 @@ import penstock
 import torch
 from torch import nn
 
-from .images import Decode
+from .images import Decode, open_images
 
 Keys = list[str]
 """The samples of one batch."""
@@ -36,7 +36,7 @@ class Task:
     def loader(self, rank: int = 0, world_size: int = 1) -> penstock.Loader:
         """The training data as one rank sees it."""
         return penstock.Loader(
-            penstock.open(self.train),
+            open_images(self.train),
             global_batch_size=self.global_batch,
             seed=self.seed,
             decode=Decode(self.side, self.channels),
@@ -137,7 +137,7 @@ def losses(model: nn.Module, task: Task, batch: dict[str, Any]) -> torch.Tensor:
 def score(model: nn.Module, task: Task) -> float:
     """On the held-out images: the share that is classified right, or the mean squared error."""
     loader = penstock.Loader(
-        penstock.open(task.test),
+        open_images(task.test),
         batch_size=256,
         shuffle="none",
         decode=Decode(task.side, task.channels),

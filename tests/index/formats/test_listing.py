@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import FormatError, MissingError
+from penstock.errors import FormatError, MissingError, UsageError
 
 
 @pytest.fixture
@@ -20,11 +24,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, text: str | bytes, name: str = "list.txt") -> penstock.Dataset:
+def opened(
+    folder: Path, text: str | bytes, name: str = "list.txt", **options: Any
+) -> penstock.Dataset:
     """The data set of a listing with the given text."""
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return penstock.open(path, index="memory")
+    return penstock.open(path, index="memory", **options)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +77,43 @@ def test_order_and_repetition_are_the_lists(folder):
 
 
 def test_paths_may_be_absolute(folder, tmp_path_factory):
-    """Absolute paths are taken as they are; relative ones start at the list's folder."""
+    """Absolute paths are taken as they are, below the list's folder; elsewhere on request."""
+    dataset = opened(folder, f"{folder}/a.jpg\n{folder}/../{folder.name}/sub/f.jpg\n", "names")
+    assert [sample["__key__"] for sample in dataset] == ["a.jpg", "sub/f.jpg"]
     elsewhere = tmp_path_factory.mktemp("lists")
-    dataset = opened(elsewhere, f"{folder}/a.jpg\n{folder}/sub/f.jpg\n", "names")
+    dataset = opened(elsewhere, f"{folder}/a.jpg\n{folder}/sub/f.jpg\n", "names", outside=True)
     assert dataset[0]["data"] == b"a.jpg"
+
+
+_PARTS = st.sampled_from(["..", ".", "", "sub", "inner", "a", "..a", "a.."])
+
+
+@given(parts=st.lists(_PARTS, min_size=1, max_size=6), absolute=st.booleans(), first=st.booleans())
+def test_a_list_names_files_of_its_own_folder(parts, absolute, first, tmp_path_factory):
+    """However a line is written: it is refused exactly if what it leads to lies elsewhere, though
+    the file is there, and the error names the line."""
+    top = tmp_path_factory.mktemp("lists")
+    folder = top / "sub" / "inner"
+    name = ("/" if absolute else "") + "/".join([*parts, "f"])
+    meant = Path(os.path.normpath(folder / name if not absolute else f"{top}{name}"))
+    text = f"{top}{name}" if absolute else name
+    if not meant.is_relative_to(top):
+        return
+    for path in (folder / "own", meant):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"secret")
+    for made in parts:  # the way there exists, as the kernel goes it
+        (folder / made).mkdir(exist_ok=True)
+    lines = [text, "own"] if first else ["own", text]
+    if not os.path.exists(folder / text):
+        return
+    if meant.is_relative_to(folder):
+        assert len(opened(folder, "\n".join(lines))) == 2
+    else:
+        number = 1 if first else 2
+        with pytest.raises(FormatError, match=rf"list\.txt, line {number}: .* is not below"):
+            opened(folder, "\n".join(lines))
+        assert len(opened(folder, "\n".join(lines), outside=True)) == 2
 
 
 @pytest.mark.parametrize(
@@ -94,6 +133,12 @@ def test_a_wrong_line_is_named(folder, text, error, message):
     """Errors name the list and the line, and say what to do."""
     with pytest.raises(error, match=message):
         opened(folder, text)
+
+
+def test_outside_is_yes_or_no(folder):
+    with pytest.raises(UsageError, match="outside is 1: use True or False"):
+        opened(folder, "a.jpg", outside=1)
+    assert opened(folder, "a.jpg", outside=False).index.options == {}
 
 
 def test_a_listing_is_indexed_anew_when_it_changes(folder):

@@ -3,18 +3,21 @@
 The label stands after a tab, a comma or white space. The first line decides which one: the
 separator with which its path exists. Integer labels are taken as they are, names become classes in
 sorted order. Blank lines, and lines that start with "#", are skipped.
+
+A list may have come with its data, from anywhere: it names files below its own folder only, unless
+whoever opens it allows others (`outside=True`). Links are followed, as in folders.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...engine import Progress, Store
-from ...errors import FormatError, MissingError
+from ...errors import FormatError, MissingError, UsageError
 from ...extent import Int, unseen
 from ..layout import RowTable
 from ..table import Field, Index
@@ -46,7 +49,16 @@ def sniff(head: bytes, name: str) -> bool:
     return bool(text) and all(c.isprintable() or c.isspace() for c in text)
 
 
-def build(store: Store, place: Location, progress: Progress | None = None) -> Index:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    if not isinstance(options.get("outside", False), bool):
+        raise UsageError(f"outside is {options['outside']!r}: use True or False")
+    return {name: value for name, value in options.items() if name != "outside" or value}
+
+
+def build(
+    store: Store, place: Location, progress: Progress | None = None, outside: bool = False
+) -> Index:
     """Make the index of the files that a listing names, in its order."""
     name = place.name
     source = store.stat([name])
@@ -55,6 +67,8 @@ def build(store: Store, place: Location, progress: Progress | None = None) -> In
     base = os.path.dirname(name)
     split = _choose_split(store, base, path, lines[0])
     names, labels = _split_columns(path, base, lines, split)
+    if not outside:
+        names = _keep_inside(store.root, path, names, lines)
     files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
     classes, label_column = _number_labels(path, lines, labels)
     return Index(
@@ -134,6 +148,22 @@ def _split_columns(
         names.append(os.path.join(base, name))
         labels.append(label or "")
     return names, None if split is _keep_whole else labels
+
+
+def _keep_inside(root: str, path: str, names: list[str], lines: list[ListingLine]) -> list[str]:
+    """Return the names relative to the root; FormatError for one that leads out of it."""
+    inside = list(names)
+    for row, name in enumerate(names):
+        if not name.startswith("/") and ".." not in name:
+            continue
+        inside[row] = os.path.relpath(os.path.join(root, name), root)
+        if inside[row].split("/")[0] == "..":
+            raise FormatError(
+                f"{path}, line {lines[row].number}: {name!r} is not below {root}: a list may come "
+                f"from anywhere, and names files of its own folder; if this one is yours, open it "
+                f"with outside=True"
+            )
+    return inside
 
 
 def _number_labels(
