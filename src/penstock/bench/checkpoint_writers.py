@@ -194,7 +194,7 @@ def _import_writer(name: str, make: Any, remedy: str) -> CheckpointWriter:
 @contextlib.contextmanager
 def open_new_file(path: str, fsync: bool) -> Iterator[IO[bytes]]:
     """A file that gets its name once it is whole; it is removed after an error."""
-    with stage_name(path) as temporary, open(temporary, "wb") as file:
+    with stage_name(path) as temporary, open(temporary, "xb") as file:
         yield file
         if fsync:
             file.flush()

@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..engine import read_machine
+from ..engine import AtomicFile, read_machine
+from ..errors import UsageError
 from . import metrics, record
 from .run import BenchJob, WalkedEpoch, Walks
 
@@ -37,6 +38,8 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if subfolder:
+        if (folder / subfolder).is_symlink():
+            raise UsageError(f"{folder / subfolder} is a symbolic link: remove it")
         (folder / subfolder).mkdir(exist_ok=True)
         _write_config(folder / subfolder, config, overrides)
     started = min(walked.started for walks in ranks for walked in walks.epochs)
@@ -48,7 +51,7 @@ def write(
         _write_json(folder / f"{walks.rank}_output.json", _make_step_lists(job, walks, host))
         _write_json(folder / f"{walks.rank}_per_epoch_stats.json", _make_stats(job, walks))
     lines = _make_log(job, ranks, run["dlio"], started, ended)
-    (folder / job.workload.output.log_file).write_text("".join(f"{line}\n" for line in lines))
+    write_text(folder / job.workload.output.log_file, "".join(f"{line}\n" for line in lines))
 
 
 def write_record(folder: Path, values: Mapping[str, Any]) -> Path:
@@ -65,14 +68,24 @@ def format_time(seconds: float) -> str:
 
 
 def _write_json(path: Path, values: Any) -> None:
-    path.write_text(json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n")
+    write_text(
+        path, json.dumps(metrics.replace_nonfinite(values), indent=1, allow_nan=False) + "\n"
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by this text; if the name is a link, the link."""
+    with AtomicFile(str(path)) as file:
+        file.write(text.encode())
+        file.sync()
+        file.commit(durable=False)
 
 
 def _write_config(folder: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     import yaml
 
     for name, values in (("config", {"workload": dict(config)}), ("overrides", list(overrides))):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        write_text(folder / f"{name}.yaml", yaml.safe_dump(values, sort_keys=False))
 
 
 def _describe_host(job: BenchJob) -> dict[str, Any]:

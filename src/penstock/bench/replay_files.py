@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -151,7 +152,9 @@ def _is_there(path: str, size: int, sparse: bool) -> bool:
 def _make(path: str, size: int, seed: int, sparse: bool) -> int:
     draw = np.random.Generator(np.random.Philox(key=seed))
     partial = f"{path}.partial"
-    with open(partial, "wb") as file:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial)  # of a run that was killed
+    with open(partial, "xb") as file:
         if sparse:
             file.truncate(size)
         else:

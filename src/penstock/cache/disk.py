@@ -27,7 +27,6 @@ import fcntl
 import hashlib
 import mmap
 import os
-import stat
 import struct
 import threading
 import warnings
@@ -41,6 +40,7 @@ from .. import limits
 from ..engine import Arena, Buffer, crc32c
 from ..errors import StorageError, UsageError
 from ..extent import Int
+from ..own_files import check_own_folder, open_own
 from .shared_memory import (
     LEFT_OUT,
     READY,
@@ -119,7 +119,7 @@ class DiskTier:
         """
         try:
             os.makedirs(folder, exist_ok=True)
-            _check_folder(folder)
+            check_own_folder(folder, "the disk tier")
             lock = _open_lock(folder, first=True)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
@@ -298,46 +298,7 @@ def _pad_size(size: int) -> int:
 
 
 def _open_own(folder: str, name: str, flags: int) -> int:
-    """Open one of the tier's files. Raises UsageError if its name leads to another file.
-
-    A link may have been put there by whoever may write to the folder, to have us write elsewhere.
-    """
-    path = os.path.join(folder, name)
-    try:
-        file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _make_not_ours_error(path, "a symbolic link") from None
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(file)
-        is_file = stat.S_ISREG(status.st_mode)
-        what = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
-        raise _make_not_ours_error(path, what)
-    return file
-
-
-def _make_not_ours_error(path: str, what: str) -> UsageError:
-    return UsageError(
-        f"{path} is {what}, which a disk tier does not make, so nothing is written to it: remove "
-        "it, or give the tier a folder that only this user may write to"
-    )
-
-
-def _check_folder(folder: str) -> None:
-    """Raise UsageError if others could exchange the files of the folder."""
-    status = os.stat(folder)
-    if status.st_uid not in (os.geteuid(), 0):
-        raise UsageError(
-            f"the folder {folder} of the disk tier belongs to user {status.st_uid}, and this is "
-            f"user {os.geteuid()}: give the tier a folder of its own"
-        )
-    if status.st_mode & stat.S_IWOTH:
-        raise UsageError(
-            f"every user may write to the folder {folder} of the disk tier, and so exchange its "
-            "files: `chmod o-w` it, or give the tier a folder of its own below it"
-        )
+    return open_own(os.path.join(folder, name), flags, "a disk tier")
 
 
 def _open_direct(folder: str) -> int:

@@ -43,7 +43,8 @@ def replace_file(path: Path) -> Iterator[IO[str]]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x", encoding="utf-8", newline="") as file:
                 yield file
             os.replace(temporary, path)
         finally:

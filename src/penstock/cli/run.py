@@ -388,7 +388,7 @@ class _Results:
         values = make_record(about | found, where, self._load)
         with self._storing():
             path = outputs.write_record(self._folder, values)
-            path.with_name("report.html").write_text(render_page([values]))
+            outputs.write_text(path.with_name("report.html"), render_page([values]))
         return path
 
     def _name(self, number: int) -> str:

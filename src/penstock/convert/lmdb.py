@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from .. import limits
 from ..engine import storage_errors, sync_folder
-from ..errors import StorageError
+from ..errors import StorageError, UsageError
 from ..index import missing_library
+from ..own_files import check_own_folder, open_own
 from .encoding import StoredSample
 from .manifest import (
     DATA,
@@ -52,7 +53,10 @@ class LmdbConversion(Conversion):
             with lock_folder(self.path):
                 if self.take_up(self.path):
                     return self._summarize(0)
+        if os.path.islink(folder):
+            raise UsageError(f"{folder} is a symbolic link: remove it, or convert to another place")
         with lock_folder(folder):
+            check_own_folder(folder, "a conversion")
             if not self.take_up(folder):
                 self.manifest.save(folder)
             before = self.count
@@ -70,11 +74,13 @@ class LmdbConversion(Conversion):
 
     def _write(self, folder: str) -> int:
         """Write from the last commit on; return the number of samples that it held."""
+        for name in (DATA, LOCK):  # by its library, which follows links
+            os.close(self._open_own(folder, name))
         environment = self._lmdb.open(folder, map_size=self._compute_map_bytes(), max_dbs=0)
         try:
             start = int(environment.stat()["entries"])
             self.report(start)
-            with storage_errors(folder), open(os.path.join(folder, DIGESTS), "ab") as digests:
+            with storage_errors(folder), open(self._open_own(folder, DIGESTS), "ab") as digests:
                 if os.fstat(digests.fileno()).st_size < 16 * start:
                     raise mismatch_error(folder, "the digests of what is committed are missing")
                 digests.truncate(16 * start)
@@ -102,6 +108,11 @@ class LmdbConversion(Conversion):
             return start
         finally:
             environment.close()
+
+    def _open_own(self, folder: str, name: str) -> int:
+        path = os.path.join(folder, name)
+        with storage_errors(path):
+            return open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, "a conversion")
 
     def _commit(self, environment: Any, digests: Any, pending: list[StoredSample]) -> None:
         if not pending:

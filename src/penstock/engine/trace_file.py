@@ -288,7 +288,9 @@ class TraceWriter:
         self._pid = os.getpid()
         self._closed = False
         try:
-            self._out = open(self._partial, "wb")  # noqa: SIM115
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._partial)  # of a run that was killed
+            self._out = open(self._partial, "xb")  # noqa: SIM115
         except OSError as error:
             raise UsageError(f"cannot write a trace to {path}: {error.strerror}") from None
         self._place = self._out.write(_PRELUDE.pack(MAGIC, _VERSION))

@@ -29,6 +29,7 @@ from typing import Any
 from .. import limits
 from ..clock import Clock, SystemClock
 from ..errors import UsageError
+from ..own_files import open_own
 from .address import Address, keep_awake
 from .federation import Upstream
 from .lease import Report
@@ -449,7 +450,7 @@ def _lock_socket(path: Path) -> Iterator[None]:
     """Hold the right to serve at the path, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
-            file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            file = open_own(f"{path}.lock", os.O_RDWR | os.O_CREAT, "a broker", 0o600)
             undo.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

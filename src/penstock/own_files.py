@@ -1,0 +1,57 @@
+"""Files of fixed names that are written in place, in folders that others might write to as well.
+
+Whoever may write to the folder may have put a link there, to have us write elsewhere: such files
+are opened without following it. Files that are written anew are `AtomicFile`s, which follow none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from .errors import UsageError
+
+
+def open_own(path: str, flags: int, what: str, mode: int = 0o666) -> int:
+    """Open a file that only `what` makes; the system refuses as it does for `os.open`.
+
+    Raises UsageError if the name leads to another file: it is a link, one of several names, or no
+    regular file.
+    """
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        found = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
+        raise _make_not_own_error(path, found, what) from None
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(file)
+        is_file = stat.S_ISREG(status.st_mode)
+        found = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
+        raise _make_not_own_error(path, found, what)
+    return file
+
+
+def _make_not_own_error(path: str, found: str, what: str) -> UsageError:
+    return UsageError(
+        f"{path} is {found}, which {what} does not make, so nothing is written to it: remove it, "
+        f"or use a folder that only this user may write to"
+    )
+
+
+def check_own_folder(folder: str, what: str) -> None:
+    """Raise UsageError if other users could exchange the files in the folder of `what`."""
+    status = os.stat(folder)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UsageError(
+            f"the folder {folder} of {what} belongs to user {status.st_uid}, and this is user "
+            f"{os.geteuid()}: use a folder of your own"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise UsageError(
+            f"every user may write to the folder {folder} of {what}, and so exchange its files: "
+            f"`chmod o-w` it, or use a folder of your own below it"
+        )
