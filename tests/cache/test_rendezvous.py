@@ -9,6 +9,8 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.cache.rendezvous import exchange_values, find_gather
 from penstock.errors import UsageError
@@ -86,3 +88,69 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
 def test_a_gather_that_is_none(gather: Any) -> None:
     with pytest.raises(UsageError, match="in order of rank"):
         exchange_values(gather, Place(0, 2, "arguments"), lambda: {"rank": 0})
+
+
+class _Said(Exception):
+    pass
+
+
+def meet(secrets: list[str], failing: int, forged: int = -1) -> list[Any]:
+    """What ranks with these secrets make of each other: values, or the error. `forged` is a rank
+    whose text somebody else replaces by one of another rank."""
+    world = len(secrets)
+    texts = []
+
+    def say(rank: int) -> dict[str, Any]:
+        if rank == failing:
+            raise ValueError("fails")
+        return {"key": rank}
+
+    def exchange(rank: int, gather: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_SECRET", secrets[rank])
+            return exchange_values(gather, Place(rank, world, "arguments"), lambda: say(rank))
+
+    def keep(text: str) -> list[str]:
+        texts.append(text)
+        raise _Said
+
+    for rank in range(world):
+        with pytest.raises(_Said):
+            exchange(rank, keep)
+    found: list[Any] = []
+    for rank in range(world):
+        own, seen = texts[rank], list(texts)
+        if forged >= 0:
+            seen[forged] = texts[(forged + 1) % world]
+        seen[rank] = own
+        try:
+            found.append(exchange(rank, lambda _, seen=seen: list(seen)))
+        except (UsageError, ValueError) as error:
+            found.append(str(error))
+    return found
+
+
+@given(
+    secrets=st.lists(st.sampled_from(["", "one", "two"]), min_size=2, max_size=4),
+    failing=st.integers(-1, 3),
+)
+def test_ranks_know_each_other_by_their_secret(secrets: list[str], failing: int) -> None:
+    """With one secret, or none, they get each other's values; else all of them are told."""
+    world = len(secrets)
+    for rank, found in enumerate(meet(secrets, failing)):
+        if rank == failing:
+            assert found == "fails"
+        elif len(set(secrets)) > 1:
+            assert "PENSTOCK_SECRET" in found or "cannot take part" in found
+        elif failing < world and failing >= 0:
+            assert found == f"rank {failing} cannot take part in the cache: fails"
+        else:
+            assert found == [{"key": each} for each in range(world)]
+
+
+@pytest.mark.parametrize("forged", [0, 1, 2])
+def test_nobody_speaks_for_another_rank(forged: int) -> None:
+    """A text that was made with the secret, but by another rank, is refused."""
+    for rank, found in enumerate(meet(["one"] * 3, -1, forged)):
+        if rank != forged:
+            assert f"what rank {forged} says of itself was not made with" in found

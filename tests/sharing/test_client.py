@@ -252,7 +252,7 @@ def test_where_the_broker_is() -> None:
 def test_a_stranger_in_the_usual_place_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is named is: whoever named it knows whose it is."""
+    """One that is named is, in a folder that nobody else may write to."""
     monkeypatch.delenv("PENSTOCK_BROKER", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "penstock" / "broker.sock"
@@ -270,6 +270,46 @@ def test_a_stranger_in_the_usual_place_is_not_believed(
         tenant = Clock(Tenant("job", 0, "train", str(path)))
         tenant.step()
         assert tenant.reports == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become other users")
+@pytest.mark.parametrize("way", ["folder", "socket", "link", "link to a folder"])
+@pytest.mark.parametrize("named", ["path", "variable"])
+def test_a_stranger_who_came_first_is_not_believed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    way: str,
+    named: str,
+) -> None:
+    """At a path that can be guessed, in a folder such as /tmp, any user may put a socket."""
+    common, private = tmp_path / "tmp", tmp_path / "private"
+    common.mkdir()
+    common.chmod(0o1777)
+    for folder in (private, common / "job"):
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+    path = common / "broker.sock" if way == "socket" else common / "job" / "broker.sock"
+    real = private / "broker.sock" if "link" in way else path
+    if way == "link":
+        path.symlink_to(real)
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    elif way == "link to a folder":
+        path.parent.rmdir()
+        path.parent.symlink_to(private)
+        os.chown(path.parent, 65534, 65534, follow_symlinks=False)
+    with listening(real) as listener:
+        os.chown(real, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(0)
+        monkeypatch.setenv("PENSTOCK_BROKER", str(path) if named == "variable" else "/none")
+        tenant = Clock(Tenant("job", 0, "train", None if named == "variable" else str(path)))
+        assert tenant.step() is None
+        assert tenant.reports == 0
+        assert f"it is user 65534's, and other users may write to {common}" in caplog.text
 
 
 # -- leases and budgets ----------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import json
 import math
 import os
 import re
+import select
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from penstock import limits
 from penstock.errors import UsageError
 from penstock.sharing.address import Address, read_key
 from penstock.sharing.allocation import Resources
+from penstock.sharing.broker import Broker
 from penstock.sharing.fallback_rate import Holding
 from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
@@ -465,6 +468,56 @@ def test_strangers(tmp_path: Path, port: int, key: Path) -> None:
                 job.until(rate(100, 100))
             finally:
                 job.end()
+
+
+class StillClock:
+    """A clock at which nobody's time runs out."""
+
+    def now_ns(self) -> int:
+        return 0
+
+    def wait_until_ns(self, deadline_ns: int) -> None:
+        del deadline_ns
+
+
+def test_idle_strangers_keep_nobody_out(tmp_path: Path, port: int) -> None:
+    """Who connects and says nothing has one of so many places until they are needed; what is ended
+    then is the oldest of the host that has most."""
+    address = Address(f"tcp://127.0.0.1:{port}")
+    ledger = Ledger(Resources(cores=1))
+    with (
+        Broker(tmp_path / "b.sock", ledger, listen=(address, KEY), clock=StillClock()) as serving,
+        contextlib.ExitStack() as undo,
+    ):
+
+        def connect(host: str) -> socket.socket:
+            return undo.enter_context(
+                socket.create_connection(("127.0.0.1", port), 60, source_address=(host, 0))
+            )
+
+        few = [connect("127.0.0.3") for _ in range(3)]
+        many = [connect("127.0.0.2") for _ in range(limits.broker_unproven_max)]
+        serve = threading.Thread(target=serving.serve)
+        serve.start()
+        undo.callback(serve.join)
+        undo.callback(serving.stop)
+        with contextlib.closing(AuthenticatedLines(address.call(), KEY, caller=True)) as member:
+            member.send({"say": "watch"})
+            heard: list[Any] = []
+            while not heard:
+                ready, writable, _ = select.select([member], [member] if member.waiting else [], [])
+                if writable:
+                    member.flush()
+                if ready:
+                    heard = member.receive()
+            assert heard[0]["say"] == "state"
+            assert heard[0]["refused"] == {"crowded": 4, "strangers": 4}
+        for ended in many[:4]:
+            assert ended.recv(1) == b""
+        for stranger in (*few, *many[4:]):
+            stranger.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                stranger.recv(1)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ the user.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import ipaddress
 import json
 import os
@@ -182,12 +183,17 @@ def exchange_values(
 
     If `say` raises on one rank, its error is raised there. All other ranks raise a UsageError with
     its text, so nobody waits for a rank that does not come.
+
+    The addresses and public keys of peers go this way. With $PENSTOCK_SECRET, which is the same on
+    all ranks, each text carries a code, and one that was made without the secret is a UsageError.
     """
+    secret = os.environ.get("PENSTOCK_SECRET", "").encode()
     failure: Exception | None = None
     try:
         text = json.dumps(say())
     except Exception as error:
         failure, text = error, json.dumps({_ERROR: str(error)})
+    text = _sign(secret, place, place.rank, text)
     texts = gather(text)
     if failure is not None:
         raise failure
@@ -196,8 +202,29 @@ def exchange_values(
             f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
             "has to return what each rank said, in order of rank"
         )
-    values = [json.loads(value) for value in texts]
+    values = [json.loads(_verify(secret, place, *pair)) for pair in enumerate(texts)]
     for rank, value in enumerate(values):
         if _ERROR in value:
             raise UsageError(f"rank {rank} cannot take part in the cache: {value[_ERROR]}")
     return values
+
+
+def _sign(secret: bytes, place: Place, rank: int, text: str) -> str:
+    """Put the code of a rank's text before it: HMAC-SHA256 of rank, world and text."""
+    if not secret:
+        return text
+    whole = f"{rank}/{place.world_size}:{text}".encode()
+    return hmac.digest(secret, whole, "sha256").hex() + text
+
+
+def _verify(secret: bytes, place: Place, rank: int, signed: str) -> str:
+    """Return a rank's text without its code. Raises UsageError if the code is not right."""
+    text = signed if signed.startswith("{") else signed[64:]
+    wanted = _sign(secret, place, rank, text)
+    if not hmac.compare_digest(wanted.encode(), signed.encode()):
+        raise UsageError(
+            f"what rank {rank} says of itself was not made with the PENSTOCK_SECRET of rank "
+            f"{place.rank}: set the same one, or none, on all ranks; or somebody else writes to "
+            "the store in which ranks meet"
+        )
+    return text

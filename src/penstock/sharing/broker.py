@@ -65,6 +65,7 @@ class _Caller:
     lines: Lines
     owner: int
     since_s: float
+    host: str
     joined: bool = False
     watch_s: float | None = None
 
@@ -199,22 +200,34 @@ class Broker:
         self._admit(lines, peer.user)
 
     def _accept_network(self) -> None:
-        """Accept a connection over the network, which has yet to show the key."""
-        try:
-            connection, _ = self._outer.accept()
-            keep_awake(connection)
-        except OSError as error:
-            log.debug("a connection was not made: %s", error)
-            return
-        unproven = sum(not caller.lines.is_proven for caller in self._callers.values())
-        if unproven >= limits.broker_unproven_max or len(self._callers) >= self._most:
-            self._counts["crowded"] += 1
-            connection.close()
-            return
-        self._admit(AuthenticatedLines(connection, self._key, caller=False), _elsewhere)
+        """Accept connections over the network, which have yet to show the key.
 
-    def _admit(self, lines: Lines, owner: int) -> None:
-        caller = _Caller(self._next, lines, owner, self._now_s())
+        Beyond `limits.broker_unproven_max` of them the oldest of the host that has most is ended:
+        whoever connects and says nothing keeps no other out.
+        """
+        for _ in range(limits.broker_unproven_max):  # then others have their turn
+            try:
+                connection, place = self._outer.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.debug("a connection was not made: %s", error)
+                return
+            with contextlib.suppress(OSError):  # it has gone again, which is noticed later
+                keep_awake(connection)
+            strangers = [each for each in self._callers.values() if not each.lines.is_proven]
+            if len(strangers) >= limits.broker_unproven_max or len(self._callers) >= self._most:
+                self._counts["crowded"] += 1
+                if not strangers:
+                    connection.close()
+                    continue
+                ((crowd, _),) = Counter(each.host for each in strangers).most_common(1)
+                self._lose(next(each for each in strangers if each.host == crowd))
+            lines = AuthenticatedLines(connection, self._key, caller=False)
+            self._admit(lines, _elsewhere, place[0])
+
+    def _admit(self, lines: Lines, owner: int, host: str = "") -> None:
+        caller = _Caller(self._next, lines, owner, self._now_s(), host)
         self._next += 1
         self._callers[caller.number] = caller
         self._selector.register(lines, selectors.EVENT_READ, caller)

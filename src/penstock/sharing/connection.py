@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,8 @@ Call = Callable[[], Lines | None]
 def call_by_path(path: Path, *, own: bool) -> Call:
     """Return a function that connects to the broker of this host.
 
-    own:  only to a broker of this user, or root; for another's the function raises WireError.
+    The function raises WireError for a broker of another user than this one and root, if `own`, or
+    if further users could have put the socket there.
     """
 
     def call() -> Lines | None:
@@ -44,12 +46,38 @@ def call_by_path(path: Path, *, own: bool) -> Call:
             connection.close()
             return None
         user = read_peer(connection).user
-        if own and user not in (os.getuid(), 0):
-            connection.close()
-            raise WireError(f"it is user {user}'s, in a place of this user's")
+        if user not in (os.getuid(), 0):
+            folder = None if own else _find_open_folder(path, user)
+            if own or folder is not None:
+                connection.close()
+                where = (
+                    f"and other users may write to {folder}" if folder else "in this user's place"
+                )
+                raise WireError(f"it is user {user}'s, {where}")
         return Lines(connection)
 
     return call
+
+
+def _find_open_folder(path: Path, user: int) -> str | None:
+    """Return a folder on the way to a socket of `user` into which others could have put what is
+    there now; None if only this user, root and `user` could.
+
+    In a folder such as /tmp nobody exchanges what is there, but whoever comes first puts it there.
+    """
+    own = (os.getuid(), 0)
+    for way in {os.path.abspath(path), os.path.realpath(path)}:
+        child = Path(way)
+        for folder in child.parents:
+            try:
+                mode, owner = folder.stat(), child.lstat().st_uid
+            except OSError:
+                return str(folder)
+            kept = mode.st_mode & stat.S_ISVTX and owner in own
+            if mode.st_uid not in (*own, user) or (mode.st_mode & stat.S_IWOTH and not kept):
+                return str(folder)
+            child = folder
+    return None
 
 
 def find_call(path: str | None) -> tuple[Call | None, str]:
