@@ -84,21 +84,9 @@ int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
     error = root_error_;
     return -1;
   }
-  const std::int64_t start = file == 0 ? 0 : columns_.ends[file - 1];
-  const std::int64_t stop = columns_.ends[file];
-  if (start < 0 || stop < start || stop > static_cast<std::int64_t>(columns_.names.size())) {
-    error = ENOENT;
-    return -1;
-  }
-  const auto begin = static_cast<std::size_t>(start);
-  const auto length = static_cast<std::size_t>(stop - start);
-  std::array<char, PATH_MAX> path;
-  if (length >= path.size()) {
-    error = ENAMETOOLONG;
-    return -1;
-  }
-  std::memcpy(path.data(), columns_.names.data() + begin, length);
-  path[length] = '\0';
+  Path path;
+  error = copy_path(file, path);
+  if (error != 0) return -1;
   const int flags = O_RDONLY | O_CLOEXEC | (access == Access::direct ? O_DIRECT : 0);
   // NONBLOCK: if a pipe has taken the place of a file, opening it must not wait for a writer.
   const int fd = ::openat(root_fd_, path.data(), flags | O_NONBLOCK);
@@ -114,9 +102,30 @@ int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
   return -1;
 }
 
+int Files::copy_path(std::uint32_t file, Path& path) const {
+  const std::int64_t start = file == 0 ? 0 : columns_.ends[file - 1];
+  const std::int64_t stop = columns_.ends[file];
+  if (start < 0 || stop < start || stop > static_cast<std::int64_t>(columns_.names.size())) {
+    return ENOENT;
+  }
+  const auto begin = static_cast<std::size_t>(start);
+  const auto length = static_cast<std::size_t>(stop - start);
+  if (length >= path.size()) return ENAMETOOLONG;
+  std::memcpy(path.data(), columns_.names.data() + begin, length);
+  path[length] = '\0';
+  return 0;
+}
+
 int Files::check_unchanged(std::uint32_t file, int fd) const {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno;
+  // A file without a name has been deleted or replaced since it was opened, unless its file system
+  // counts no names: what the name leads to now decides.
+  if (info.st_nlink == 0) {
+    Path path;
+    if (const int error = copy_path(file, path); error != 0) return error;
+    if (::fstatat(root_fd_, path.data(), &info, 0) != 0) return errno;
+  }
   const std::int64_t mtime_ns =
       std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   if (!S_ISREG(info.st_mode)) return ESTALE;

@@ -1,6 +1,8 @@
 // The files of a dataset: opened by number, checked against what the index recorded.
 #pragma once
 
+#include <limits.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -69,7 +71,8 @@ class Files {
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
   std::uint64_t open_ns() const { return open_ns_.load(std::memory_order_relaxed); }
 
-  // 0 if the open file is as it was indexed; ESTALE if not; errno if that cannot be read.
+  // 0 if the open file is as it was indexed; ESTALE if not, or if its name leads to another file by
+  // now that is not; ENOENT if it was deleted; errno if that cannot be read.
   int check_unchanged(std::uint32_t file, int fd) const;
 
  private:
@@ -84,6 +87,8 @@ class Files {
   int check_kept(std::uint32_t file, int fd);
   int open_new(std::uint32_t file, Access access, int& error);
   int open_as_indexed(std::uint32_t file, Access access, int& error);
+  using Path = std::array<char, PATH_MAX>;
+  int copy_path(std::uint32_t file, Path& path) const;  // 0 or errno
   void close_timed(int fd);
 
   FileColumns columns_;

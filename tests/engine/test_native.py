@@ -968,6 +968,35 @@ def test_changed_after_indexing(backend: str, keep_open_max: int, folder: Path) 
     engine.close()
 
 
+@backends
+def test_open_files_that_lose_their_names(backend: str, folder: Path) -> None:
+    """A file that is held open and is deleted is ENOENT some milliseconds later, one that is
+    replaced is ESTALE, unless what has its name has its size and time. Until then, and if it was
+    only renamed, its bytes are those that were indexed."""
+    contents = [random_bytes(5000, seed) for seed in range(5)]
+    files = write_files(folder, contents)
+    engine = NativeEngine(files, budget=BUDGETS[backend], keep_open_max=10)
+    wanted = [[(file, 100, 50)] for file in range(5)]
+    assert read(engine, EngineRead(contents, wanted)) == ()
+    Path(files.path(0)).unlink()
+    for file in (1, 2):
+        stamp, other = os.stat(files.path(file)), folder / "other"
+        other.write_bytes(contents[file])
+        os.utime(other, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + (file == 1)))
+        other.rename(files.path(file))
+    Path(files.path(3)).rename(folder / "moved")
+    told: dict[int, int] = {}
+    while told.keys() != {0, 1}:
+        reading = EngineRead(contents, wanted)
+        told |= {failure.extent: failure.errno for failure in read(engine, reading)}
+        for extent in {0, 1, 2, 3, 4} - told.keys():
+            at = reading.requests.target[extent]
+            buffer = reading.buffers[reading.requests.buffer[extent]]
+            assert buffer[at : at + 50].tobytes() == contents[extent][100:150]
+    assert told == {0: errno.ENOENT, 1: errno.ESTALE}
+    engine.close()
+
+
 @pytest.mark.parametrize("backend", ["io_uring", "pread"])
 def test_failed_reads(backend: str) -> None:
     """An error of the storage concerns its extent alone, in a run of its own or with others."""

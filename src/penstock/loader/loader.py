@@ -49,7 +49,7 @@ class Loader:
 
     dataset:      from `penstock.open`.
     batch_size:   samples of one rank in a step, as in torch.
-    shuffle:      "exact" (every sequence is possible), "blocked" (for storage that punishes small
+    shuffle:      "exact" (all samples are mixed), "blocked" (for storage that punishes small
                   reads; `block` samples stay together, `group` blocks are mixed), "none", or
                   "auto": exact if a few timed reads (0.2 s, at first use) show that random reads
                   are fast, else blocked; a resumed run keeps its choice. See

@@ -85,7 +85,8 @@ class Order:
     """A bijection between the positions of an epoch and its samples, both 0..count-1.
 
     count:    samples, 1..2^62.
-    seed, epoch, stream:  0..2^64-1; any change gives an unrelated order.
+    seed, epoch, stream:  0..2^64-1; any change gives an unrelated order. They are hashed to 64
+              bits, so that 2^64 orders are drawn at most: beyond 20 samples not every sequence.
     shuffle:  "exact", "blocked" or "none".
     block:    samples that lie together in storage and stay together, for "blocked".
     group:    blocks whose samples are mixed with each other, for "blocked".
