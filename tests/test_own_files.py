@@ -23,7 +23,7 @@ from penstock.engine import AtomicFile
 from penstock.engine.trace_file import TraceWriter
 from penstock.errors import UsageError
 from penstock.index import sidecar
-from penstock.own_files import check_own_folder, open_own
+from penstock.own_files import check_private_folder, open_own
 from penstock.sharing.broker import _lock_socket
 
 
@@ -129,10 +129,10 @@ def test_only_regular_files_of_own_folders(tmp_path: Path) -> None:
     """A pipe is refused without waiting for its other end; so are folders that others may write."""
     os.mkfifo(tmp_path / "pipe")
     for flags in (os.O_RDONLY, os.O_WRONLY):
-        with pytest.raises(UsageError, match="no regular file, which a test does not make"):
-            open_own(str(tmp_path / "pipe"), flags, "a test")
+        with pytest.raises(UsageError, match="no regular file, which penstock does not make"):
+            open_own(str(tmp_path / "pipe"), flags)
     tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="every user may write to .* of a test"):
-        check_own_folder(str(tmp_path), "a test")
+        check_private_folder(str(tmp_path), "a test")
     tmp_path.chmod(0o700)
-    check_own_folder(str(tmp_path), "a test")
+    check_private_folder(str(tmp_path), "a test")

@@ -1,7 +1,7 @@
-"""Files of fixed names that are written in place, in folders that others might write to as well.
+"""Opening of files in folders that others may write to: no link in place of a file is followed.
 
-Whoever may write to the folder may have put a link there, to have us write elsewhere: such files
-are opened without following it. Files that are written anew are `AtomicFile`s, which follow none.
+Whoever may write to a folder can put a link under a name that penstock writes, so that the target
+of the link is overwritten. Files that are written anew are `AtomicFile`s, which follow no link.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import stat
 from .errors import UsageError
 
 
-def open_own(path: str, flags: int, what: str, mode: int = 0o666) -> int:
-    """Open a file that only `what` makes; the system refuses as it does for `os.open`.
+def open_own(path: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file of penstock's; the system refuses as it does for `os.open`.
 
-    Raises UsageError if the name leads to another file: it is a link, one of several names, or no
-    regular file.
+    Raises UsageError if the name leads to another file: it is a symbolic link, one of several names
+    of a file, or no regular file.
     """
     try:
         file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
@@ -25,24 +25,24 @@ def open_own(path: str, flags: int, what: str, mode: int = 0o666) -> int:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
         found = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
-        raise _make_not_own_error(path, found, what) from None
+        raise _build_foreign_error(path, found) from None
     status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(file)
         is_file = stat.S_ISREG(status.st_mode)
         found = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
-        raise _make_not_own_error(path, found, what)
+        raise _build_foreign_error(path, found)
     return file
 
 
-def _make_not_own_error(path: str, found: str, what: str) -> UsageError:
+def _build_foreign_error(path: str, found: str) -> UsageError:
     return UsageError(
-        f"{path} is {found}, which {what} does not make, so nothing is written to it: remove it, "
-        f"or use a folder that only this user may write to"
+        f"{path} is {found}, which penstock does not make there, so nothing is written to it: "
+        f"remove it, or use a folder that only this user may write to"
     )
 
 
-def check_own_folder(folder: str, what: str) -> None:
+def check_private_folder(folder: str, what: str) -> None:
     """Raise UsageError if other users could exchange the files in the folder of `what`."""
     status = os.stat(folder)
     if status.st_uid not in (os.geteuid(), 0):

@@ -40,7 +40,7 @@ from .. import limits
 from ..engine import Arena, Buffer, crc32c
 from ..errors import StorageError, UsageError
 from ..extent import Int
-from ..own_files import check_own_folder, open_own
+from ..own_files import check_private_folder, open_own
 from .shared_memory import (
     LEFT_OUT,
     READY,
@@ -91,7 +91,7 @@ class DiskTier:
         self._files = contextlib.ExitStack()
         self._files.callback(os.close, lock)
         try:
-            self._table = _open_own(folder, "tier.table", os.O_RDWR)
+            self._table = open_own(os.path.join(folder, "tier.table"), os.O_RDWR)
             self._files.callback(os.close, self._table)
             self._data = _open_direct(folder)
             self._files.callback(os.close, self._data)
@@ -119,7 +119,7 @@ class DiskTier:
         """
         try:
             os.makedirs(folder, exist_ok=True)
-            check_own_folder(folder, "the disk tier")
+            check_private_folder(folder, "the disk tier")
             lock = _open_lock(folder, first=True)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
@@ -297,19 +297,15 @@ def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _open_own(folder: str, name: str, flags: int) -> int:
-    return open_own(os.path.join(folder, name), flags, "a disk tier")
-
-
 def _open_direct(folder: str) -> int:
     """Open the data past the page cache, or through it if the file system cannot do otherwise."""
     flags = os.O_RDWR
     try:
-        file = _open_own(folder, "tier.data", flags | os.O_DIRECT)
+        file = open_own(os.path.join(folder, "tier.data"), flags | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return _open_own(folder, "tier.data", flags)
+        return open_own(os.path.join(folder, "tier.data"), flags)
     try:
         os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
     except OSError:  # some refuse only when it comes to reading
@@ -347,7 +343,7 @@ def _make_storage_error(folder: str, error: OSError) -> StorageError:
 
 def _open_lock(folder: str, *, first: bool) -> int:
     """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
-    lock = _open_own(folder, "tier.lock", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    lock = open_own(os.path.join(folder, "tier.lock"), os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         fcntl.flock(lock, (fcntl.LOCK_EX if first else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         if first:
@@ -382,7 +378,7 @@ def _make_in_use_error(folder: str) -> UsageError:
 def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
-        table = _open_own(folder, "tier.table", os.O_RDONLY)
+        table = open_own(os.path.join(folder, "tier.table"), os.O_RDONLY)
     except (OSError, UsageError):
         return None
     try:
@@ -408,9 +404,9 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as files:
-        table = _open_own(folder, "tier.table", flags)
+        table = open_own(os.path.join(folder, "tier.table"), flags)
         files.callback(os.close, table)
-        data = _open_own(folder, "tier.data", flags)
+        data = open_own(os.path.join(folder, "tier.data"), flags)
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:

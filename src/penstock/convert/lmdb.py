@@ -21,7 +21,7 @@ from .. import limits
 from ..engine import storage_errors, sync_folder
 from ..errors import StorageError, UsageError
 from ..index import missing_library
-from ..own_files import check_own_folder, open_own
+from ..own_files import check_private_folder, open_own
 from .encoding import StoredSample
 from .manifest import (
     DATA,
@@ -56,7 +56,7 @@ class LmdbConversion(Conversion):
         if os.path.islink(folder):
             raise UsageError(f"{folder} is a symbolic link: remove it, or convert to another place")
         with lock_folder(folder):
-            check_own_folder(folder, "a conversion")
+            check_private_folder(folder, "a conversion")
             if not self.take_up(folder):
                 self.manifest.save(folder)
             before = self.count
@@ -112,7 +112,7 @@ class LmdbConversion(Conversion):
     def _open_own(self, folder: str, name: str) -> int:
         path = os.path.join(folder, name)
         with storage_errors(path):
-            return open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, "a conversion")
+            return open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
     def _commit(self, environment: Any, digests: Any, pending: list[StoredSample]) -> None:
         if not pending:

@@ -463,7 +463,7 @@ def _lock_socket(path: Path) -> Iterator[None]:
     """Hold the right to serve at the path, while this process lives."""
     with contextlib.ExitStack() as undo:
         try:
-            file = open_own(f"{path}.lock", os.O_RDWR | os.O_CREAT, "a broker", 0o600)
+            file = open_own(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
             undo.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
