@@ -64,6 +64,14 @@ def test_nothing_large_is_generated_unasked(tmp_path: Path, command: str) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--out", "--stage"])
+def test_results_go_into_no_folder_named_as_a_url(tmp_path: Path, option: str) -> None:
+    with pytest.raises(UsageError, match=rf"{option} is s3:/+b/x: that is a URL: give a folder"):
+        CliRunner().invoke(
+            app, ["bench", "run", "default", option, "s3://b/x"], catch_exceptions=False
+        )
+
+
 def test_generation_of_the_rest_is_bounded_by_the_rest(tmp_path: Path) -> None:
     """With `bytes_max`: all of it, files that are missing, or all again with force."""
     data = DatasetSpec(

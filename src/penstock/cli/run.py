@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -117,6 +118,9 @@ def run(
 
     started, load_before = time.time(), os.getloadavg()
     asked, given = _read_workload(workload, overrides or [], compat)
+    for option, folder in (("--out", out), ("--stage", stage)):
+        if folder is not None and re.match(r"\w+:/", str(folder)):  # a Path has made // to /
+            raise UsageError(f"{option} is {folder}: that is a URL: give a folder")
     names = loader or ["penstock"]
     if cache not in (None, "cold", "warm", "as-is"):
         raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
