@@ -31,6 +31,7 @@ from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests import warm
+from tests.checkpoint.rank_threads import run_job, save_unequal
 from tests.command import run
 from tests.services import S3, SECRET, Fault, Proxy, environment, moto
 from tests.slices import first, fraction, thinned
@@ -110,6 +111,12 @@ def saved(url: str | Path, *steps: int, size: int = 100) -> None:
 
 
 # -- what works ------------------------------------------------------------------------------------
+
+
+def test_ranks_that_differ(place: Place) -> None:
+    """Nothing is committed of a state that differs between ranks; each rank's own value is."""
+    assert run_job(place.url, 2, save_unequal) == [[2], [2]]
+    assert len([name for name in place.objects() if name.endswith(".shard")]) == 2
 
 
 @pytest.mark.parametrize("size", first(2, [0, 100, LARGE]))

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..cache import machine_identity
 from ..engine import storage_errors, sync_folder
-from ..errors import DataError, StorageError, UsageError
+from ..errors import DataError, FormatError, StorageError, UsageError
 from . import shards
 from .all_gather import Ranks
 from .fault_points import mark_point
@@ -88,6 +88,11 @@ class HeldSave:
     @classmethod
     def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
         """Decode what `encode` returned."""
+        if type(document) is not list or [type(part) for part in document] not in (
+            [str, str],
+            [type(None), str],
+        ):
+            raise FormatError(f"{where} is {document!r:.80}, not the index of a held save")
         after, text = document
         return cls(after, decode_index(text.encode(), where))
 
@@ -242,7 +247,7 @@ class Tiers:
     def list_held_folders(self) -> Iterator[tuple[str, str]]:
         """List the folders of this repository's saves on the tiers, with their attempts; empty
         except in the leader."""
-        name = re.compile(rf"step-\d+\.([0-9a-z]+)\.{self._repository_id}\.held")
+        name = re.compile(rf"step-\d+\.([0-9a-f]+)\.{self._repository_id}\.held")
         for path in self.paths if self.leading else ():
             with contextlib.suppress(OSError):
                 for folder in sorted(os.listdir(path)):
