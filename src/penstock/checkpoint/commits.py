@@ -225,8 +225,9 @@ class Claim:
             how = f"the last object of this job, {self._number:08}.index, was removed"
         else:
             try:
-                holder = str(unseal("claim", data, "")["session"]).strip()
-            except FormatError:
+                claim = unseal("claim", data, "")
+                holder = str(dict(claim)["session"]).strip()
+            except (FormatError, LookupError, TypeError, ValueError):
                 holder = "it has committed a checkpoint since"
             how = f"another job has taken it over ({holder})"
         return UsageError(

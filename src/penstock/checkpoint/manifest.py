@@ -161,7 +161,8 @@ def _is_crc(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 32
 
 
-def _is_counts(value: Any) -> bool:
+def is_counts(value: Any) -> bool:
+    """True if a value of a document is a list of whole numbers from 0 on."""
     return type(value) is list and all(map(_is_count, value))
 
 
@@ -172,14 +173,14 @@ def _is_name(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
 _Schema = dict[str, tuple[str, Callable[[Any], bool]]]
 """Fields, what their values are, and a test of that."""
 _COUNT = "a whole number from 0 on", _is_count
-_COUNTS = "a list of whole numbers from 0 on", _is_counts
+_COUNTS = "a list of whole numbers from 0 on", is_counts
 _CRC = "a CRC-32C", _is_crc
 _TEXT: tuple[str, Callable[[Any], bool]] = "a text", lambda value: type(value) is str
 _PIECE: _Schema = {
     "name": _TEXT,
     "dtype": _TEXT,
     "shape": _COUNTS,
-    "offsets": ("a list of one number or more", lambda value: _is_counts(value) and bool(value)),
+    "offsets": ("a list of one number or more", lambda value: is_counts(value) and bool(value)),
     "offset": _COUNT,
     "length": _COUNT,
     "crc32c": _CRC,

@@ -287,10 +287,12 @@ def find_whole_shards(folder: str) -> list[ShardEntry]:
 
 
 def read_held_save(folder: str) -> HeldSave | None:
-    """Read the index in a held folder; None if there is none that is whole."""
+    """Read the index in a held folder; None if there is none that is whole and of this folder."""
     path = os.path.join(folder, INDEX)
     try:
         with translate_read_errors(path), open(path, "rb") as file:
-            return HeldSave.decode(unseal("held", file.read(), path), path)
+            held = HeldSave.decode(unseal("held", file.read(), path), path)
     except (DataError, StorageError):
         return None
+    of_folder = os.path.basename(folder).startswith(f"step-{held.index.step}.{held.index.attempt}.")
+    return held if of_folder else None

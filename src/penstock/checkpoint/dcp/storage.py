@@ -533,8 +533,9 @@ def _cut_whole(blocks: Sequence[pytree.ArrayBlock]) -> list[Cut]:
     return [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
 
 
-def _get_local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+def _get_local_tensor(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local
 
 
 def _make_block(leaf: Leaf) -> pytree.ArrayBlock:
