@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import Arena, Buffer, crc32c
+from ..engine import Arena, Buffer, crc32c, open_own
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from .shared_memory import (
@@ -91,7 +91,7 @@ class DiskTier:
         self._files = contextlib.ExitStack()
         self._files.callback(os.close, lock)
         try:
-            self._table = _open_own(folder, "tier.table", os.O_RDWR)
+            self._table = open_own(os.path.join(folder, "tier.table"), os.O_RDWR)
             self._files.callback(os.close, self._table)
             self._data = _open_direct(folder)
             self._files.callback(os.close, self._data)
@@ -297,34 +297,6 @@ def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _open_own(folder: str, name: str, flags: int) -> int:
-    """Open one of the tier's files. Raises UsageError if its name leads to another file.
-
-    A link may have been put there by whoever may write to the folder, to have us write elsewhere.
-    """
-    path = os.path.join(folder, name)
-    try:
-        file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _make_not_ours_error(path, "a symbolic link") from None
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(file)
-        is_file = stat.S_ISREG(status.st_mode)
-        what = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
-        raise _make_not_ours_error(path, what)
-    return file
-
-
-def _make_not_ours_error(path: str, what: str) -> UsageError:
-    return UsageError(
-        f"{path} is {what}, which a disk tier does not make, so nothing is written to it: remove "
-        "it, or give the tier a folder that only this user may write to"
-    )
-
-
 def _check_folder(folder: str) -> None:
     """Raise UsageError if others could exchange the files of the folder."""
     status = os.stat(folder)
@@ -344,11 +316,11 @@ def _open_direct(folder: str) -> int:
     """Open the data past the page cache, or through it if the file system cannot do otherwise."""
     flags = os.O_RDWR
     try:
-        file = _open_own(folder, "tier.data", flags | os.O_DIRECT)
+        file = open_own(os.path.join(folder, "tier.data"), flags | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return _open_own(folder, "tier.data", flags)
+        return open_own(os.path.join(folder, "tier.data"), flags)
     try:
         os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
     except OSError:  # some refuse only when it comes to reading
@@ -386,7 +358,7 @@ def _make_storage_error(folder: str, error: OSError) -> StorageError:
 
 def _open_lock(folder: str, *, first: bool) -> int:
     """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
-    lock = _open_own(folder, "tier.lock", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    lock = open_own(os.path.join(folder, "tier.lock"), os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         fcntl.flock(lock, (fcntl.LOCK_EX if first else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         if first:
@@ -421,7 +393,7 @@ def _make_in_use_error(folder: str) -> UsageError:
 def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
-        table = _open_own(folder, "tier.table", os.O_RDONLY)
+        table = open_own(os.path.join(folder, "tier.table"), os.O_RDONLY)
     except (OSError, UsageError):
         return None
     try:
@@ -447,9 +419,9 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as files:
-        table = _open_own(folder, "tier.table", flags)
+        table = open_own(os.path.join(folder, "tier.table"), flags)
         files.callback(os.close, table)
-        data = _open_own(folder, "tier.data", flags)
+        data = open_own(os.path.join(folder, "tier.data"), flags)
         files.callback(os.close, data)
         same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
         if not same:

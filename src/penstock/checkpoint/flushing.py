@@ -20,7 +20,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from ..budget import Budget
-from ..engine import storage_errors, write_all
+from ..engine import open_new, storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..sharing import TransferPermit
 from .array_leaves import Memory
@@ -157,7 +157,7 @@ class Flush:
             raise UsageError(f"{path}: {len(data):,} bytes of data are not the sum of its pieces")
         with storage_errors(path, _AGAIN), ExitStack() as files:
             mark_point(f"create {path}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # no link is followed
             file = os.open(path, flags, 0o666)
             files.callback(os.close, file)
             mark_point(f"reserve {path}")
@@ -181,8 +181,7 @@ class Flush:
         with ExitStack() as files:
             with storage_errors(path, _AGAIN):
                 mark_point(f"create {path}")
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                file = os.open(path, flags, 0o666)
+                file = open_new(path)
                 files.callback(os.close, file)
                 mark_point(f"write {path}")
                 _reserve(file, source.bytes)
@@ -242,7 +241,7 @@ def _open_direct(path: str) -> int:
     """Open a descriptor that writes past the page cache; -1 if the file system has no such
     thing."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

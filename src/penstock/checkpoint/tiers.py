@@ -228,8 +228,9 @@ class Tiers:
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
         for name in names:
             for number in range(len(self.paths)):
-                path = os.path.join(self.get_folder(number, step, attempt), name)
-                if os.path.exists(path):
+                folder = self.get_folder(number, step, attempt)
+                path = os.path.join(folder, name)
+                if os.path.lexists(path) and not os.path.islink(folder):
                     mark_point(f"remove {path}")
                     with contextlib.suppress(OSError):
                         os.unlink(path)

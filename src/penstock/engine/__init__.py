@@ -34,6 +34,7 @@ from .object_client import (
 )
 from .object_store import locate_objects
 from .open import ReadingEngine, add_mirrors, is_url, open_engine, open_store, read_extent
+from .own_file import check_own_folder, open_new, open_own
 from .page_cache import Residency, drop_extents, evict, measure_residency
 from .probe import ProbeResult, draw_large_extents, measure_copying, time_reads
 from .protocol import (
@@ -134,6 +135,7 @@ __all__ = [
     "build_changed_error",
     "build_storage_error",
     "check_buffers",
+    "check_own_folder",
     "check_purpose",
     "check_requests",
     "check_usable",
@@ -152,6 +154,8 @@ __all__ = [
     "measure_residency",
     "open_bucket",
     "open_engine",
+    "open_new",
+    "open_own",
     "open_store",
     "page_cache",
     "parse_object_url",
