@@ -135,7 +135,7 @@ class Checkpoints:
             repository = open_repository(path, make=True)
             self._lock = repository.lock(self._session)
             if clear:  # else what is held may belong to what lies there
-                repository.collect()
+                repository.collect(self._lock)
         return self._session
 
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
@@ -269,7 +269,7 @@ class Checkpoints:
         self.last = save.describe_commit()
         self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
         if self.place.rank == 0:
-            self.folder.thin(self.keep)
+            self.folder.thin(self.keep, save.path)
 
     def wait(
         self,

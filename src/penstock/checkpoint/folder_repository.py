@@ -144,8 +144,10 @@ class Folder(Repository):
             if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
         ]
 
-    def collect(self) -> None:
-        for path in self.leftovers():
+    def collect(self, lock: repository.RepositoryLock) -> None:
+        left = self.leftovers()
+        lock.check()  # no other job had begun when these were listed: none of them is its own
+        for path in left:
             mark_point(f"collect {path}")
             self._clear(path)
 

@@ -145,7 +145,7 @@ class Storage:
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
             self._lock = self._repository.lock(self._session)
-            self._repository.collect()
+            self._repository.collect(self._lock)
         return self._repository, self._lock
 
     def _open_shared(self) -> Repository:
@@ -368,9 +368,9 @@ class Writer(StorageWriter, AsyncStager):
             "blocks": {block.name: block.bytes for block in self._loader.blocks},
         }
         index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
-        repository.commit(self._attempt_path, index, lock)
+        entry = repository.commit(self._attempt_path, index, lock)
         self._attempt_path, self._committed = "", True
-        repository.thin(self._storage.keep)
+        repository.thin(self._storage.keep, entry.path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
