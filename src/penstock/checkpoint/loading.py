@@ -73,7 +73,8 @@ def load(
     """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
     lock, and changes nothing.
 
-    rank, world_size:  whose `per_rank` value to load; None detects them.
+    rank, world_size:  the rank whose `per_rank` value is loaded, and the number of ranks; None
+                       detects them.
     """
     repository = open_repository(folder)
     place = detect(rank, world_size, os.environ, sys.modules)
