@@ -44,7 +44,8 @@ def replicated(folder: Path, rank: int) -> Any:
         saved = checkpoints.wait()
         assert saved is not None
         found = checkpoints.load()
-    same = all(torch.equal(found.state[f"w{i}"], wide()[f"w{i}"]) for i in range(60))
+    wanted = wide()
+    same = all(torch.equal(found.state[f"w{i}"], wanted[f"w{i}"]) for i in range(60))
     return [saved.bytes, same and found.state["n"] == 7 and found.loader == {"step": 3}]
 
 

@@ -200,7 +200,7 @@ def test_tensors_have_the_sums_of_arrays() -> None:
 def test_differences_that_samples_miss(fraction: float) -> None:
     """A block of which a fraction of the lines differs is missed as often as it is said, and a
     stretch of two parts of it never is."""
-    lines, saves = 1 << 14, 200
+    lines, saves = 1 << 14, 100
     one = np.zeros((lines, 64), np.uint8)
     scattered, stretch = one.copy(), one.copy()
     scattered[np.random.default_rng(0).random(lines) < fraction, 7] = 1
