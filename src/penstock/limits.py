@@ -250,6 +250,13 @@ checkpoint_piece_bytes_min = 8 * MIB
 checkpoint_pieces = 8
 """Approximate number of pieces of each rank, if their size is within these bounds: the last piece
 is then an eighth of the rank's share."""
+checkpoint_first_rank_bytes = 256 * 1024
+"""Smaller tensors of a checkpoint are those of rank 0, on however many ranks: buffers such as
+batch-norm statistics may differ between ranks. Larger ones are compared."""
+checkpoint_sample_lines = 64
+"""Fewest lines of 64 bytes of a tensor by which ranks compare it."""
+checkpoint_sample_bytes = 64 * 1024
+"""Bytes of its own part of a state that a rank copies for each line by which ranks compare."""
 checkpoint_requests = 16
 """Pieces that are read from an object store at once."""
 checkpoint_claims = 8

@@ -6,6 +6,7 @@ of the link is overwritten. Files that are written anew are `AtomicFile`s, which
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -33,6 +34,22 @@ def open_own(path: str, flags: int, mode: int = 0o666) -> int:
         found = f"one of {status.st_nlink} names of a file" if is_file else "no regular file"
         raise _build_foreign_error(path, found)
     return file
+
+
+def open_new(path: str) -> int:
+    """Make a file and open it to be written. A file or link that had the name before is removed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, flags, 0o666)
+    os.unlink(path)
+    return os.open(path, flags, 0o666)
+
+
+def check_own_folder(path: str) -> None:
+    """Raise UsageError if the path of a folder that penstock made is something else now."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        is_link = os.path.islink(path)
+        raise _build_foreign_error(path, "a symbolic link" if is_link else "no folder")
 
 
 def _build_foreign_error(path: str, found: str) -> UsageError:

@@ -201,9 +201,28 @@ def refused(folder: Path, rank: int) -> Any:
     return ["File too large" in said, left]
 
 
+def unequal(folder: Path, rank: int) -> Any:
+    """Save models of which a large tensor differs, and one of which small values differ alone."""
+    said = []
+    with Storage(folder) as storage:
+        for step in (1, 2, 3):
+            large = torch.arange(1 << 17) * (1 if step == 3 else 1 + rank)
+            model = {"large": large, "mean": torch.full((8,), rank), "n": rank}
+            try:
+                if step == 2:
+                    dcp.async_save(model, storage_writer=storage.writer(step)).result()
+                else:
+                    dcp.save(model, storage_writer=storage.writer(step))
+            except CheckpointException as error:
+                said.append(str(error))
+    into = {"large": torch.zeros(1 << 17, dtype=torch.int64), "mean": torch.ones(8) * 9, "n": 9}
+    dcp.load(into, storage_reader=Reader(folder))
+    return [said, into["large"][-1].item(), into["mean"].tolist(), into["n"]]
+
+
 SCENARIOS: dict[str, Callable[[Path, int], Any]] = {
     each.__name__: each
-    for each in (save, load, stock, replicated, again, killed, killed_at, refused)
+    for each in (save, load, stock, replicated, again, killed, killed_at, refused, unequal)
 }
 
 if __name__ == "__main__":

@@ -28,18 +28,24 @@ from penstock.checkpoint import Checkpoints, LocalTier, fault_points
 from penstock.errors import PenstockError, StalledError
 
 
-def model(rank: int = 0) -> dict[str, Any]:
+def model() -> dict[str, Any]:
     """Make 60 tensors of different sizes, 3.7 MB, equal on all ranks."""
     return {f"w{i}": torch.full((i * 500 + 1,), float(i)) for i in range(60)} | {"n": 7}
 
 
+def wide() -> dict[str, Any]:
+    """Make 60 tensors of different sizes, 20 MB, which are large enough to be divided."""
+    return {f"w{i}": torch.full((70_000 + i * 500,), float(i)) for i in range(60)} | {"n": 7}
+
+
 def replicated(folder: Path, rank: int) -> Any:
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save(3, model(), loader={"step": 3})
+        checkpoints.save(3, wide(), loader={"step": 3})
         saved = checkpoints.wait()
         assert saved is not None
         found = checkpoints.load()
-    same = all(torch.equal(found.state[f"w{i}"], model()[f"w{i}"]) for i in range(60))
+    wanted = wide()
+    same = all(torch.equal(found.state[f"w{i}"], wanted[f"w{i}"]) for i in range(60))
     return [saved.bytes, same and found.state["n"] == 7 and found.loader == {"step": 3}]
 
 
@@ -116,7 +122,7 @@ def told(folder: Path, rank: int) -> Any:
     said = []
     with Checkpoints(folder) as checkpoints:
         for step in (1, 2, 3, 4):
-            checkpoints.save(step, model())
+            checkpoints.save(step, wide())
             try:
                 checkpoints.wait()
             except PenstockError as error:
@@ -143,14 +149,14 @@ def stalled(folder: Path, rank: int) -> Any:
     with Checkpoints(folder, busy="skip") as checkpoints:
         for step, mine in enumerate(("sync /", "reserve /")):
             where = mine if rank == 1 else "wait for the other ranks"
-            checkpoints.save(step, model())
-            assert not checkpoints.save(9, model())
+            checkpoints.save(step, wide())
+            assert not checkpoints.save(9, wide())
             said.append(stalls(checkpoints.wait, where))
             if step == 1:
                 said.append(stalls(checkpoints.abandon, where))
             (folder.parent / f"stalled-{step}-{rank}").touch()
             checkpoints.wait()
-        checkpoints.save(2, model())
+        checkpoints.save(2, wide())
         checkpoints.wait()
         return [*said, checkpoints.skipped, checkpoints.steps()]
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning
 RESHARDED = [(2, 1), (1, 2), (2, 3), (4, 2)]
 OTHER_JOBS = [
     *("stock:stock:2", "replicated:replicated:4", "again:again:2"),
-    *("killed:killed:2", "refused:refused:2"),
+    *("killed:killed:2", "refused:refused:2", "unequal:unequal:3"),
 ]
 
 
@@ -283,6 +283,19 @@ def test_replicated_is_written_once_by_all(jobs: Jobs) -> None:
     one = 4 * (40 * 1000 + (9 << 20))
     assert one <= sum(written) <= one * 1.01
     assert max(written) - min(written) <= 8 << 20
+
+
+def test_ranks_with_other_values(jobs: Jobs) -> None:
+    """A large tensor that differs is an error that names it and the ranks, whether it is staged or
+    not; small values are the first rank's."""
+    for said, last, mean, number in jobs.said["unequal:unequal:3"]:
+        assert len(said) == 2
+        assert all(
+            "step" in each and "large of ranks 1, 2 differ from rank 0" in each for each in said
+        )
+        assert last == (1 << 17) - 1
+        assert mean == [0] * 8
+        assert number == 0
 
 
 def test_a_planner_that_keeps_plans(jobs: Jobs) -> None:

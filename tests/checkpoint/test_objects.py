@@ -28,9 +28,11 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verify_checkpoint
+from penstock.checkpoint.manifest import CheckpointIndex, ShardEntry, seal
 from penstock.checkpoint.object_repository import Prefix
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests import warm
+from tests.checkpoint.rank_threads import run_job, save_unequal
 from tests.command import run
 from tests.services import S3, SECRET, Fault, Proxy, environment, moto
 from tests.slices import first, fraction, thinned
@@ -110,6 +112,12 @@ def saved(url: str | Path, *steps: int, size: int = 100) -> None:
 
 
 # -- what works ------------------------------------------------------------------------------------
+
+
+def test_ranks_that_differ(place: Place) -> None:
+    """Nothing is committed of a state that differs between ranks; each rank's own value is."""
+    assert run_job(place.url, 2, save_unequal) == [[2], [2]]
+    assert len([name for name in place.objects() if name.endswith(".shard")]) == 2
 
 
 @pytest.mark.parametrize("size", first(2, [0, 100, LARGE]))
@@ -327,6 +335,67 @@ def test_committed_at_the_last_moment(place: Place) -> None:
         after.close()
     before.close()
     assert Prefix(place.url).leftovers() == []
+
+
+def test_collected_after_another_job_began(place: Place) -> None:
+    """A job that is slow to remove leftovers does not take for them what a job makes that has begun
+    since: that one commits it."""
+    later: list[Any] = []
+    attempt = f"{place.url}/step-1.0b0b0b0b1"
+
+    def rule(method: str, path: str, before: int) -> Fault:
+        if method == "GET" and "delimiter" in path and before == 1:  # for leftovers
+            place.use(place.service)
+            job = Prefix(place.url)
+            later[:] = [job, job.lock("0b0b0b0b")]
+            place.put("step-1.0b0b0b0b1/rank-0.shard", b"under way")
+        return None
+
+    with place.through(rule):
+        slow = Checkpoints(place.url)
+        assert len(later) == 2
+        job, lock = later
+        assert place.read("step-1.0b0b0b0b1/rank-0.shard") == b"under way"
+        shards = (ShardEntry("rank-0.shard", len(b"under way"), 0),)
+        job.commit(attempt, CheckpointIndex(1, "0b0b0b0b1", 1, "other", shards, {}), lock)
+        slow.save(2, state(2))
+        with pytest.raises(UsageError, match="another job has taken it over"):
+            slow.close()
+
+
+def test_thinned_after_another_job_began(place: Place) -> None:
+    """A job that is slow to remove old checkpoints removes none of a job that keeps more."""
+    with Checkpoints(place.url, keep=2) as before:
+        before.save(1, state(1))
+        saved = before.wait()
+        assert saved is not None
+        with Checkpoints(place.url, keep=10) as after:
+            for step in (2, 3, 4):
+                after.save(step, state(step))
+                after.wait()
+            before.folder.thin(2, saved.path)
+            assert after.steps() == [1, 2, 3, 4]
+
+
+def test_requests_that_are_late(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two commits without an answer, the first turns out to be done: the job goes on after it,
+    as nobody has taken over."""
+    monkeypatch.setattr(limits, "object_deadline_s", 0.5)
+    sent: list[bytes] = []
+
+    def rule(method: str, path: str, before: int) -> Fault:
+        return "reset" if method == "PUT" and "00000002.index" in path else None
+
+    with place.through(rule):
+        job = Prefix(place.url)
+        lock = job.lock("0b0b0b0b")
+        for number in (1, 2):
+            sent.append(seal("claim", {"try": number}))
+            with pytest.raises(StorageError):
+                lock.append(sent[-1])
+        place.put("00000002.index", sent[0])
+        lock.check()
+        assert lock.append(b"the next") == 3
 
 
 @pytest.mark.parametrize(("jobs", "times"), first(1, [(2, 4), (2, 10), (4, 10)]))

@@ -83,12 +83,12 @@ def test_written_once_by_four(tmp_path: Path) -> None:
     said = ranks("replicated", folder, 4)
     assert all(same for _, same in said)
     written = [size for size, _ in said]
-    tensors = [value for name, value in checkpoint_ranks.model().items() if name != "n"]
+    tensors = [value for name, value in checkpoint_ranks.wide().items() if name != "n"]
     one = sum(tensor.nbytes for tensor in tensors)
     assert one <= sum(written) <= one * 1.01
     assert max(written) <= min(written) * 1.1
     found = load(folder)
-    for name, value in checkpoint_ranks.model().items():
+    for name, value in checkpoint_ranks.wide().items():
         assert name == "n" or torch.equal(found.state[name], value)
     assert Folder(folder).index(Folder(folder).entry()).ranks == 4
 

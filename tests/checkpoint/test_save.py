@@ -39,11 +39,12 @@ def target(tmp_path: Path) -> Iterator[SaveTarget]:
 
 
 def begin(target: SaveTarget, number: int = 1) -> Save:
-    snapshot = StateSnapshot(*divide_state(STATE, None, PLACE), Staging(), Fence())
+    attempt = Attempt("0a0b0c0d", number)
+    snapshot = StateSnapshot(*divide_state(STATE, None, PLACE), Staging(), Fence(), 1, attempt)
     return Save(
         target,
         number,
-        Attempt("0a0b0c0d", number),
+        attempt,
         snapshot=snapshot,
         flush=Flush(Budget()),
         began_s=0.0,

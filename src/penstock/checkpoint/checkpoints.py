@@ -135,7 +135,7 @@ class Checkpoints:
             repository = open_repository(path, make=True)
             self._lock = repository.lock(self._session)
             if clear:  # else what is held may belong to what lies there
-                repository.collect()
+                repository.collect(self._lock)
         return self._session
 
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
@@ -160,13 +160,21 @@ class Checkpoints:
 
     # -- saving ------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: Any, loader: Any = None) -> bool:
+    def save(self, step: int, state: Any, loader: Any = None, *, per_rank: Any = None) -> bool:
         """Begin to save a state, which may change once this returns. Returns False if the save was
         skipped.
 
-        state:   see `penstock.checkpoint.pytree`; UsageError names the part of it that cannot be
-                 saved.
-        loader:  saved with it: an object with `state_dict`, or such a state.
+        state:     see `penstock.checkpoint.pytree`; UsageError names the part of it that cannot be
+                   saved.
+        loader:    saved with it: an object with `state_dict`, or such a state.
+        per_rank:  this rank's own state, such as those of random generators or of other libraries'
+                   loaders. Each rank's is saved, and restored to that rank.
+
+        All ranks save one state. Its numbers, and its arrays below
+        `limits.checkpoint_first_rank_bytes`, are rank 0's: under DDP, batch-norm statistics and
+        counters differ. Larger arrays have to be equal. If they are not, nothing is committed, and
+        all ranks raise a UsageError that names array and ranks. Samples are compared:
+        `penstock.checkpoint.comparison` says what they may miss.
 
         It takes as long as a copy in memory. The commit comes later: `wait` returns then. If an
         earlier save failed, this raises its error: that save was not committed, and this one is not
@@ -183,18 +191,21 @@ class Checkpoints:
         self.wait(until="held")
         self._pace.record_start(step, began_s)
         self._count += 1
+        attempt = Attempt(self._session, self._count)
         snapshot: StateSnapshot | Exception
         try:
             if hasattr(loader, "state_dict"):
                 loader = loader.state_dict()
-            split, cuts = divide_state(state, loader, self.place)
-            snapshot = StateSnapshot(split, cuts, self._staging, self._fence)
+            split, cuts = divide_state(state, loader, self.place, per_rank)
+            snapshot = StateSnapshot(
+                split, cuts, self._staging, self._fence, self.place.world_size, attempt
+            )
         except Exception as error:
             snapshot = error  # the thread sends it to the other ranks
         self._save = save = Save(
             self._target,
             step,
-            Attempt(self._session, self._count),
+            attempt,
             snapshot=snapshot,
             flush=Flush(self._budget),
             began_s=began_s,
@@ -224,12 +235,12 @@ class Checkpoints:
         """Return once the state of the last save has been copied: all of it may change then."""
         self._fence.wait()
 
-    def prepare(self, state: Any) -> None:
+    def prepare(self, state: Any, *, per_rank: Any = None) -> None:
         """Take the memory for such a state now, so that the first save takes no longer than others.
         Fresh memory costs many times what a copy does."""
         self._check_usable()
         self.wait()
-        _, cuts = divide_state(state, None, self.place)
+        _, cuts = divide_state(state, None, self.place, per_rank)
         self._staging.reserve(count_staged_bytes(cuts))
 
     def _is_busy(self) -> bool:
@@ -258,7 +269,7 @@ class Checkpoints:
         self.last = save.describe_commit()
         self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
         if self.place.rank == 0:
-            self.folder.thin(self.keep)
+            self.folder.thin(self.keep, save.path)
 
     def wait(
         self,
@@ -366,7 +377,8 @@ class Checkpoints:
         names the file and the piece, and the checkpoint before.
         """
         self.wait()
-        return load(self.folder.path, step, fall_back=fall_back)
+        rank, ranks = self.place.rank, self.place.world_size
+        return load(self.folder.path, step, fall_back=fall_back, rank=rank, world_size=ranks)
 
     def stats(self) -> dict[str, Any]:
         """Report the use of tiers by this rank; empty without `local`.

@@ -184,12 +184,13 @@ class Claim:
     def __init__(self, commits: Commits, number: int, data: bytes, conditional: bool) -> None:
         self._commits, self._conditional = commits, conditional
         self._number, self._data = number, data  # what was written last
-        self._unsure: bytes | None = None
+        self._unsure: list[bytes] = []
+        """Data that may still become the next object: requests without an answer may be late."""
 
     def check(self) -> None:
         last = self._commits.find_last_number()
-        if last == self._number + 1 and self._is_ours(last):
-            self._number, self._unsure = last, None
+        if last == self._number + 1 and (data := self._find_ours(last)) is not None:
+            self._number, self._data, self._unsure = last, data, []
         elif last != self._number or not (
             self._conditional or self._commits.read(last) == self._data
         ):
@@ -207,17 +208,18 @@ class Claim:
             try:
                 is_taken = not self._commits.write(number, data, new=self._conditional)
             except StorageError:
-                self._unsure = data
+                self._unsure.append(data)
                 raise
             if not is_taken:
-                self._number, self._data, self._unsure = number, data, None
+                self._number, self._data, self._unsure = number, data, []
                 return number
-            if not self._is_ours(number):
+            if self._find_ours(number) is None:
                 raise self._build_lost_error(number)
 
-    def _is_ours(self, number: int) -> bool:
-        """True if the object holds the data that an earlier call may have written."""
-        return self._unsure is not None and self._commits.read(number) == self._unsure
+    def _find_ours(self, number: int) -> bytes | None:
+        """Return the data of an object if earlier calls may have written it."""
+        data = self._commits.read(number) if self._unsure else None
+        return data if data in self._unsure else None
 
     def _build_lost_error(self, number: int) -> UsageError:
         data = self._commits.read(number)
@@ -225,8 +227,9 @@ class Claim:
             how = f"the last object of this job, {self._number:08}.index, was removed"
         else:
             try:
-                holder = str(unseal("claim", data, "")["session"]).strip()
-            except FormatError:
+                claim = unseal("claim", data, "")
+                holder = str(dict(claim)["session"]).strip()
+            except (FormatError, LookupError, TypeError, ValueError):
                 holder = "it has committed a checkpoint since"
             how = f"another job has taken it over ({holder})"
         return UsageError(

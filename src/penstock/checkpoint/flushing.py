@@ -22,6 +22,7 @@ import numpy as np
 from ..budget import Budget
 from ..engine import storage_errors, write_all
 from ..errors import StorageError, UsageError
+from ..own_files import open_new
 from ..sharing import TransferPermit
 from .array_leaves import Memory
 from .fault_points import mark_done, mark_point
@@ -157,7 +158,7 @@ class Flush:
             raise UsageError(f"{path}: {len(data):,} bytes of data are not the sum of its pieces")
         with storage_errors(path, _AGAIN), ExitStack() as files:
             mark_point(f"create {path}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # no link is followed
             file = os.open(path, flags, 0o666)
             files.callback(os.close, file)
             mark_point(f"reserve {path}")
@@ -181,8 +182,7 @@ class Flush:
         with ExitStack() as files:
             with storage_errors(path, _AGAIN):
                 mark_point(f"create {path}")
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                file = os.open(path, flags, 0o666)
+                file = open_new(path)
                 files.callback(os.close, file)
                 mark_point(f"write {path}")
                 _reserve(file, source.bytes)
@@ -242,7 +242,7 @@ def _open_direct(path: str) -> int:
     """Open a descriptor that writes past the page cache; -1 if the file system has no such
     thing."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..own_files import check_own_folder, open_new, open_own
 from . import repository
 from .array_leaves import Memory
 from .fault_points import mark_done, mark_point
@@ -103,8 +104,8 @@ class Folder(Repository):
             try:
                 os.rename(attempt_path, path)
             except OSError:
-                if not _is_there(path):  # or it is done, and the answer was lost
-                    raise
+                if os.path.lexists(attempt_path) or not _is_there(path):
+                    raise  # else it is done, and the answer was lost
         mark_point(f"sync folder {self.path}")
         sync_folder(self.path, f"save again: {path} is there, but a power cut may take it")
         mark_done(f"committed {path}")
@@ -120,10 +121,11 @@ class Folder(Repository):
 
     def remove(self, entry: CheckpointEntry) -> None:
         self._unremoved.append(entry.path)
-        with storage_errors(entry.path, "try again"):
-            mark_point(f"unindex {entry.path}")
-            os.unlink(os.path.join(entry.path, INDEX))
-            sync_folder(entry.path, "try again")
+        if not os.path.islink(entry.path):  # else the link goes, and nothing that it leads to
+            with storage_errors(entry.path, "try again"):
+                mark_point(f"unindex {entry.path}")
+                os.unlink(os.path.join(entry.path, INDEX))
+                sync_folder(entry.path, "try again")
         mark_point(f"remove {entry.path}")
         self._clear()
         mark_done(f"removed {entry.path}")
@@ -136,8 +138,10 @@ class Folder(Repository):
             if _INCOMPLETE.fullmatch(name) or (_COMMITTED.fullmatch(name) and name not in committed)
         ]
 
-    def collect(self) -> None:
-        for path in self.leftovers():
+    def collect(self, lock: repository.RepositoryLock) -> None:
+        left = self.leftovers()
+        lock.check()  # no other job had begun when these were listed: none of them is its own
+        for path in left:
             mark_point(f"collect {path}")
             self._clear(path)
 
@@ -201,7 +205,7 @@ class FolderLock:
         self.path = os.path.join(folder, ".lock")
         self._session = describe_writer(session).encode()
         with storage_errors(self.path, "try again"):
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = open_own(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 self._take(folder)
             except BaseException:
@@ -227,8 +231,12 @@ class FolderLock:
     def check(self) -> None:
         """Raise UsageError if another job has taken over."""
         session = b""
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            session = file.read(200)
+        with contextlib.suppress(FileNotFoundError):
+            file = open_own(self.path, os.O_RDONLY)
+            try:
+                session = os.read(file, 200)
+            finally:
+                os.close(file)
         if session != self._session:
             holder = session.decode(errors="replace").strip() or "the file is empty or gone"
             raise UsageError(
@@ -278,6 +286,8 @@ def create_synced(folder: str, name: str) -> Iterator[str]:
     """Give the path at which to make a shard, and sync its name afterwards. If that fails, the file
     is removed, as far as that can be done."""
     path = os.path.join(folder, name)
+    with storage_errors(folder, AGAIN):
+        check_own_folder(folder)
     try:
         yield path
         mark_point(f"sync folder {folder}")
@@ -293,10 +303,14 @@ def put_index(folder: str, data: bytes) -> None:
     returns."""
     part, final = os.path.join(folder, INDEX + ".part"), os.path.join(folder, INDEX)
     mark_point(f"write {final}")
-    with open(part, "wb", buffering=0) as file:  # of a try that failed, there may be one
-        write_all(file.fileno(), data, 0)
+    check_own_folder(folder)
+    file = open_new(part)  # of a try that failed, there may be one
+    try:
+        write_all(file, data, 0)
         mark_point(f"sync {final}")
-        os.fsync(file.fileno())
+        os.fsync(file)
+    finally:
+        os.close(file)
     mark_point(f"rename {final}")
     os.rename(part, final)
     mark_point(f"sync folder {folder}")
@@ -343,7 +357,11 @@ def _get_file_bytes(path: str) -> int:
 
 
 def empty_folder(path: str) -> None:
-    """Remove a folder and those of its files that are ours; OSError if it contains others."""
+    """Remove a folder and those of its files that are ours; OSError if it contains others. A link
+    to a folder is removed, and nothing that it leads to."""
+    if os.path.islink(path):
+        os.unlink(path)
+        return
     names = os.listdir(path)
     if INDEX in names:  # the first to be gone, also after a power cut
         os.unlink(os.path.join(path, INDEX))

@@ -3,59 +3,97 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..errors import FormatError, MissingError
+from ..errors import FormatError, MissingError, StateError
+from ..topology import Place, detect
 from . import pytree, shards
-from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, check_coverage
+from .manifest import (
+    OWN_BLOCK,
+    OWN_TREE,
+    STATE,
+    STATE_BLOCK,
+    CheckpointIndex,
+    Piece,
+    check_coverage,
+    get_block_sizes,
+    parse_json,
+)
 from .repositories import open_repository
 from .repository import CheckpointEntry, Repository
 
-STATE = "state"
-"""The kind of an index whose content is a tree."""
 
-
-class Checkpoint(NamedTuple):
+@dataclass(frozen=True)
+class Checkpoint:
     """A loaded checkpoint.
 
     state:   its tensors are on the CPU, in memory of their own.
     loader:  the loader's `state_dict`, or None if none was saved.
+    ranks:   the number of ranks that saved it.
     """
 
     step: int
     state: Any
     loader: Any
+    ranks: int
+    _place: Place = field(repr=False)
+    _per_rank: Any = field(repr=False)
+
+    @property
+    def per_rank(self) -> Any:
+        """The value that this rank saved as its own; None if it saved none. StateError unless as
+        many ranks load the checkpoint as saved it: such values belong to one division of the work,
+        and two ranks that go on with one of them do the same work twice."""
+        if self._per_rank is _OF_OTHER_RANKS:
+            raise StateError(
+                f"step {self.step} has a value of each of the {self.ranks} ranks that saved it, and"
+                f" is loaded by rank {self._place.rank} of {self._place.world_size}"
+                f" ({self._place.source}): begin with new values, such as other seeds; load it on"
+                f" {self.ranks} ranks; or choose one by load(rank=, world_size={self.ranks})"
+            )
+        return self._per_rank
 
 
-def encode_content(parts: pytree.SplitState) -> Any:
-    """Describe a state for the index."""
-    return {"blocks": {block.name: block.bytes for block in parts.blocks}, "tree": parts.skeleton}
+_OF_OTHER_RANKS = object()
+"""In place of a rank's own value: another number of ranks saved theirs."""
 
 
 def load(
-    folder: str | os.PathLike[str], step: int | None = None, *, fall_back: bool = False
+    folder: str | os.PathLike[str],
+    step: int | None = None,
+    *,
+    fall_back: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
 ) -> Checkpoint:
     """Load a checkpoint as `Checkpoints.load` does, in a process that does not write: takes no
-    lock, and changes nothing."""
-    place = open_repository(folder)
-    entry: CheckpointEntry | None = place.entry(step)
+    lock, and changes nothing.
+
+    rank, world_size:  the rank whose `per_rank` value is loaded, and the number of ranks; None
+                       detects them.
+    """
+    repository = open_repository(folder)
+    place = detect(rank, world_size, os.environ, sys.modules)
+    entry: CheckpointEntry | None = repository.entry(step)
     while True:
         assert entry is not None
         try:
-            return _load_entry(place, entry)
+            return _load_entry(repository, entry, place)
         except (FormatError, MissingError) as error:
-            earlier = place.find_previous(entry)
+            earlier = repository.find_previous(entry)
             if earlier is None or not fall_back:
-                raise place.name_previous(error, entry) from None
+                raise repository.name_previous(error, entry) from None
             warnings.warn(f"{error}; loading step {earlier.step}", RuntimeWarning, stacklevel=2)
             entry = earlier
 
 
-def _load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
+def _load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> Checkpoint:
     """Load a checkpoint that was saved as one state. FormatError if any byte of it was altered or
-    cut."""
+    cut; of other ranks' own values too, so that all ranks load the same checkpoint."""
     index = repository.index(entry)
     where = repository.index_path(entry)
     if index.kind != STATE:
@@ -64,18 +102,65 @@ def _load_entry(repository: Repository, entry: CheckpointEntry) -> Checkpoint:
             " saved it, perhaps torch.distributed.checkpoint"
         )
     pieces = _list_pieces(repository, entry, index)
-    sizes: dict[str, int] = index.content["blocks"]
-    memory = {name: shards.allocate_block(size) for name, size in sizes.items()}
+    common = _Blocks(index.content, _choose_pieces(pieces, STATE_BLOCK), where)
+    own_pieces = [piece for piece in pieces if piece.file == f"rank-{place.rank}.shard"]
+    tree = _choose_pieces(own_pieces, OWN_TREE) if place.world_size == index.ranks else []
+    own = None
+    if tree:
+        own_where = f"{entry.path}/{tree[0].file}"
+        content = parse_json(_read_block(repository, entry, tree), own_where)
+        own = _Blocks(content, _choose_pieces(own_pieces, OWN_BLOCK), own_where)
+    targets = common.targets | (own.targets if own else {})
+    shards.read_pieces(repository, entry.path, pieces, targets.get)
+    state, loader = common.rebuild("state", "loader")
+    per_rank = own.rebuild("per_rank")[0] if own else None
+    if index.ranks != place.world_size and _choose_pieces(pieces, OWN_TREE):
+        per_rank = _OF_OTHER_RANKS
+    return Checkpoint(index.step, state, loader, index.ranks, place, per_rank)
 
-    def target(piece: Piece) -> Memory:
-        start = piece.offsets[0]
-        return memory[piece.name][start : start + piece.padded_bytes]
 
-    shards.read_pieces(repository, entry.path, pieces, target)
-    state = pytree.rebuild_state(
-        index.content["tree"], lambda name: memory[name][: sizes[name]], where
-    )
-    return Checkpoint(index.step, state["state"], state["loader"])
+class _Blocks:
+    """Memory for the blocks of a state. FormatError unless the pieces are all of them.
+
+    content:  the description of the state.
+    targets:  where the bytes of each piece go.
+    """
+
+    def __init__(self, content: Any, pieces: Sequence[Piece], where: str) -> None:
+        self._sizes, self._where = get_block_sizes(content, where), where
+        self._tree = content.get("tree")
+        check_coverage(self._sizes, pieces, where)
+        self._memory = {name: shards.allocate_block(size) for name, size in self._sizes.items()}
+        self.targets = {
+            piece: self._memory[piece.name][piece.offsets[0] :][: piece.padded_bytes]
+            for piece in pieces
+        }
+
+    def rebuild(self, *names: str) -> list[Any]:
+        """Rebuild the parts of the state that have these names, and no others."""
+        state = pytree.rebuild_state(
+            self._tree, lambda name: self._memory[name][: self._sizes[name]], self._where
+        )
+        if type(state) is not dict or state.keys() != set(names):
+            raise FormatError(
+                f"{self._where} describes no state with the parts {' and '.join(names)}: another"
+                " program wrote it; load another checkpoint"
+            )
+        return [state[name] for name in names]
+
+
+def _choose_pieces(pieces: Sequence[Piece], dtype: str) -> list[Piece]:
+    return [piece for piece in pieces if piece.dtype == dtype]
+
+
+def _read_block(repository: Repository, entry: CheckpointEntry, pieces: Sequence[Piece]) -> bytes:
+    """Read the one block that these pieces are."""
+    size = sum(piece.length for piece in pieces)
+    check_coverage({pieces[0].name: size}, pieces, entry.path)
+    memory = shards.allocate_block(size)
+    targets = {piece: memory[piece.offsets[0] :][: piece.padded_bytes] for piece in pieces}
+    shards.read_pieces(repository, entry.path, pieces, targets.get)
+    return memory[:size].tobytes()
 
 
 def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:
@@ -97,5 +182,6 @@ def _list_pieces(
         for piece in shards.list_shard_pieces(repository, entry.path, shard)
     ]
     if index.kind == STATE:
-        check_coverage(index.content["blocks"], pieces, entry.path)
+        sizes = get_block_sizes(index.content, repository.index_path(entry))
+        check_coverage(sizes, _choose_pieces(pieces, STATE_BLOCK), entry.path)
     return pieces

@@ -12,8 +12,9 @@ manifest begins. So a check covers every byte.
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..engine import crc32c
@@ -21,6 +22,12 @@ from ..errors import FormatError
 
 ALIGNMENT = 64
 """Alignment of pieces in bytes: a cache line, and enough for any element of any dtype."""
+
+STATE = "state"
+"""The kind of an index whose content is a tree."""
+STATE_BLOCK, OWN_BLOCK, OWN_TREE = "uint8", "per-rank", "per-rank tree"
+"""Where pieces have a dtype: a block of the state that all ranks hold; a block of the rank's own
+state, and the description of that."""
 
 _VERSION = 1
 SESSION_DIGITS = 8
@@ -116,7 +123,15 @@ def unseal(kind: str, data: bytes, where: str) -> Any:
     head, _, body = data.partition(b"\n")
     if head + b"\n" != _format_head(kind, body):
         raise build_damage_error(where, f"its {kind} does not match the checksum before it")
-    return json.loads(body)
+    return parse_json(body, where)
+
+
+def parse_json(body: bytes, where: str) -> Any:
+    """Parse the JSON of a document; FormatError if it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _build_content_error(where, f"it is not JSON ({error!s:.100})") from None
 
 
 def _format_head(kind: str, body: bytes) -> bytes:
@@ -128,6 +143,94 @@ def build_damage_error(where: str, how: str) -> FormatError:
     return FormatError(
         f"{where} is damaged: {how}: it was cut or altered after it was written; load another"
         " checkpoint, and check the storage"
+    )
+
+
+# -- schema ----------------------------------------------------------------------------------------
+
+_SHARD_NAME = re.compile(r"rank-\d+\.shard")
+_ATTEMPT_NAME = re.compile(r"[0-9a-f]+")
+_BYTES_MAX = 1 << 62
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _BYTES_MAX
+
+
+def _is_crc(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 32
+
+
+def is_counts(value: Any) -> bool:
+    """True if a value of a document is a list of whole numbers from 0 on."""
+    return type(value) is list and all(map(_is_count, value))
+
+
+def _is_name(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is str and bool(pattern.fullmatch(value))
+
+
+_Schema = dict[str, tuple[str, Callable[[Any], bool]]]
+"""Fields, what their values are, and a test of that."""
+_COUNT = "a whole number from 0 on", _is_count
+_COUNTS = "a list of whole numbers from 0 on", is_counts
+_CRC = "a CRC-32C", _is_crc
+_TEXT: tuple[str, Callable[[Any], bool]] = "a text", lambda value: type(value) is str
+_PIECE: _Schema = {
+    "name": _TEXT,
+    "dtype": _TEXT,
+    "shape": _COUNTS,
+    "offsets": ("a list of one number or more", lambda value: is_counts(value) and bool(value)),
+    "offset": _COUNT,
+    "length": _COUNT,
+    "crc32c": _CRC,
+}
+_SHARD: _Schema = {
+    "file": ("the name of a shard, such as rank-0.shard", _is_name(_SHARD_NAME)),
+    "bytes": _COUNT,
+    "crc32c": _CRC,
+}
+_INDEX: _Schema = {
+    "step": _COUNT,
+    "attempt": ("the name of an attempt", _is_name(_ATTEMPT_NAME)),
+    "ranks": ("a whole number from 1 on", lambda value: _is_count(value) and value > 0),
+    "kind": _TEXT,
+    "shards": ("a list", lambda value: type(value) is list),
+    "content": ("an object", lambda value: type(value) is dict),
+}
+
+
+def _check_fields(schema: _Schema, values: Mapping[str, Any], where: str, what: str) -> None:
+    for name, (wanted, is_right) in schema.items():
+        if not is_right(values[name]):
+            raise _build_content_error(
+                where, f"{name!r} of {what} is {values[name]!r:.80}, not {wanted}"
+            )
+
+
+def _parse_row(schema: _Schema, row: Any, where: str, what: str) -> dict[str, Any]:
+    if type(row) is not list or len(row) != len(schema):
+        raise _build_content_error(
+            where, f"{what} is {row!r:.80}, not a list of {', '.join(schema)}"
+        )
+    values = dict(zip(schema, row, strict=True))
+    _check_fields(schema, values, where, what)
+    return values
+
+
+def get_block_sizes(content: Any, where: str) -> dict[str, int]:
+    """Return the bytes of each block, by name, from the description of a state."""
+    sizes = content.get("blocks") if isinstance(content, dict) else None
+    if not isinstance(sizes, dict) or not all(map(_is_count, sizes.values())):
+        raise _build_content_error(where, f"'blocks' are {sizes!r:.80}, not bytes by name")
+    return sizes
+
+
+def _build_content_error(where: str, how: str) -> FormatError:
+    """Build the error for a file that has the checksum that it should have, and makes no sense."""
+    return FormatError(
+        f"{where} describes no checkpoint that this version of penstock knows: {how}: a newer"
+        " version or another program wrote it; load it with that, or load another checkpoint"
     )
 
 
@@ -159,11 +262,17 @@ def decode_pieces(manifest: bytes, file: str, begin: int, where: str) -> tuple[P
     """Decode the pieces of a shard whose manifest begins at `begin`; they fill the file before
     it."""
     pieces, at = [], 0
-    for name, dtype, shape, offsets, offset, length, crc in unseal("shard", manifest, where):
-        piece = Piece(name, dtype, tuple(shape), tuple(offsets), file, offset, length, crc)
-        if offset != at:
+    rows = unseal("shard", manifest, where)
+    if type(rows) is not list:
+        raise _build_content_error(where, f"its manifest is {rows!r:.80}, not a list")
+    for number, row in enumerate(rows):
+        fields = _parse_row(_PIECE, row, where, f"piece {number}")
+        shape, offsets = tuple(fields.pop("shape")), tuple(fields.pop("offsets"))
+        piece = Piece(file=file, shape=shape, offsets=offsets, **fields)
+        if piece.offset != at:
             raise build_damage_error(
-                where, f"its manifest places piece {name!r} at {offset:,}, not at {at:,}"
+                where,
+                f"its manifest places piece {piece.name!r} at {piece.offset:,}, not at {at:,}",
             )
         at += piece.padded_bytes
         pieces.append(piece)
@@ -184,13 +293,18 @@ def encode_index(index: CheckpointIndex) -> bytes:
 
 
 def decode_index(data: bytes, where: str) -> CheckpointIndex:
-    """Decode an index from the bytes of its file; FormatError if it is damaged."""
+    """Decode an index from the bytes of its file; FormatError if it is damaged, or names files that
+    are not those of its checkpoint."""
     document = unseal("checkpoint", data, where)
     if not isinstance(document, Mapping) or set(document) != set(CheckpointIndex._fields):
         raise FormatError(
             f"{where} is an index of another version of penstock: load it with that version"
         )
-    shards = tuple(ShardEntry(*row) for row in document["shards"])
+    _check_fields(_INDEX, document, where, "the index")
+    shards = tuple(
+        ShardEntry(**_parse_row(_SHARD, row, where, f"shard {number}"))
+        for number, row in enumerate(document["shards"])
+    )
     return CheckpointIndex(**{**document, "shards": shards})
 
 

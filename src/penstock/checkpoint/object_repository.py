@@ -187,9 +187,11 @@ class Prefix(Repository):
             return []
         return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
 
-    def collect(self) -> None:
+    def collect(self, lock: repository.RepositoryLock) -> None:
         with contextlib.suppress(PenstockError):
-            for url in self.leftovers():
+            left = self.leftovers()
+            lock.check()  # no other job had begun when these were listed: none of them is its own
+            for url in left:
                 mark_point(f"collect {url}")
                 self._clear(url)
             self._commits.thin()

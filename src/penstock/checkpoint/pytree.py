@@ -18,6 +18,7 @@ JSON has no names for most of these types, so a skeleton writes them as objects 
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ import numpy as np
 
 from ..errors import FormatError, UsageError
 from .array_leaves import Leaf, Memory, describe_array
+from .manifest import STATE_BLOCK
 
 Json = Any
 
@@ -43,6 +45,8 @@ class ArrayBlock:
 
     name:    the key path of its first array; no other block has it.
     leaves:  the arrays in it, kept alive; an array that is not dense is alone.
+    nodes:   the arrays in it, as the skeleton describes them.
+    kind:    of its pieces.
     """
 
     name: str
@@ -51,6 +55,8 @@ class ArrayBlock:
     device: str
     leaves: tuple[Leaf, ...]
     dense: bool
+    nodes: tuple[dict[str, Any], ...] = ()
+    kind: str = STATE_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,12 @@ def split_state(state: Any) -> SplitState:
     return SplitState(skeleton, tuple(_group_blocks(leaves)))
 
 
+def encode_content(parts: SplitState) -> dict[str, Any]:
+    """Describe a state for the index: the blocks that all ranks hold, and the skeleton."""
+    sizes = {block.name: block.bytes for block in parts.blocks if block.kind == STATE_BLOCK}
+    return {"blocks": sizes, "tree": parts.skeleton}
+
+
 def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -> Any:
     """Rebuild the state.
 
@@ -79,7 +91,10 @@ def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -
     """
     try:
         return _decode_node(skeleton, memory)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+    except (
+        *(LookupError, TypeError, ValueError, AttributeError),
+        *(RuntimeError, ArithmeticError, BufferError),
+    ) as error:
         raise FormatError(
             f"{where} describes no state that this version of penstock knows ({error}): a newer"
             " version wrote it, or it is damaged"
@@ -223,6 +238,7 @@ def _group_blocks(leaves: list[tuple[Leaf, dict[str, Any]]]) -> list[ArrayBlock]
                 first.device,
                 tuple(leaf for leaf, _ in members),
                 dense,
+                tuple(node for _, node in members),
             )
         )
     return blocks
@@ -258,7 +274,11 @@ def _decode_node(node: Json, memory: Callable[[str], Memory]) -> Any:
     if word == "float":
         return float(content)
     if word == "scalar":
-        return np.frombuffer(bytes.fromhex(content[1]), _parse_dtype(content[0]))[0]
+        text, digits = content
+        dtype = _parse_dtype(text)
+        if len(digits) != 2 * dtype.itemsize:
+            raise ValueError(f"{digits!r:.80} is no element of {text}")
+        return np.ndarray((1,), dtype, bytes.fromhex(digits).ljust(1))[0]
     raise ValueError(f"unknown word {word!r}")
 
 
@@ -270,17 +290,30 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
 
 
 def _decode_array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> Any:
-    kind, shape = node["kind"], tuple(map(int, node["shape"]))
+    kind, shape = node["kind"], tuple(map(_parse_count, node["shape"]))
     block = memory(node["block"]) if "block" in node else np.empty(0, np.uint8)
-    at = int(node.get("at", 0))
+    at = _parse_count(node.get("at", 0))
+    strides = tuple(map(operator.index, node["strides"])) if "strides" in node else None
+    if at > len(block):
+        raise ValueError(f"an array begins at {at:,} in a block of {len(block):,} bytes")
     if kind == "torch":
-        return import_tensors().view_tensor(block, node["dtype"], shape, node.get("strides"), at)
+        return import_tensors().view_tensor(block, node["dtype"], shape, strides, at)
     if kind == "bytes":
-        return block[at : at + shape[0]].tobytes()
+        (size,) = shape
+        if at + size > len(block):
+            raise ValueError(f"{size:,} bytes at {at:,} in a block of {len(block):,}")
+        return block[at : at + size].tobytes()
     if kind != "numpy":
         raise ValueError(f"unknown kind {kind!r}")
     dtype = _parse_dtype(node["dtype"])
-    strides = tuple(node.get("strides", _compute_c_strides(shape, dtype.itemsize)))
-    if not len(block):  # nothing in it, or elements of no bytes
+    if 0 in shape or not dtype.itemsize:
         return np.zeros(shape, dtype)
-    return np.ndarray(shape, dtype, block.data, at, strides)
+    return np.ndarray(
+        shape, dtype, block.data, at, strides or _compute_c_strides(shape, dtype.itemsize)
+    )
+
+
+def _parse_count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.80} is no whole number from 0 on")
+    return value

@@ -48,8 +48,8 @@ def recover_held_saves(
 
     def clear() -> None:
         tiers.clear()
-        if target.place.rank == 0:
-            target.repository.collect()
+        if target.lock is not None:
+            target.repository.collect(target.lock)
 
     ranks.run_together(clear)
     return last

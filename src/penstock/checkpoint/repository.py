@@ -119,16 +119,25 @@ class Repository(ABC):
 
     # -- removing ----------------------------------------------------------------------------------
 
-    def retain(self, keep: int) -> None:
-        """Remove all but the last `keep` checkpoints, never the last two."""
-        for entry in self.entries()[: -max(keep, KEEP_MIN)]:
+    def retain(self, keep: int, last: str | None = None) -> None:
+        """Remove all but the last `keep` checkpoints, never the last two.
+
+        last:  the path of the checkpoint that counts as the last; None is the latest.
+        """
+        entries = self.entries()
+        while last is not None and entries and entries[-1].path != last:
+            entries.pop()
+        for entry in entries[: -max(keep, KEEP_MIN)]:
             self.remove(entry)
 
-    def thin(self, keep: int) -> None:
-        """Call `retain` after a commit, which stands whatever happens: an error becomes a
-        warning."""
+    def thin(self, keep: int, path: str) -> None:
+        """Call `retain` after a commit, which stands whatever happens: an error becomes a warning.
+
+        path:  of the checkpoint that was committed. Later ones are of a job that has taken over,
+               and keeps as many as it wants.
+        """
         try:
-            self.retain(keep)
+            self.retain(keep, path)
         except PenstockError as error:
             warnings.warn(
                 f"a checkpoint was committed, but older ones were not removed: {error}",
@@ -146,8 +155,9 @@ class Repository(ABC):
         them."""
 
     @abstractmethod
-    def collect(self) -> None:
-        """Remove leftovers, as far as that can be done."""
+    def collect(self, lock: RepositoryLock) -> None:
+        """Remove leftovers, as far as that can be done. lock: this job's; what another job makes
+        that has taken over is not removed."""
 
     @abstractmethod
     def lock(self, session: str = "") -> RepositoryLock:

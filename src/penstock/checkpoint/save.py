@@ -41,14 +41,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Self
 
-from ..errors import DataError, PenstockError, StorageError, UsageError
+from ..errors import DataError, PenstockError, StorageError
 from ..topology import Place
-from . import loading, shards
+from . import shards
 from .all_gather import Ranks
 from .background import BackgroundTask, JoinDeadline
+from .comparison import build_difference_error
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import create_synced
-from .manifest import Attempt, CheckpointIndex, Piece, ShardEntry
+from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
+from .pytree import encode_content
 from .repository import Repository, RepositoryLock
 from .snapshot import StateSnapshot
 from .staging import Staged
@@ -98,14 +100,14 @@ class SaveTarget(NamedTuple):
 class WrittenShard(NamedTuple):
     """The report of a rank on its shard.
 
-    shape:    equal for states whose blocks have equal names and sizes.
+    digest:   equal for states that are equal, as far as ranks compare them.
     tier:     where the shard is: the number of a tier, or REPOSITORY.
     seconds:  how long writing took.
     failed:   a tier that failed to take the shard before.
     """
 
     entry: ShardEntry
-    shape: str
+    digest: str
     tier: int
     seconds: float
     failed: int | None = None
@@ -190,12 +192,17 @@ class Save:
     def write(
         self, ranks: Ranks, write_shard: Callable[[], WrittenShard] | None = None
     ) -> list[WrittenShard]:
-        """Write and sync the shards of all ranks. Returns the reports of all ranks.
+        """Write and sync the shards of all ranks. Returns the reports of all ranks. UsageError if
+        their states differ: see `comparison`.
 
         write_shard:  calls `write_to_tier` or `write_straight`, which is the default.
         """
         rows = self._step_together(ranks, write_shard or self.write_straight)
         self._written = [WrittenShard(ShardEntry(*row[0]), *row[1:]) for row in rows]
+        if any(shard.digest != self._written[0].digest for shard in self._written):
+            rank_rows = self._step_together(ranks, lambda: self._get_snapshot().sums)
+            self.remove()
+            raise build_difference_error(self.step, rank_rows)
         own = self._written[self.place.rank]
         self._shards = [(own.entry, self._get_tier_folder(own.tier))]
         self._enter("written")
@@ -221,10 +228,9 @@ class Save:
 
     def _report_shard(self, entry: ShardEntry, tier: int, began_s: float) -> WrittenShard:
         self.flush.check()
-        blocks = self._get_snapshot().parts.blocks
-        names = json.dumps([[block.name, block.bytes] for block in blocks])
-        shape = hashlib.sha256(names.encode()).hexdigest()
-        return WrittenShard(entry, shape, tier, time.perf_counter() - began_s)
+        seconds = time.perf_counter() - began_s
+        rows = json.dumps(self._get_snapshot().sums)
+        return WrittenShard(entry, hashlib.sha256(rows.encode()).hexdigest(), tier, seconds)
 
     @property
     def _shard_name(self) -> str:
@@ -235,7 +241,7 @@ class Save:
         snapshot = self._get_snapshot()
         blocks = snapshot.parts.blocks
         pieces = [
-            cut.make_piece(blocks[cut.block].name, "uint8", self._shard_name)
+            cut.make_piece(blocks[cut.block].name, blocks[cut.block].kind, self._shard_name)
             for cut in snapshot.cuts
         ]
         return lay_out_pieces(pieces, snapshot.staged.checksums)
@@ -259,16 +265,11 @@ class Save:
         self._enter("held")
 
     def _build_index(self) -> CheckpointIndex:
-        """Build the index of all ranks' shards; UsageError if they are not of one state."""
+        """Build the index of all ranks' shards, which are of one state."""
         self.flush.check()
-        if any(shard.shape != self._written[0].shape for shard in self._written):
-            raise UsageError(
-                f"the ranks save states of different shape at step {self.step}: save the same"
-                " names, dtypes and shapes on all; nothing was committed"
-            )
-        content = loading.encode_content(self._get_snapshot().parts)
+        content = encode_content(self._get_snapshot().parts)
         ranks, entries = len(self._written), tuple(shard.entry for shard in self._written)
-        return CheckpointIndex(self.step, self.attempt, ranks, loading.STATE, entries, content)
+        return CheckpointIndex(self.step, self.attempt, ranks, STATE, entries, content)
 
     # -- committed ---------------------------------------------------------------------------------
 

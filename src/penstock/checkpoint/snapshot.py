@@ -3,23 +3,46 @@ state, and behind training where a fence holds the changes back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from .. import limits
 from ..topology import Place
+from .comparison import BlockSum, describe_blocks, sum_samples
 from .fence import Fence
-from .partition import Cut, choose_piece_bytes, divide_blocks
-from .pytree import SplitState, import_tensors, split_state
+from .manifest import OWN_BLOCK, OWN_TREE, STATE_BLOCK, Attempt
+from .partition import Cut, choose_piece_bytes, cut_blocks, divide_blocks
+from .pytree import ArrayBlock, SplitState, encode_content, import_tensors, split_state
 from .staging import Staged, Staging, count_staged_bytes
 
 
-def divide_state(state: Any, loader: Any, place: Place) -> tuple[SplitState, list[Cut]]:
-    """Split a state, and divide it among the ranks: the split state and this rank's cuts."""
+def divide_state(
+    state: Any, loader: Any, place: Place, per_rank: Any = None
+) -> tuple[SplitState, list[Cut]]:
+    """Split a state, and divide it among the ranks: the split state and this rank's cuts. The
+    blocks of what is this rank's own are the last."""
     split = split_state({"state": state, "loader": loader})
     sizes, ranks = [block.bytes for block in split.blocks], place.world_size
-    return split, divide_blocks(sizes, ranks, choose_piece_bytes(sizes, ranks))[place.rank]
+    piece_bytes = choose_piece_bytes(sizes, ranks)
+    shares = divide_blocks(sizes, ranks, piece_bytes, limits.checkpoint_first_rank_bytes)
+    cuts = shares[place.rank]
+    if per_rank is None:
+        return split, cuts
+    own = _split_own(per_rank)
+    own_cuts = cut_blocks([block.bytes for block in own], limits.checkpoint_piece_bytes)
+    cuts += [cut._replace(block=len(sizes) + cut.block) for cut in own_cuts]
+    return SplitState(split.skeleton, split.blocks + own), cuts
+
+
+def _split_own(per_rank: Any) -> tuple[ArrayBlock, ...]:
+    """Split what is this rank's own: its blocks, and one that describes them."""
+    split = split_state({"per_rank": per_rank})
+    (tree,) = split_state(json.dumps(encode_content(split)).encode()).blocks
+    own = tuple(replace(block, kind=OWN_BLOCK) for block in split.blocks)
+    return (*own, replace(tree, kind=OWN_TREE))
 
 
 class StateSnapshot:
@@ -31,8 +54,15 @@ class StateSnapshot:
     """
 
     def __init__(
-        self, split: SplitState, cuts: Sequence[Cut], staging: Staging, fence: Fence
+        self,
+        split: SplitState,
+        cuts: Sequence[Cut],
+        staging: Staging,
+        fence: Fence,
+        ranks: int,
+        attempt: Attempt,
     ) -> None:
+        self._samples = sum_samples(_list_common_blocks(split), ranks, attempt)
         now, later = fence.divide_cuts(split.blocks, cuts)
         end = count_staged_bytes(now)
         self._memory = staging.reserve(count_staged_bytes(cuts))
@@ -46,6 +76,11 @@ class StateSnapshot:
                 self._blocks[cut.block] = split.blocks[cut.block]
             self._mark = import_tensors().record_mark()
             fence.put_up()
+
+    @cached_property
+    def sums(self) -> list[BlockSum]:
+        """The blocks that all ranks hold, as ranks compare them."""
+        return describe_blocks(_list_common_blocks(self.parts), self._samples)
 
     @cached_property
     def staged(self) -> Staged:
@@ -65,3 +100,8 @@ class StateSnapshot:
     def waited_s(self) -> float:
         """Time for which steps of optimizers have waited for this copy."""
         return self._fence.waited_s if self._later else 0.0
+
+
+def _list_common_blocks(parts: SplitState) -> list[ArrayBlock]:
+    """List the blocks that all ranks hold."""
+    return [block for block in parts.blocks if block.kind == STATE_BLOCK]

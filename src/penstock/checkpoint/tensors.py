@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import torch
 
@@ -52,6 +53,27 @@ def begin_copy(tensor: torch.Tensor, address: int, into: Memory) -> None:
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     start = address - storage.data_ptr()
     torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=True)
+
+
+def copy_elements(tensor: torch.Tensor, index: Sequence[npt.NDArray[np.int64]]) -> Memory:
+    """Copy elements by their indices, as bytes."""
+    return pack_tensor(tensor[tuple(map(torch.from_numpy, index))])
+
+
+def begin_gather(
+    tensor: torch.Tensor, addresses: npt.NDArray[np.int64], length: int
+) -> torch.Tensor:
+    """Begin to gather so many bytes from each address in the storage of a device's tensor."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    starts = torch.from_numpy(addresses - storage.data_ptr()).to(tensor.device)
+    return whole[starts[:, None] + torch.arange(length, device=tensor.device)]
+
+
+def end_gather(rows: torch.Tensor) -> Memory:
+    """Copy gathered bytes to the host: a row for each address."""
+    gathered: Memory = rows.cpu().numpy()
+    return gathered
 
 
 def record_mark() -> Any:

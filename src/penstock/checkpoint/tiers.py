@@ -24,7 +24,7 @@ from typing import Any
 
 from ..cache import machine_identity
 from ..engine import storage_errors, sync_folder
-from ..errors import DataError, StorageError, UsageError
+from ..errors import DataError, FormatError, StorageError, UsageError
 from . import shards
 from .all_gather import Ranks
 from .fault_points import mark_point
@@ -88,6 +88,11 @@ class HeldSave:
     @classmethod
     def decode(cls, document: Sequence[Any], where: str) -> HeldSave:
         """Decode what `encode` returned."""
+        if type(document) is not list or [type(part) for part in document] not in (
+            [str, str],
+            [type(None), str],
+        ):
+            raise FormatError(f"{where} is {document!r:.80}, not the index of a held save")
         after, text = document
         return cls(after, decode_index(text.encode(), where))
 
@@ -223,8 +228,9 @@ class Tiers:
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
         for name in names:
             for number in range(len(self.paths)):
-                path = os.path.join(self.get_folder(number, step, attempt), name)
-                if os.path.exists(path):
+                folder = self.get_folder(number, step, attempt)
+                path = os.path.join(folder, name)
+                if os.path.lexists(path) and not os.path.islink(folder):
                     mark_point(f"remove {path}")
                     with contextlib.suppress(OSError):
                         os.unlink(path)
@@ -242,7 +248,7 @@ class Tiers:
     def list_held_folders(self) -> Iterator[tuple[str, str]]:
         """List the folders of this repository's saves on the tiers, with their attempts; empty
         except in the leader."""
-        name = re.compile(rf"step-\d+\.([0-9a-z]+)\.{self._repository_id}\.held")
+        name = re.compile(rf"step-\d+\.([0-9a-f]+)\.{self._repository_id}\.held")
         for path in self.paths if self.leading else ():
             with contextlib.suppress(OSError):
                 for folder in sorted(os.listdir(path)):
@@ -282,10 +288,12 @@ def find_whole_shards(folder: str) -> list[ShardEntry]:
 
 
 def read_held_save(folder: str) -> HeldSave | None:
-    """Read the index in a held folder; None if there is none that is whole."""
+    """Read the index in a held folder; None if there is none that is whole and of this folder."""
     path = os.path.join(folder, INDEX)
     try:
         with translate_read_errors(path), open(path, "rb") as file:
-            return HeldSave.decode(unseal("held", file.read(), path), path)
+            held = HeldSave.decode(unseal("held", file.read(), path), path)
     except (DataError, StorageError):
         return None
+    of_folder = os.path.basename(folder).startswith(f"step-{held.index.step}.{held.index.attempt}.")
+    return held if of_folder else None

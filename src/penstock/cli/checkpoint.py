@@ -136,15 +136,14 @@ def prune(
 
     place = open_repository(folder)
     collecting = leftovers or not place.takes_over
-    locked = collecting and not dry_run
-    lock = place.lock() if locked else None
+    lock = place.lock() if collecting and not dry_run else None
     try:
         gone = [entry.path for entry in place.entries()[:-keep]]
         left = place.leftovers()
         if not dry_run:
             place.retain(keep)
-        if locked:
-            place.collect()
+        if lock is not None:
+            place.collect(lock)
     finally:
         if lock is not None:
             lock.close()

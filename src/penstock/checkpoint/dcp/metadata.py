@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import (
 import torch
 
 from ...errors import FormatError, UsageError
+from ..manifest import is_counts
 
 DCP = "dcp"
 """The kind of an index with this content."""
@@ -65,24 +66,39 @@ def _encode_paths(planned: Any) -> dict[str, list[str | int]] | None:
 
 
 def decode_metadata(content: Mapping[str, Any], where: str) -> Metadata:
+    """Decode DCP's metadata of a state; FormatError if the content describes none."""
     try:
         states = {name: _decode_tensor(tensor) for name, tensor in content["tensors"].items()}
         planned = content["paths"]
-        paths = None if planned is None else {name: tuple(p) for name, p in planned.items()}
+        paths = None if planned is None else {name: _decode_path(p) for name, p in planned.items()}
         return Metadata(states, planner_data=paths, version=content["version"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FormatError(
             f"{where} describes no state of DCP that this version of penstock knows ({error!r}):"
             " load it with the version that wrote it"
         ) from None
 
 
+def _decode_path(path: Any) -> tuple[str | int, ...]:
+    if type(path) is not list or not all(type(key) in (str, int) for key in path):
+        raise ValueError(f"{path!r:.80} is no path in a state")
+    return tuple(path)
+
+
 def _decode_tensor(known: Mapping[str, Any] | None) -> BytesStorageMetadata | TensorStorageMetadata:
     if known is None:
         return BytesStorageMetadata()
     dtype = getattr(torch, known["dtype"])
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"unknown dtype {known['dtype']!r}")
     return TensorStorageMetadata(
-        TensorProperties(dtype=dtype, requires_grad=known["requires_grad"]),
-        torch.Size(known["shape"]),
-        [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s in known["chunks"]],
+        TensorProperties(dtype=dtype, requires_grad=bool(known["requires_grad"])),
+        _decode_size(known["shape"]),
+        [ChunkStorageMetadata(_decode_size(o), _decode_size(s)) for o, s in known["chunks"]],
     )
+
+
+def _decode_size(numbers: Any) -> torch.Size:
+    if not is_counts(numbers):
+        raise ValueError(f"{numbers!r:.80} is no list of whole numbers from 0 on")
+    return torch.Size(numbers)

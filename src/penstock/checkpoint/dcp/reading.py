@@ -20,7 +20,7 @@ import torch
 from ...errors import FormatError, MissingError, UsageError
 from .. import pytree, shards, tensors
 from ..array_leaves import Memory
-from ..manifest import Piece
+from ..manifest import Piece, get_block_sizes
 from ..repositories import open_repository
 from .metadata import BYTES, DCP, LOADER, decode_metadata, format_dtype
 
@@ -80,12 +80,13 @@ class Reader(StorageReader):
         self.loader = self._read_loader()
 
     def _read_loader(self) -> Any:
-        sizes: dict[str, int] = self._index.content["blocks"]
+        sizes = get_block_sizes(self._index.content, self._where)
         keys = [(LOADER, name, ()) for name in sizes]
         memory = self._read({key: (0, sizes[key[1]], sizes[key[1]]) for key in keys})
-        skeleton = self._index.content["loader"]
         return pytree.rebuild_state(
-            skeleton, lambda name: memory[LOADER, name, ()][: sizes[name]], self._where
+            self._index.content.get("loader"),
+            lambda name: memory[LOADER, name, ()][: sizes[name]],
+            self._where,
         )
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -205,19 +206,19 @@ class Reader(StorageReader):
         """Read chunks: the pieces that have a byte in [start, stop)."""
         memory, wanted = {}, {}
         for key, (start, stop, size) in ranges.items():
-            memory[key] = shards.allocate_block(size)
-            at = 0
-            for piece in self._chunks.get(key, ()):
-                if piece.offsets[-1] != at:
-                    break
-                if at < stop and start < at + piece.length:
-                    wanted[piece] = memory[key][at : at + piece.padded_bytes]
-                at += piece.length
+            pieces, at = self._chunks.get(key, ()), 0
+            for piece in pieces:
+                at += piece.length if piece.offsets[-1] == at else 0
             if at != size:
                 raise FormatError(
                     f"{self._where}: {at:,} of the {size:,} bytes of {key[1]!r} at {key[2]} are"
                     " there: load another checkpoint"
                 )
+            memory[key] = shards.allocate_block(size)
+            for piece in pieces:
+                at = piece.offsets[-1]
+                if at < stop and start < at + piece.length:
+                    wanted[piece] = memory[key][at : at + piece.padded_bytes]
         shards.read_pieces(self._repository, self._entry.path, wanted, lambda piece: wanted[piece])
         return memory
 

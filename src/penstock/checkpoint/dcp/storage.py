@@ -13,7 +13,7 @@ by rank.
 A chunk, in DCP's terms a part of a tensor that one rank has, lies in one piece or several. Such a
 piece has `shape` bytes and begins at byte `offsets[-1]` of the chunk; the offsets before the last
 are the chunk's own. Chunks that several ranks have are cut and divided by size, so that each byte
-is written once, by ranks that write about equally much.
+is written once, by ranks that write about equally much. They are compared first (`comparison`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from torch.futures import Future
 
 import torch
 
+from ... import limits
 from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
 from ..array_leaves import Leaf, Memory
 from ..background import JoinDeadline
+from ..comparison import build_values_error, sum_samples
 from ..flushing import Flush, lay_out_pieces
 from ..manifest import Attempt, CheckpointIndex, Piece, pad_length
 from ..partition import Cut, choose_piece_bytes, divide_held_blocks
@@ -57,11 +59,17 @@ copied again."""
 
 class _PlannedShare(NamedTuple):
     """The share of a rank, as the coordinator plans it: cuts of its plan's items. An item that is
-    no tensor is not cut, and its `stop` means nothing."""
+    no tensor is not cut, and its `stop` means nothing.
+
+    ranks:     the number of ranks that save.
+    compared:  numbers of the items of the rank's local plan that other ranks have, too.
+    """
 
     attempt: str
     number: int
     cuts: list[Cut]
+    ranks: int
+    compared: list[int]
 
 
 class Storage:
@@ -137,7 +145,7 @@ class Storage:
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
             self._lock = self._repository.lock(self._session)
-            self._repository.collect()
+            self._repository.collect(self._lock)
         return self._repository, self._lock
 
     def _open_shared(self) -> Repository:
@@ -171,6 +179,8 @@ class Writer(StorageWriter, AsyncStager):
         self._coordinator = False
         self._used = False
         self._planned: list[int] = []
+        self._own_items: list[WriteItem] = []
+        self._compared: list[list[str]] = []  # by rank
         self._attempt = ""
         self._attempt_path = ""
         self._staged = False
@@ -266,6 +276,7 @@ class Writer(StorageWriter, AsyncStager):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """List the items of this rank, before the planner removes those that other ranks have,
         too."""
+        self._own_items = list(plan.items)
         return dataclasses.replace(plan, storage_data=[item.index for item in plan.items])
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -284,8 +295,21 @@ class Writer(StorageWriter, AsyncStager):
         items = [item for item, _ in planned.values()]
         sizes = [_count_item_bytes(item) for item in items]
         item_holders = [holders.get(item.index, [rank]) for item, rank in planned.values()]
-        largest = choose_piece_bytes(sizes, len(plans))
-        shares = divide_held_blocks(sizes, item_holders, len(plans), largest)
+        largest, small = choose_piece_bytes(sizes, len(plans)), limits.checkpoint_first_rank_bytes
+        shares = divide_held_blocks(sizes, item_holders, len(plans), largest, small)
+        shared = {
+            item.index
+            for item, size, ranks in zip(items, sizes, item_holders, strict=True)
+            if size >= small and len(ranks) > 1
+        }
+        compared = [
+            [number for number, index in enumerate(plan.storage_data) if index in shared]
+            for plan in plans
+        ]
+        self._compared = [
+            [_describe_chunk(plan.storage_data[number]) for number in numbers]
+            for plan, numbers in zip(plans, compared, strict=True)
+        ]
         self._attempt = self._storage._name_attempt()
         self._attempt_path = self._storage._open_shared().begin(self._step, self._attempt)
         extra = len(self._loader.blocks)
@@ -300,6 +324,8 @@ class Writer(StorageWriter, AsyncStager):
                     self._attempt,
                     rank,
                     [cut._replace(block=place) for place, cut in enumerate(cuts)],
+                    len(plans),
+                    compared[rank],
                 ),
             )
             for rank, (plan, cuts) in enumerate(zip(plans, shares, strict=True))
@@ -313,38 +339,69 @@ class Writer(StorageWriter, AsyncStager):
         arena = self._storage._take_arena()
         try:
             pieces, staged = self._collect_shard(plan.items, share, planner, name, arena)
+            sums = self._sum_items(share, planner)
             with Flush(self._storage.budget) as flush:
                 shard = repository.write(attempt_path, name, staged.memory, pieces, flush)
         finally:
             self._storage._return_arena(arena)
             self._return_staging()
         future: Future[list[WriteResult]] = Future()
-        result = WriteResult(MetadataIndex(name), shard.bytes, (share.number, len(pieces), shard))
+        result = WriteResult(
+            MetadataIndex(name), shard.bytes, (share.number, len(pieces), shard, sums)
+        )
         future.set_result([result])
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit the save."""
+        """Commit the save. UsageError if ranks have different values of one tensor."""
         repository, lock = self._storage._lock_repository()
         rows = sorted(write_result.storage_data for result in results for write_result in result)
-        if [(number, count) for number, count, _ in rows] != list(enumerate(self._planned)):
+        if [row[:2] for row in rows] != list(enumerate(self._planned)):
             raise StorageError(
                 f"{self._attempt_path}: some of the planned pieces were not written: save again:"
                 " nothing was committed"
             )
-        entries = tuple(shard for _, _, shard in rows)
+        self._check_equal([sums for *_, sums in rows])
+        entries = tuple(shard for _, _, shard, _ in rows)
         content = encode_metadata(metadata) | {
             "loader": self._loader.skeleton,
             "blocks": {block.name: block.bytes for block in self._loader.blocks},
         }
         index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
-        repository.commit(self._attempt_path, index, lock)
+        entry = repository.commit(self._attempt_path, index, lock)
         self._attempt_path, self._committed = "", True
-        repository.thin(self._storage.keep)
+        repository.thin(self._storage.keep, entry.path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
+
+    def _sum_items(self, share: _PlannedShare, planner: SavePlanner) -> list[tuple[Any, ...]]:
+        """Sum the items that are compared: all of an item that was staged, samples of others."""
+        items = [self._own_items[number] for number in share.compared]
+        blocks = [
+            _make_block(
+                tensors.make_leaf(_get_local_tensor(planner.resolve_data(item)), item.index.fqn)
+            )
+            for item in items
+        ]
+        staged = [self._places.get(block.lowest) for block in blocks]
+        samples = sum_samples(blocks, share.ranks, Attempt.parse(share.attempt))
+        return [
+            (block.leaves[0].dtype, block.leaves[0].shape, place or (0, sample))
+            for block, place, sample in zip(blocks, staged, samples, strict=True)
+        ]
+
+    def _check_equal(self, rank_sums: Sequence[Sequence[tuple[Any, ...]]]) -> None:
+        holders: dict[str, dict[int, tuple[Any, ...]]] = {}
+        for rank, sums in enumerate(rank_sums):
+            for chunk, row in zip(self._compared[rank], sums, strict=True):
+                holders.setdefault(chunk, {})[rank] = row
+        for chunk, rows in holders.items():
+            first = next(iter(rows))
+            others = [rank for rank, row in rows.items() if row != rows[first]]
+            if others:
+                raise build_values_error(self._step, chunk, first, others)
 
     def _collect_shard(
         self,
@@ -466,12 +523,19 @@ class _ShardLayout:
         self.pieces += other.pieces
 
 
+def _describe_chunk(index: MetadataIndex) -> str:
+    """Describe a chunk in one way on all ranks."""
+    offset = tuple(index.offset or ())
+    return f"{index.fqn} at {offset}" if any(offset) else index.fqn
+
+
 def _cut_whole(blocks: Sequence[pytree.ArrayBlock]) -> list[Cut]:
     return [Cut(number, 0, block.bytes) for number, block in enumerate(blocks)]
 
 
-def _get_local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+def _get_local_tensor(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local
 
 
 def _make_block(leaf: Leaf) -> pytree.ArrayBlock:
