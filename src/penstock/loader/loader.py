@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
+from .. import limits
+from ..arguments import check_whole
 from ..budget import Budget
 from ..cache import Cache, CacheMembership, join_cache
 from ..engine import Arena, ReadingEngine, open_engine
@@ -35,7 +37,7 @@ from .epoch_iterator import BatchSource, EpochIterator
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
-from .sampler import StepSampler, check_positive
+from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader, Submit, check_loader_process
 from .ticket_router import TicketRouter
 
@@ -147,7 +149,7 @@ class Loader:
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
-            else check_positive("decode_threads", decode_threads)
+            else check_whole("decode_threads", decode_threads, 1, limits.decode_threads_max)
         )
         # The user's, and the part that a broker leaves of it.
         self._requested_budget = self._budget = own_budget
