@@ -92,7 +92,7 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
 
 
 def test_a_folder_of_links_to_itself(tmp_path):
-    """A link to a folder around it leads nowhere new; a link to itself is an error that names it."""
+    """A link to a folder around it leads nowhere new; a link to itself is named."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data/loop").symlink_to(tmp_path / "data")
     with pytest.raises(FormatError, match="data holds no files"):
