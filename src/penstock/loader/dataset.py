@@ -197,7 +197,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
         if not name:
             raise UsageError("the path is empty: name a file or a folder")
         if "\0" in name:
-            raise UsageError(f"the path {name!r} holds a zero byte")
+            raise UsageError(f"the path {name!r} holds a zero byte: no file name does, correct it")
     if any(is_url(name) for name in paths):
         from ..engine import locate_objects  # its library is optional
 
@@ -219,7 +219,9 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):
-        raise UsageError(f"{path} is neither a file nor a folder (mode {mode.st_mode:o})")
+        raise UsageError(
+            f"{path} is neither a file nor a folder (mode {mode.st_mode:o}): copy it into one"
+        )
     return Location("file", name, path), stores.Posix(folder)
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .. import limits
 from ..arguments import check_whole
@@ -129,6 +129,9 @@ class Loader:
         if shuffle == "auto":
             self._auto_shuffle = AutoShuffle(dataset, seed, own_budget)
             shuffle = "exact"
+        elif shuffle not in get_args(Shuffle):
+            choices = ", ".join((*get_args(Shuffle), "auto"))
+            raise UsageError(f"shuffle is {shuffle!r}: use one of {choices}")
         self._step_sampler = StepSampler(
             dataset.fingerprint,
             dataset.order(seed, shuffle=shuffle, block=block, group=group),

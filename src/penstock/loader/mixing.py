@@ -99,6 +99,8 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
 
 def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     steps: list[tuple[int, Weights]] = []
+    if not isinstance(schedule, Sequence):
+        raise UsageError(f"schedule is {schedule!r}: give a list of (start, weights)")
     for entry in schedule:
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
@@ -107,7 +109,7 @@ def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]
         if len(weights) != parts:
             raise UsageError(
                 f"the schedule has {len(weights)} weights from {start} on, and there are {parts} "
-                "datasets"
+                "datasets: give a weight for each"
             )
         steps.append((start, weights))
     starts = [start for start, _ in steps]

@@ -115,17 +115,15 @@ class Order:
             ("block", 1, limits.order_count_max),
             ("group", 1, limits.order_count_max),
         ):
-            number = check_whole(f"Order.{name}", getattr(self, name), least, most)
+            number = check_whole(name, getattr(self, name), least, most)
             object.__setattr__(self, name, number)
         for name, choices in (("shuffle", get_args(Shuffle)), ("purpose", get_args(Purpose))):
             if getattr(self, name) not in choices:
                 raise UsageError(
-                    f"Order.{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
+                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
                 )
         if self.block * self.group > limits.order_count_max:
-            raise UsageError(
-                f"Order.block * Order.group is {self.block * self.group}: use at most 2^62"
-            )
+            raise UsageError(f"block * group is {self.block * self.group}: use at most 2^62")
         object.__setattr__(self, "_map", self._build_map())
 
     def _build_map(self) -> _Map:
@@ -193,8 +191,8 @@ class Order:
 
     def run(self, start: int, count: int) -> Words:
         """Return the samples at positions start .. start+count-1."""
-        start = check_whole("Order.run(start)", start, 0, self.count)
-        count = check_whole("Order.run(count)", count, 0, self.count - start)
+        start = check_whole("run(start)", start, 0, self.count)
+        count = check_whole("run(count)", count, 0, self.count - start)
         out = np.empty(count, np.uint64)
         self._map.run(start, out)
         return out

@@ -120,7 +120,7 @@ def test_named_databases(version: int, tmp_path: Path) -> None:
 
 def test_the_main_database_beside_named_ones(tmp_path: Path) -> None:
     """The error says how many values it has and how to read them."""
-    with written(tmp_path / "x", VERSIONS[0]) as environment:
+    with written(tmp_path / "x", 1) as environment:
         fill(environment, {b"1": b"one"}, environment.open_db(b"train"))
         fill(environment, {b"a": b"main", b"b": b"values"})
     with pytest.raises(penstock.errors.FormatError, match='database="" reads the 2 values beside'):
