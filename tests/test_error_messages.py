@@ -694,7 +694,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "8,796,093,022,208 bytes: cut it into several samples, or use a machine with more memory",
     ),
     (
-        'first(penstock.Loader(data, 2, decode=lambda sample: np.zeros(sample["__id__"])))',
+        "first(penstock.Loader(data, 2, decode=unequal, decode_threads=1))",
         CollateError,
         "sample is float64 (12,) but float64 (23,) in the first sample of the batch: make decode "
         "return one shape, or give a collate function",
@@ -1045,6 +1045,7 @@ def make_scene(d: Path) -> dict[str, Any]:
         "penstock": penstock,
         "first": first,
         "data": data,
+        "unequal": lambda sample: np.zeros(sample["__id__"]),
         "cut_index": d / "cut.penstock",
         "state": penstock.Loader(data).state_dict(),
         "other": opened("y.npy"),
