@@ -36,7 +36,8 @@ PURE_FOLDERS = {"order", "plan"}
 """Folders whose modules are all pure; elsewhere a module is pure if its docstring says "Pure."."""
 
 OS_NAMES = {
-    "extent": {"fsencode", "fsdecode", "path"},  # conversions of names
+    "arguments": {"fsencode", "fsdecode", "PathLike"},  # conversions of names
+    "extent": {"fsencode", "fsdecode", "path"},
     "order.shuffle_array": {"sched_getaffinity"},  # threads for arrays; values depend on none
 }
 """Names of `os` that pure modules may use."""

@@ -707,7 +707,10 @@ void Walker::walk() {
       names += (i ? ", " : "") + quote(named_[i].name);
     if (named_.size() > 8) names += " and " + number(named_.size() - 8) + " more";
     refuse(named_[0].offset,
-           "the environment holds the databases " + names + ": choose one with database=");
+           "the environment holds the databases " + names + ": choose one with database=" +
+               (out_.offset.size == 0 ? std::string()
+                                      : "; database=\"\" reads the " + number(out_.offset.size) +
+                                            " values beside them in the main database"));
     return;
   }
   if (inner) {

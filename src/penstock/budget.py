@@ -5,10 +5,12 @@ Two loaders that differ only in their budgets give the same batches in the same 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from . import limits
+from .arguments import check_whole
 from .errors import UsageError
 
 FastPath = Literal["required", "auto", "off"]
@@ -43,34 +45,32 @@ class Budget:
     direct: FastPath = "auto"
 
     def __post_init__(self) -> None:
-        if self.threads is not None and not (
-            type(self.threads) is int and 1 <= self.threads <= limits.threads_max
+        for name, most in (
+            ("threads", limits.threads_max),
+            ("requests", limits.object_requests_max),
+            ("readahead_bytes", limits.readahead_bytes_max),
         ):
-            raise UsageError(
-                f"Budget.threads is {self.threads!r}: use None or 1..{limits.threads_max}"
-            )
-        if self.requests is not None and not (
-            type(self.requests) is int and 1 <= self.requests <= limits.object_requests_max
-        ):
-            raise UsageError(
-                f"Budget.requests is {self.requests!r}: use None or 1..{limits.object_requests_max}"
-            )
+            value = getattr(self, name)
+            if value is not None or name == "readahead_bytes":
+                object.__setattr__(self, name, check_whole(f"Budget.{name}", value, 1, most))
         rate = self.bytes_per_s
-        if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):
+        if rate is not None and not (
+            type(rate) is not bool
+            and isinstance(rate, (int, float))
+            and (0 < rate < 1 << 1000 or rate == math.inf)
+        ):
             raise UsageError(
                 f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate"
                 " above 0"
             )
         if self.cores is not None and not (
-            isinstance(self.cores, (int, float)) and 0 < self.cores <= limits.threads_max
+            isinstance(self.cores, (int, float))
+            and type(self.cores) is not bool
+            and 0 < self.cores <= limits.threads_max
         ):
             raise UsageError(
                 f"Budget.cores is {self.cores!r}: use None (unlimited), or a number above 0, at "
                 f"most {limits.threads_max}"
-            )
-        if not (isinstance(self.readahead_bytes, int) and self.readahead_bytes > 0):
-            raise UsageError(
-                f"Budget.readahead_bytes is {self.readahead_bytes!r}: use a number of bytes above 0"
             )
         for name in ("io_uring", "mmap", "pread", "direct"):
             value = getattr(self, name)

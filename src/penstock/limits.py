@@ -150,6 +150,8 @@ peer_leave_s = 1.0
 """Time for which a peer over MPI that is closed waits for the others to notice."""
 
 # -- cache -----------------------------------------------------------------------------------
+cache_bytes_max = (1 << 48) - 1
+"""Most bytes of a cache on one host, in memory and on disk each; the core's slabs count so far."""
 cache_block_bytes_default = 64 * 1024
 """Size of a cache block of small samples if storage cannot be measured: with 64 reads of 0.5 ms in
 flight it gives 8 GB/s."""
@@ -185,6 +187,8 @@ busy_cache_block_s = 30.0
 # -- loader ----------------------------------------------------------------------------------
 readahead_bytes_default = 256 * MIB
 """Bytes of batches requested or ready but not yet handed over, unless the budget gives a number."""
+readahead_bytes_max = 1 << 50
+"""Most such bytes that a budget may give: more than any machine has."""
 readahead_steps_max = 64
 """Most steps requested or ready but not yet handed over, however small they are."""
 readahead_cached_bytes_max = 32 * MIB
@@ -193,6 +197,8 @@ further ahead would only push each other out of the processor's caches. Four ste
 however large they are."""
 readahead_cached_steps_max = 16
 """Most such steps if the data is in the page cache."""
+decode_threads_max = 4096
+"""Most threads that decode for one loader."""
 lent_slots_max = 4
 """Batches of one worker process that the user holds in shared memory; further ones are copied, so
 that keeping batches does not use up descriptors (two each)."""

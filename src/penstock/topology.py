@@ -102,7 +102,8 @@ def _parse_number(variable: tuple[str, str]) -> int:
 
 def _check_place(rank: int, world_size: int, source: str) -> Place:
     for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        is_array = getattr(value, "shape", ()) != ()
+        if isinstance(value, bool) or is_array or not hasattr(value, "__index__"):
             raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
     rank, world_size = operator.index(rank), operator.index(world_size)
     if world_size < 1 or not 0 <= rank < world_size:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 
+import penstock
 from penstock.cli import app, bench
 from penstock.cli.lazy_group import LazyGroup, load_command
 from penstock.index.formats import FORMATS
@@ -38,6 +39,11 @@ def test_as_a_process():
         command = [sys.executable, "-m", "penstock", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.stdout, done.stderr, done.returncode) == run(*arguments, code=code)
+
+
+def test_version():
+    """The version alone, for scripts and reports of faults."""
+    assert run("--version").stdout == f"penstock {penstock.__version__}\n"
 
 
 def test_index_saves_once_and_says_so(photos):

@@ -483,21 +483,21 @@ def test_values_of_other_types_are_refused(values):
 def test_bad_arguments_are_named(name, bad):
     """An argument of the wrong type or range raises, naming the argument."""
     arguments = {"count": 10, "seed": 1} | {name: bad}
-    with pytest.raises(UsageError, match=rf"Order\.{name} is"):
+    with pytest.raises(UsageError, match=rf"^{name} is"):
         Order(**arguments)
 
 
 def test_bad_counts_and_choices_are_refused():
     """Zero or more than 2^62 samples, unknown shuffles, purposes and oversized groups raise."""
     for count in (0, 2**62 + 1):
-        with pytest.raises(UsageError, match=r"Order\.count is"):
+        with pytest.raises(UsageError, match="^count is"):
             Order(count, 1)
     for wrong in ({"shuffle": "full"}, {"purpose": "fun"}, {"block": 2**32, "group": 2**31}):
         with pytest.raises(UsageError):
             Order(10, 1, **wrong)
     order = Order(10, 1)
     for start, size in ((-1, 1), (0, 11), (10, 1), (11, 0), (0, -1), (0.0, 1)):
-        with pytest.raises(UsageError, match=r"Order\.run"):
+        with pytest.raises(UsageError, match=r"run\((start|count)\) is"):
             order.run(start, size)
     assert order.run(10, 0).size == 0
     assert repr(Order(np.int32(10), np.uint64(7), np.int8(3))) == repr(Order(10, 7, 3))

@@ -673,7 +673,7 @@ def test_nothing_is_left(records: penstock.Dataset) -> None:
         return len(os.listdir("/proc/self/fd"))
 
     assert len({use() for _ in range(3)}) == 1
-    assert children() == before
+    assert children() <= before  # those of an earlier test may end meanwhile
 
 
 # -- penstock datasets -----------------------------------------------------------------------------

@@ -90,10 +90,13 @@ class Coordinates:
         else:
             data, rest = divmod(ranks, model)
             if rest or not data:
+                count = f"{ranks} ranks are" if ranks > 1 else "1 rank is"
                 raise UsageError(
-                    f"{ranks} ranks are no multiple of tensor {cut.tensor} x pipeline "
-                    f"{cut.pipeline} = {model} (model.parallelism): run a multiple of {model}, or "
-                    f"the first of them with checkpoint.mode=subset"
+                    f"{count} no multiple of tensor {cut.tensor} x pipeline "
+                    f"{cut.pipeline} = {model} (model.parallelism): run a multiple of {model} "
+                    f"(--ranks), or only the first ranks of such a job by "
+                    f"++workload.checkpoint.mode=subset ++workload.model.parallelism.data=N, where "
+                    f"N x {model} are the ranks of the whole job"
                 )
         return cls(rank, cut.tensor, cut.pipeline, data, cut.zero_stage)
 

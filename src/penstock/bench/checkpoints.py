@@ -229,7 +229,7 @@ class WorkloadCheckpoints:
                 raise StorageError(
                     f"{self.root}: {what} {wanted:,} bytes and {free:,} are free: make room there, "
                     f"set checkpoint.checkpoint_folder elsewhere, write fewer "
-                    f"(checkpoint.num_checkpoints_write), or try a smaller scale than {self.scale}"
+                    f"(checkpoint.num_checkpoints_write), or try --scale below {self.scale}"
                 )
 
         self._do_together(enough)
@@ -389,8 +389,9 @@ class WorkloadCheckpoints:
                 raise LimitError(
                     f"{host}: the tensors of a checkpoint take {total:,} bytes of memory in "
                     f"{len(here)} ranks and {available:,} are available: use more hosts, the "
-                    f"first ranks of the job alone (checkpoint.mode=subset), or a smaller scale "
-                    f"than {self.scale}"
+                    f"first ranks of the job alone (checkpoint.mode=subset with "
+                    f"model.parallelism.data=N), or --scale "
+                    f"below {self.scale}"
                 )
 
         self._do_together(enough)

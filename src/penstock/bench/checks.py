@@ -120,7 +120,10 @@ def _check_model(workload: DlioWorkload) -> Iterator[Finding]:
         text = f"{hidden}/{heads} is not an integer, head size {hidden // heads} is used"
         yield "warning", "model.transformer.num_attention_heads", text
     if is_subset and parallelism.data < 1:
-        text = "subset needs model.parallelism.data: the data ranks of which these are a part"
+        text = (
+            f"subset needs model.parallelism.data=N: these ranks are the first of a whole job of "
+            f"N x {parallelism.tensor * stages}"
+        )
         yield "error", "checkpoint.mode", text
     if not is_subset and parallelism.data > 0:
         text = "only for checkpoint.mode subset: leave it out, it follows from the ranks"

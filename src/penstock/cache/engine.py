@@ -48,6 +48,7 @@ from ..engine import (
     check_purpose,
     check_requests,
     check_usable,
+    start_threads,
 )
 from ..errors import PenstockError
 from ..extent import Int, Requests, merge, slice_files
@@ -172,8 +173,7 @@ class CacheShell:
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        for thread in self._threads:
-            thread.start()
+        start_threads(self._threads)
 
     # -- the user's side -----------------------------------------------------------------------
 

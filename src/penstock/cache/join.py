@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from .. import limits
+from ..arguments import check_path, check_whole
 from ..budget import Budget
 from ..engine import open_engine
 from ..errors import PenstockError, UsageError
@@ -110,10 +111,12 @@ class Cache:
             value = getattr(self, name)
             if value is None and name == "cache_block_bytes":
                 continue
-            if type(value) is not int or value < least:
-                raise UsageError(f"Cache.{name} is {value!r}: use a number of bytes from {least}")
+            number = check_whole(f"Cache.{name}", value, least, limits.cache_bytes_max)
+            object.__setattr__(self, name, number)
         if type(self.replicas) is not bool:
             raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
+        if self.disk_path is not None:
+            check_path("Cache.disk_path", self.disk_path)
         if bool(self.disk_bytes) != (self.disk_path is not None):
             raise UsageError(
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "

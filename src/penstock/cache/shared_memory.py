@@ -111,7 +111,7 @@ class SlotTable:
         if shared_bytes > installed:
             raise LimitError(
                 f"a tier that takes {shared_bytes:,} bytes of memory does not fit into the"
-                f" {installed:,} of this machine: give it less"
+                f" {installed:,} of this machine: lower Cache.ram_bytes"
             )
         core = _call_core(
             lambda: _core.Slab.create(slots, room_bytes, alignment, cls._inside, identity),

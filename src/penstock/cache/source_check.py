@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import limits
-from ..engine import build_changed_error, build_storage_error, open_store
+from ..engine import build_changed_error, build_storage_error, open_store, start_threads
 from ..errors import PenstockError
 from ..extent import Files
 
@@ -49,7 +49,7 @@ class SourceCheck:
             self._thread = threading.Thread(
                 target=self._check, name="penstock-source-check", daemon=True
             )
-            self._thread.start()
+            start_threads([self._thread])
         self._thread.join(limits.source_check_wait_s)
 
     def _check(self) -> None:

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from ..engine import start_threads
 from ..errors import UsageError
 from .fault_points import build_stall_error
 
@@ -25,7 +26,7 @@ class BackgroundTask:
             self._error = work()
 
         self.thread = threading.Thread(target=run, name=name, daemon=True)
-        self.thread.start()
+        start_threads([self.thread])
         _awaited.add(self.thread)
 
     @property

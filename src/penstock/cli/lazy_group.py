@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 try:
     import typer
@@ -16,6 +16,8 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from typer.core import TyperCommand, TyperGroup
+
+from .. import __version__
 
 
 class LazyGroup(TyperGroup):
@@ -49,11 +51,24 @@ def make_app(help: str, summaries: Mapping[str, str]) -> typer.Typer:
         rich_markup_mode="rich",
         add_completion=False,
     )
-    app.callback()(_keep_group)
+    app.callback()(_begin)
     return app
 
 
-def _keep_group() -> None:
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+def _begin(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Tell typer that an app without commands of its own is a group."""
 
 

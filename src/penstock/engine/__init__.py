@@ -16,6 +16,7 @@ from . import atomic_file, page_cache, store, trace_file
 from .atomic_file import AtomicFile, Bytes, storage_errors, sync_folder, write_all
 from .host_info import Machine, Mount, find_mount, read_machine, readahead_bytes
 from .native import (
+    INSTALLED_BYTES,
     Arena,
     ReadMethod,
     compute_open_files_max,
@@ -71,6 +72,7 @@ from .store import (
     build_storage_error,
     map_in_threads,
 )
+from .threads import build_refusal, start_threads
 from .trace_file import (
     CLOSE,
     KINDS,
@@ -87,6 +89,7 @@ from .trace_file import (
 
 __all__ = [
     "CLOSE",
+    "INSTALLED_BYTES",
     "KINDS",
     "LOCAL",
     "MAP",
@@ -132,6 +135,7 @@ __all__ = [
     "assign_lanes",
     "atomic_file",
     "build_changed_error",
+    "build_refusal",
     "build_storage_error",
     "check_buffers",
     "check_purpose",
@@ -162,6 +166,7 @@ __all__ = [
     "refuse_first",
     "require_whole",
     "retry_until",
+    "start_threads",
     "storage_errors",
     "store",
     "sync_folder",

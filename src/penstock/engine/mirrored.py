@@ -27,6 +27,7 @@ from ..extent import Int, Requests
 from .native import ReadingEngine, ReadMethod
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
+from .threads import start_threads
 
 _poll_ns = 100_000_000
 
@@ -113,8 +114,7 @@ class MirroredEngine:
             threading.Thread(target=self._watch, args=(n,), name="penstock-place", daemon=True)
             for n in range(len(members))
         ]
-        for thread in self._threads:
-            thread.start()
+        start_threads(self._threads)
 
     @property
     def choice(self) -> ReadMethod:

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _core, limits
 from ..budget import Budget
-from ..errors import UsageError
+from ..errors import LimitError, UsageError
 from ..extent import Files, Requests
 from .protocol import Buffer, Completion, Engine, Failure, check_usable
 from .queue import PATIENCE, Patience, Purpose
@@ -386,6 +386,10 @@ class NativeEngine:
         check_usable(False, self._core.is_closed)
 
 
+INSTALLED_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+"""Memory of the machine. The system might lend more, and kill the process that uses it."""
+
+
 class Arena:
     """Recycled, pre-faulted, page-aligned memory for batches.
 
@@ -398,10 +402,13 @@ class Arena:
     def take(self, size_bytes: int) -> Buffer:
         """Return a writable uint8 array of the given size; its content is undefined."""
         try:
+            if size_bytes > INSTALLED_BYTES:
+                raise MemoryError
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
-            raise MemoryError(
-                f"no memory for a batch of {size_bytes:,} bytes: lower batch_size"
+            raise LimitError(
+                f"no memory for a step of {size_bytes:,} bytes: lower batch_size; if the step has "
+                f"one sample, cut that into several, or use a machine with more memory"
             ) from None
         return block
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import glob
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, limits
+from ..arguments import check_path
 from ..errors import (
     ChangedError,
     FormatError,
@@ -28,6 +30,7 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
+from .threads import build_refusal
 
 Progress = Callable[[int], None]
 """Function called with the number of files seen so far: at once, and then about ten times a
@@ -182,10 +185,15 @@ class Posix:
     def some(self, count: int) -> list[str]:
         names: list[str] = []
         folders = [""]
+        visited = set()  # a link may lead to a folder around it
         while folders and len(names) < count:
             folder = folders.pop()
             path = os.path.join(self.root, folder) if folder else self.root
             try:
+                real = os.path.realpath(path)
+                if real in visited:
+                    continue
+                visited.add(real)
                 with os.scandir(path) as entries:
                     for entry in entries:
                         if entry.name.startswith(".") or entry.name.endswith(".penstock"):
@@ -198,7 +206,9 @@ class Posix:
                             if len(names) == count:
                                 break
             except OSError as error:
-                raise build_storage_error(error.errno or errno.EIO, path) from None
+                raise build_storage_error(
+                    error.errno or errno.EIO, os.fsdecode(error.filename or path)
+                ) from None
         return names
 
     def match(self, pattern: str) -> list[str]:
@@ -207,10 +217,18 @@ class Posix:
             if glob.has_magic(alternative):
                 matches = glob.glob(alternative, root_dir=self.root, recursive=True)
                 files = (name for name in matches if os.path.isfile(os.path.join(self.root, name)))
+                if "**" in alternative:
+                    files = (name for name in files if not self._is_in_loop(name))
                 names.update(dict.fromkeys(sorted(files, key=os.fsencode)))
             else:
                 names[alternative] = None
         return list(names)
+
+    def _is_in_loop(self, name: str) -> bool:
+        """True if a folder of the path is a link to one around it: the file has a shorter name."""
+        folders = itertools.accumulate([self.root, *name.split("/")[:-1]], os.path.join)
+        real = [os.path.realpath(folder) for folder in folders]
+        return len(set(real)) < len(real)
 
     def probe(
         self, files: Files, progress: Progress | None = None
@@ -324,8 +342,10 @@ def map_in_threads(
                 results.append(result)
                 if progress is not None:
                     progress(len(results))
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, RuntimeError) and "start new thread" in str(error):
+                raise build_refusal(f"{count:,} files are parsed in threads", error) from None
             raise
     return results
 
@@ -486,4 +506,4 @@ def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...
     names = [extensions] if isinstance(extensions, str) else list(extensions)
     if not names or not all(isinstance(e, str) and e.strip(".") for e in names):
         raise UsageError(f"extensions is {extensions!r}: use names such as ['.jpg', '.png']")
-    return tuple(sorted({"." + e.lower().lstrip(".") for e in names}))
+    return tuple(sorted({"." + check_path("extensions", e).lower().lstrip(".") for e in names}))

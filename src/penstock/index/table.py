@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..engine import Store
-from ..errors import UsageError
+from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
@@ -99,6 +99,16 @@ class Index:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
+        for part in self.fields:
+            try:
+                np.empty((0, *(part.shape or ())), part.dtype)
+            except (ValueError, OverflowError) as error:
+                path = self.files.path(0) if len(self.files) else self.files.root
+                raise FormatError(
+                    f"{path}: no array can hold a batch of field {part.name!r}, which has "
+                    f"{len(part.shape or ())} dimensions ({error}): give a smaller shape, or leave "
+                    f"the field out"
+                ) from None
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _hash_identity(self))
 

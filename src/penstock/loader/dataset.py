@@ -15,9 +15,10 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ..engine import add_mirrors, is_url, read_extent
+from ..arguments import Path, check_path
+from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
 from ..engine import store as stores
-from ..errors import ChangedError, FormatError, PenstockError, SidecarError, UsageError
+from ..errors import ChangedError, FormatError, LimitError, PenstockError, SidecarError, UsageError
 from ..extent import Int
 from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, find_outside
 from ..order import Order, Ordering, Shuffle
@@ -25,9 +26,6 @@ from ..plan import StepPlan, plan_samples
 from .batch import build_fields
 
 Options = dict[str, Any]
-
-
-Path = str | bytes | os.PathLike[str]
 
 
 def open(
@@ -65,13 +63,12 @@ def open(
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
-    given_paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else path
+    given_paths = [path] if isinstance(path, str | bytes | os.PathLike) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    for name, given_path in (*(("path", part) for part in given_paths), ("index", index)):
-        if not isinstance(given_path, (str, bytes, os.PathLike)):
-            raise UsageError(f"{name} is {given_path!r}: give a path")
-    paths = tuple(_make_absolute(os.fsdecode(part)) for part in given_paths)
+    paths = tuple(_make_absolute(check_path("path", part)) for part in given_paths)
+    index = check_path("index", index)
+    roots = [_make_absolute(check_path("a mirror", mirror)) for mirror in mirrors]
     place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
@@ -81,9 +78,8 @@ def open(
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
-    table, sidecar = _find_index(request, os.fsdecode(index))
-    if mirrors:
-        roots = [_make_absolute(os.fsdecode(mirror)) for mirror in mirrors]
+    table, sidecar = _find_index(request, index)
+    if roots:
         table = replace(table, files=add_mirrors(table.files, roots))
     return Dataset(place.path, table, sidecar, paths)
 
@@ -201,7 +197,7 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
         if not name:
             raise UsageError("the path is empty: name a file or a folder")
         if "\0" in name:
-            raise UsageError(f"the path {name!r} holds a zero byte")
+            raise UsageError(f"the path {name!r} holds a zero byte: no file name does, correct it")
     if any(is_url(name) for name in paths):
         from ..engine import locate_objects  # its library is optional
 
@@ -223,7 +219,9 @@ def locate_data(*paths: str) -> tuple[Location, stores.Store]:
     if os.path.isdir(path):
         return Location("folder", "", path), stores.Posix(path)
     if not os.path.isfile(path):
-        raise UsageError(f"{path} is neither a file nor a folder (mode {mode.st_mode:o})")
+        raise UsageError(
+            f"{path} is neither a file nor a folder (mode {mode.st_mode:o}): copy it into one"
+        )
     return Location("file", name, path), stores.Posix(folder)
 
 
@@ -365,9 +363,17 @@ class Dataset:
         ids, bounds = np.array([sample], np.uint64), np.array([0, 1], np.int64)
         (group,) = plan_samples(self.index, ids, bounds, 0, None)
         (planned,) = group.steps
-        buffer = np.empty(planned.layout.bytes, np.uint8)
-        columns = (column.tolist() for column in planned.requests[:-1])
         where = f"sample {sample:,}: {self.index.where(sample)}"
+        try:
+            if planned.layout.bytes > INSTALLED_BYTES:
+                raise MemoryError
+            buffer = np.empty(planned.layout.bytes, np.uint8)
+        except MemoryError:
+            raise LimitError(
+                f"{where}: no memory for its {planned.layout.bytes:,} bytes: cut it into several "
+                f"samples, or use a machine with more memory"
+            ) from None
+        columns = (column.tolist() for column in planned.requests[:-1])
         for file, offset, length, _, target in zip(*columns, strict=True):
             data = read_extent(self.index.files, file, offset, length, where)
             buffer[target : target + length] = np.frombuffer(data, np.uint8)

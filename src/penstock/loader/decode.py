@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..engine import start_threads
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
 from .cpu_throttle import CpuThrottle
@@ -231,7 +232,7 @@ class DecodeThreads:
         stop = functools.partial(_stop, self._queue, self._throttle, threads, self.pid)
         for thread in self._threads:
             end_with_interpreter(thread, stop)
-            thread.start()
+        start_threads(self._threads, stop)
         self._finalizer = weakref.finalize(self, stop)
 
     def __len__(self) -> int:

@@ -12,8 +12,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from .. import limits
+from ..arguments import check_whole
 from ..budget import Budget
 from ..cache import Cache, CacheMembership, join_cache
 from ..engine import Arena, ReadingEngine, open_engine
@@ -35,7 +37,7 @@ from .epoch_iterator import BatchSource, EpochIterator
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
-from .sampler import StepSampler, check_positive
+from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader, Submit, check_loader_process
 from .ticket_router import TicketRouter
 
@@ -127,6 +129,9 @@ class Loader:
         if shuffle == "auto":
             self._auto_shuffle = AutoShuffle(dataset, seed, own_budget)
             shuffle = "exact"
+        elif shuffle not in get_args(Shuffle):
+            choices = ", ".join((*get_args(Shuffle), "auto"))
+            raise UsageError(f"shuffle is {shuffle!r}: use one of {choices}")
         self._step_sampler = StepSampler(
             dataset.fingerprint,
             dataset.order(seed, shuffle=shuffle, block=block, group=group),
@@ -147,7 +152,7 @@ class Loader:
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
-            else check_positive("decode_threads", decode_threads)
+            else check_whole("decode_threads", decode_threads, 1, limits.decode_threads_max)
         )
         # The user's, and the part that a broker leaves of it.
         self._requested_budget = self._budget = own_budget

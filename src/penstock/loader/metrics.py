@@ -21,6 +21,7 @@ import threading
 import weakref
 from typing import Any, Protocol
 
+from ..engine import start_threads
 from ..errors import UsageError
 from ..meter import Counters, Meter
 from .decode import end_with_interpreter
@@ -114,7 +115,7 @@ class Endpoint:
             daemon=True,
         )
         end_with_interpreter(self._thread, server.stop)
-        self._thread.start()
+        start_threads([self._thread], server.server_close)
 
     @property
     def url(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from .. import limits
+from ..arguments import check_whole
 from ..errors import UsageError
 from ..index import JointIndex, join_indexes
 from ..order import Mixture, MixtureRecipe, Shuffle, Unit, Weights, divide_slots
@@ -61,7 +62,7 @@ def mix(
     length = (
         sum(counts)
         if samples_per_epoch is None
-        else _check_whole("samples_per_epoch", samples_per_epoch, 1)
+        else check_whole("samples_per_epoch", samples_per_epoch)
     )
     starts = tuple(start for start, _ in steps)
     slots = tuple(divide_slots(weights) for _, weights in steps)
@@ -70,6 +71,8 @@ def mix(
 
 def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
     pairs = []
+    if not isinstance(datasets, Sequence):
+        raise UsageError(f"datasets is {datasets!r}: give a list of (dataset, weight)")
     for number, pair in enumerate(datasets):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
@@ -96,33 +99,23 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
 
 def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]:
     steps: list[tuple[int, Weights]] = []
+    if not isinstance(schedule, Sequence):
+        raise UsageError(f"schedule is {schedule!r}: give a list of (start, weights)")
     for entry in schedule:
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise UsageError(f"the schedule has {entry!r}: give (start, weights)")
-        start = _check_whole("a start of the schedule", entry[0], 0)
+        start = check_whole("a start of the schedule", entry[0], 0)
         weights = list(entry[1])
         if len(weights) != parts:
             raise UsageError(
                 f"the schedule has {len(weights)} weights from {start} on, and there are {parts} "
-                "datasets"
+                "datasets: give a weight for each"
             )
         steps.append((start, weights))
     starts = [start for start, _ in steps]
     if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
         raise UsageError(f"the schedule's starts are {starts}: they must ascend from 0")
     return steps
-
-
-def _check_whole(name: str, value: object, least: int) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name} is {value!r}: use a whole number") from None
-    if number < least:
-        raise UsageError(f"{name} is {number}: use a whole number from {least} on")
-    return number
 
 
 class MixedDataset(Dataset):

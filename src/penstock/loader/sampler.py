@@ -6,7 +6,6 @@ program may start torch.distributed after it has created its loaders.
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import warnings
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .. import limits
+from ..arguments import check_whole
 from ..errors import UsageError
 from ..order import Marks, Order, Ordering
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
@@ -85,11 +86,11 @@ class StepSampler:
         self.pad = check_flag("pad", pad)
         self.assignment = assignment
         self._fingerprint = fingerprint
-        self._batch_size = None if batch_size is None else check_positive("batch_size", batch_size)
+        self._batch_size = None if batch_size is None else check_whole("batch_size", batch_size)
         self._global_batch_size = (
             None
             if global_batch_size is None
-            else check_positive("global_batch_size", global_batch_size)
+            else check_whole("global_batch_size", global_batch_size)
         )
         self._requested_place = (rank, world_size)
         self._settled: tuple[Place, Steps] | None = None
@@ -285,7 +286,13 @@ class StepSampler:
         )
 
     def _compute_global_batch(self, world_size: int) -> int:
-        return self._global_batch_size or (self._batch_size or 1) * world_size
+        samples = self._global_batch_size or (self._batch_size or 1) * world_size
+        if samples > limits.order_count_max:
+            raise UsageError(
+                f"batch_size is {self._batch_size} on {world_size:,} ranks: a global batch has at "
+                f"most 2^62 samples; lower batch_size"
+            )
+        return samples
 
 
 def check_flag(name: str, value: object) -> bool:
@@ -293,16 +300,3 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise UsageError(f"{name} is {value!r}: use True or False")
     return bool(value)
-
-
-def check_positive(name: str, value: object) -> int:
-    """Return a count above 0. Raises UsageError if the value is none."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name} is {value!r}: use a whole number above 0") from None
-    if number < 1:
-        raise UsageError(f"{name} is {number}: use a whole number above 0")
-    return number

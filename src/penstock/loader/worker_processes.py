@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import limits
+from ..engine import build_refusal
 from ..errors import UsageError, WorkerError
 from .decode import make_raisable
 from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
@@ -230,6 +231,9 @@ class _Worker:
             )
             with _block_interrupts():
                 self.process.start()
+        except OSError as error:
+            self.connection.close()
+            raise build_refusal(f"worker process {number} did not start", error) from None
         except BaseException:
             self.connection.close()
             raise

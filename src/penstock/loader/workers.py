@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from ..engine import start_threads
 from ..errors import ForkError, UsageError, WorkerError
 from .cpu_throttle import CpuThrottle
 from .decode import end_with_interpreter, make_raisable
@@ -232,16 +233,20 @@ class WorkerThreads:
         self._workers = workers
         self._tickets = 0
         self.spent = WorkerTime()
-        for number in range(workers):
-            thread = threading.Thread(
+        stop = functools.partial(self._desk.stop, workers)
+        threads = [
+            threading.Thread(
                 target=_work_in_thread,
                 args=(self._desk, opening, number),
                 name=f"penstock-worker-{number}",
                 daemon=True,
             )
-            end_with_interpreter(thread, functools.partial(self._desk.stop, workers))
-            thread.start()
-        self._finalizer = weakref.finalize(self, self._desk.stop, workers)
+            for number in range(workers)
+        ]
+        for thread in threads:
+            end_with_interpreter(thread, stop)
+        start_threads(threads, stop)
+        self._finalizer = weakref.finalize(self, stop)
 
     def submit(self, task: Any) -> int:
         check_process(self._desk.pid)

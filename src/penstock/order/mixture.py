@@ -60,7 +60,10 @@ def divide_slots(weights: Weights) -> tuple[int, ...]:
 def _check_weight(value: object) -> float:
     number = math.nan
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
     if not 0 <= number < math.inf:
         raise UsageError(f"a weight is {value!r}: use a number from 0 on")
     return number

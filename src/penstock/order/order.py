@@ -17,7 +17,6 @@ related orders. `seed + epoch` would make epoch 1 of one seed equal to epoch 0 o
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -29,6 +28,7 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import Groups, Permutation
+from ..arguments import check_whole
 from ..errors import UsageError
 from .keys import GOLDEN, WORD, Words, find_outside, mix64
 
@@ -116,16 +116,15 @@ class Order:
             ("block", 1, limits.order_count_max),
             ("group", 1, limits.order_count_max),
         ):
-            object.__setattr__(self, name, _check_integer(name, getattr(self, name), least, most))
+            number = check_whole(name, getattr(self, name), least, most)
+            object.__setattr__(self, name, number)
         for name, choices in (("shuffle", get_args(Shuffle)), ("purpose", get_args(Purpose))):
             if getattr(self, name) not in choices:
                 raise UsageError(
-                    f"Order.{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
+                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
                 )
         if self.block * self.group > limits.order_count_max:
-            raise UsageError(
-                f"Order.block * Order.group is {self.block * self.group}: use at most 2^62"
-            )
+            raise UsageError(f"block * group is {self.block * self.group}: use at most 2^62")
         object.__setattr__(self, "_map", self._build_map())
 
     def _build_map(self) -> _Map:
@@ -193,8 +192,8 @@ class Order:
 
     def run(self, start: int, count: int) -> Words:
         """Return the samples at positions start .. start+count-1."""
-        start = _check_integer("run(start)", start, 0, self.count)
-        count = _check_integer("run(count)", count, 0, self.count - start)
+        start = check_whole("run(start)", start, 0, self.count)
+        count = check_whole("run(count)", count, 0, self.count - start)
         out = np.empty(count, np.uint64)
         self._map.run(start, out)
         return out
@@ -305,19 +304,6 @@ class _Blocked:
     def run(self, start: int, samples: Words) -> int:
         samples[:] = np.uint64(start) + np.arange(samples.size, dtype=np.uint64)
         return self.forward(samples, samples)
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> int:
-    """Return the argument as an int. Refuse bools, floats and values out of range."""
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"Order.{name} is {value!r}: use an integer") from None
-    if not least <= number <= most:
-        raise UsageError(f"Order.{name} is {number}: use {least}..{most}")
-    return number
 
 
 def _check_integers(values: npt.ArrayLike, noun: str) -> npt.NDArray[Any]:

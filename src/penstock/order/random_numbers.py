@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from functools import lru_cache
 from typing import SupportsIndex
 
 import numpy as np
 
-from ..errors import UsageError
+from ..arguments import check_whole
 from .keys import WORD
 from .order import Order
 
@@ -31,16 +30,14 @@ def rng(seed: int, epoch: int, sample: SupportsIndex) -> np.random.Generator:
     generator's methods are numpy's, and a new version of numpy may change a method's numbers (NEP
     19). A call takes about 20 us. Raises UsageError if an argument is not such an integer.
     """
-    try:
-        number = -1 if isinstance(sample, bool | np.bool_) else operator.index(sample)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= WORD:
-        raise UsageError(f"rng(sample) is {sample!r}: use an integer in 0..2^64-1")
-    key = np.array([_make_epoch_key(seed, epoch), number], np.uint64)
+    seed, epoch, sample = (
+        check_whole(f"rng: {name}", value, 0, WORD)
+        for name, value in (("seed", seed), ("epoch", epoch), ("sample", sample))
+    )
+    key = np.array([_make_epoch_key(seed, epoch), sample], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 
-@lru_cache(maxsize=64, typed=True)
+@lru_cache(maxsize=64)
 def _make_epoch_key(seed: int, epoch: int) -> int:
     return Order(1, seed, epoch, purpose="augmentation").key()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, limits
+from ..arguments import check_whole
 from ..errors import UsageError
 from .order import Order
 
@@ -80,10 +80,4 @@ def _check_out(out: Any, array: npt.NDArray[Any]) -> None:
 def _check_threads(threads: int | None) -> int:
     if threads is None:
         return min(limits.threads_max, len(os.sched_getaffinity(0)))
-    try:
-        number = -1 if isinstance(threads, bool) else operator.index(threads)
-    except TypeError:
-        number = -1
-    if not 1 <= number <= limits.threads_max:
-        raise UsageError(f"threads is {threads!r}: use 1..{limits.threads_max}")
-    return number
+    return check_whole("threads", threads, 1, limits.threads_max)

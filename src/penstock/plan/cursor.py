@@ -7,13 +7,13 @@ exactly with different values of these.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .. import limits
-from ..errors import StateError, UsageError
+from ..arguments import check_whole
+from ..errors import StateError
 
 _version = 1
 
@@ -68,13 +68,7 @@ class Cursor:
 
         It opens from its start, or from the step at which a restored state stands in it.
         """
-        try:
-            number = -1 if isinstance(epoch, bool) else operator.index(epoch)
-        except TypeError:
-            number = -1
-        if number < 0:
-            raise UsageError(f"epoch is {epoch!r}: use an integer from 0 on")
-        epoch = number
+        epoch = check_whole("epoch", epoch, 0, limits.order_count_max)
         if not self._fresh or epoch != self._epoch:
             self._epoch, self._step = epoch, 0
         self._fresh = True

@@ -12,6 +12,17 @@ itself does not import torch.
 
 from __future__ import annotations
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _missing:
+    if _missing.name != "torch":  # it is installed, and lacks something itself
+        raise
+    raise ModuleNotFoundError(
+        "penstock.torch needs PyTorch: install it by pip install 'penstock[torch]', or as "
+        "https://pytorch.org says for your machine; penstock.Loader gives numpy arrays without it",
+        name="torch",
+    ) from None
+
 from . import gpu
 from .device_loader import DeviceLoader
 from .loader import DataLoader

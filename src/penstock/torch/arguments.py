@@ -37,11 +37,13 @@ def warn_ignored(**arguments: Any) -> None:
 def check_numbers(workers: int, timeout: float, factor: int | None, persistent: bool) -> None:
     if workers < 0:
         raise ValueError(f"num_workers is {workers}: use 0 (no workers) or more")
-    if timeout < 0:
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r}: use seconds, or 0 to wait for ever")
+    if not timeout >= 0:
         raise ValueError(f"timeout is {timeout}: use seconds, or 0 to wait for ever")
     if factor is not None and workers == 0:
         raise ValueError("prefetch_factor counts batches of each worker: it needs num_workers > 0")
-    if factor is not None and factor < 0:
+    if factor is not None and check_integer("prefetch_factor", factor) < 0:
         raise ValueError(f"prefetch_factor is {factor}: use 0 or more")
     if persistent and workers == 0:
         raise ValueError("persistent_workers=True needs num_workers > 0")

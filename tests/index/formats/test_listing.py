@@ -148,3 +148,13 @@ def test_a_listing_is_indexed_anew_when_it_changes(folder):
     assert len(penstock.open(path)) == 1
     path.write_text("a.jpg\nsub/f.jpg\n")
     assert len(penstock.open(path)) == 2
+
+
+@pytest.mark.parametrize("header", ["path,label", "filename,class", "file\tlabel"])
+def test_a_header_is_named_as_one(tmp_path, header):
+    """The first words say which line is in the way, and why; what they advise works."""
+    (tmp_path / "1.jpg").write_bytes(b"x")
+    text = f"{header}\n1.jpg,7\n"
+    with pytest.raises(MissingError, match=r"line 1: .* names no file, and line 2 does: put # be"):
+        opened(tmp_path, text, "list.csv")
+    assert opened(tmp_path, f"#{text}", "list.csv")[0]["label"] == 7

@@ -118,6 +118,16 @@ def test_named_databases(version: int, tmp_path: Path) -> None:
             penstock.open(tmp_path / "x", index="memory", **options)
 
 
+def test_the_main_database_beside_named_ones(tmp_path: Path) -> None:
+    """The error says how many values it has and how to read them."""
+    with written(tmp_path / "x", 1) as environment:
+        fill(environment, {b"1": b"one"}, environment.open_db(b"train"))
+        fill(environment, {b"a": b"main", b"b": b"values"})
+    with pytest.raises(penstock.errors.FormatError, match='database="" reads the 2 values beside'):
+        penstock.open(tmp_path / "x", index="memory")
+    assert read(tmp_path / "x", database="") == [(b"a", b"main"), (b"b", b"values")]
+
+
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("page_bytes", [512, 4096, 32768])
 def test_pages_of_other_sizes(version: int, page_bytes: int, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_file_that_records_do_not_fill_is_an_error(file):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"record_bytes": 0}, "record_bytes is 0: use an integer from 1"),
+        ({"record_bytes": 0}, "record_bytes is 0: use a whole number from 1"),
         ({"record_bytes": -3}, "record_bytes is -3"),
         ({"record_bytes": float("nan")}, "record_bytes is nan"),
         ({"record_bytes": 2.0}, "record_bytes is 2.0"),

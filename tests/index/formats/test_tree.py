@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Index
-from penstock.errors import FormatError, MissingError, UsageError
+from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 
 def make(root: Path, names: list[str]) -> None:
@@ -89,6 +89,21 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
     dataset = penstock.open(tmp_path / "data", index="memory")
     assert names_of(dataset.index) == ["a/1", "a/3", "b/2"]
     assert dataset[1]["data"] == b"far/2"
+
+
+def test_a_folder_of_links_to_itself(tmp_path):
+    """A link to a folder around it leads nowhere new; a link to itself is named."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    with pytest.raises(FormatError, match="data holds no files"):
+        opened(tmp_path / "data")
+    make(tmp_path, ["data/a.bin", "data/b/c.bin"])
+    index = opened(f"{tmp_path}/data/**/*.bin", format="records", record_bytes=1)
+    assert [index.files.name(file) for file in range(len(index.files))] == ["a.bin", "b/c.bin"]
+    (tmp_path / "data/self").symlink_to("self")
+    (tmp_path / "data/a.bin").unlink()
+    with pytest.raises(StorageError, match="data/self is behind too many links"):
+        opened(tmp_path / "data")
 
 
 def test_fifos_and_sockets_are_no_samples(tmp_path):

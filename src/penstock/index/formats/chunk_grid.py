@@ -72,6 +72,10 @@ def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, s
         raise FormatError(f"{where} has the shape {tuple(shape)}, larger than any file: damaged")
     if not math.prod(shape) * size:
         raise FormatError(f"{where} holds no samples: its shape is {tuple(shape)}")
+    try:
+        np.empty((0,) * len(shape))
+    except ValueError as error:
+        raise FormatError(f"{where} has {len(shape)} dimensions: {error}: write fewer") from None
     if chunk is None:
         return
     if len(chunk) != len(shape) or min(chunk) < 1 or math.prod(chunk) * size >= 1 << 40:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...engine import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
-from ...extent import Int, unseen
+from ...extent import Files, Int, unseen
 from ..layout import RowTable
 from ..table import Field, Index
 from . import unsupported
@@ -65,7 +65,7 @@ def build(
     path = source.path(0)
     lines = _split_lines(path, store.read(name, 0, int(source.size[0])))
     base = os.path.dirname(name)
-    split = _choose_split(store, base, path, lines[0])
+    split = _choose_split(store, base, path, lines)
     names, labels = _split_columns(path, base, lines, split)
     if not outside:
         names = _keep_inside(store.root, path, names, lines)
@@ -97,22 +97,37 @@ def _split_lines(path: str, text: bytes) -> list[ListingLine]:
     return lines
 
 
-def _choose_split(store: Store, base: str, path: str, first: ListingLine) -> Split:
+def _choose_split(store: Store, base: str, path: str, lines: list[ListingLine]) -> Split:
     """Choose the separator with which the file of the first line exists."""
-    tries: list[Split] = [_keep_whole, _split_at_tab, _split_at_comma, _split_at_space]
-    tries = [split for split in tries if split is _keep_whole or split(first.text)[1] is not None]
-    names = [os.path.join(base, split(first.text)[0]) for split in tries]
-    files, errors = store.probe(unseen(store.root, names))
-    for split, error in zip(tries, errors, strict=True):
-        if error == 0:
-            return split
-    shown = " nor ".join(files.path(file) for file in range(len(files)))
-    description = unsupported.describe_unsupported(os.fsencode(first.text), path)
+    first = lines[0]
+    split, files = _find_split(store, base, first.text)
+    if split is not None:
+        return split
+    head = "\n".join(line.text for line in lines[:4])
+    description = unsupported.describe_unsupported(os.fsencode(head), path)
+    if description.startswith("JSON"):
+        raise FormatError(f"{path} is {description}")
+    if len(lines) > 1 and _find_split(store, base, lines[1].text)[0] is not None:
+        raise MissingError(
+            f"{path}, line {first.number}: {first.text!r} names no file, and line "
+            f"{lines[1].number} does: put # before it if it is a header, else correct its path"
+        )
+    shown = " nor ".join(dict.fromkeys(files.path(file) for file in range(len(files))))
     raise MissingError(
         f"{path}, line {first.number}: no file {shown}: a text file is read as a list of paths "
         f"relative to its folder; put # before a line that names no file"
         + (f"; or it is {description}" if description else "")
     )
+
+
+def _find_split(store: Store, base: str, text: str) -> tuple[Split | None, Files]:
+    """Find the separator with which the file of a line exists, if any; and the files tried."""
+    tries: list[Split] = [_keep_whole, _split_at_tab, _split_at_comma, _split_at_space]
+    tries = [split for split in tries if split is _keep_whole or split(text)[1] is not None]
+    names = [os.path.join(base, split(text)[0]) for split in tries]
+    files, errors = store.probe(unseen(store.root, names))
+    found = (split for split, error in zip(tries, errors, strict=True) if error == 0)
+    return next(found, None), files
 
 
 def _keep_whole(text: str) -> tuple[str, str | None]:

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arguments import check_whole
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..layout import Chunked, Fixed, Layout, RowTable
 from ..table import Codec, Field, Index
-from . import arrow, column_choice, rows, tokens
+from . import arrow, column_choice, rows
 from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
 from .shards import number_first
@@ -86,7 +87,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     normalized = column_choice.normalize_options(options)
     if "block_size" in options:
-        normalized["block_size"] = tokens.check_count("block_size", options["block_size"])
+        normalized["block_size"] = check_whole("block_size", options["block_size"], 1, 1 << 40)
     return normalized
 
 

@@ -3,7 +3,8 @@
 An environment is one file: `data.mdb` of its folder, or a file of any name (MDB_NOSUBDIR). Data
 versions 1 (LMDB 0.9), 2 and 3 (LMDB 1.0), 64 bit and little-endian, are read. A value is a sample
 of opaque bytes: nothing is unpickled. Its key is the sample's name. Bytes that are not UTF-8 become
-text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers.
+text as by `os.fsdecode`, and integer keys (MDB_INTEGERKEY) become decimal numbers. Of several
+databases `database=` names one; "" is the main database, which has values beside the named ones.
 
 The keys `__len__` and `__keys__`, which common writers put among the samples, are left out
 (`exclude=`). Databases with several values for a key, and encrypted environments, are refused.

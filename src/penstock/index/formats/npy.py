@@ -111,7 +111,9 @@ def _find_data(head: bytes) -> int:
 def parse_header(path: str, head: bytes) -> NpyHeader:
     """Parse the header, or FormatError. `head` begins at the magic and holds the whole header."""
     if not head.startswith(MAGIC) or len(head) < 10:
-        raise FormatError(f"{path} is not an .npy file: it starts with {head[:8]!r}")
+        raise FormatError(
+            f"{path} is not an .npy file: it starts with {head[:8]!r}: leave format= out"
+        )
     major, minor = head[6:8]
     if major not in (1, 2, 3) or minor != 0:
         raise FormatError(

@@ -6,13 +6,12 @@ and `shape` of one record. One check is possible: the records have to fill each 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ... import limits
+from ...arguments import check_whole
 from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
@@ -28,7 +27,7 @@ _REACH = 100_000
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: a dtype's name, a shape's list, and the record size."""
     part = _make_field(options.get("record_bytes"), options.get("dtype"), options.get("shape"))
-    header_bytes = _check_count("header_bytes", options.get("header_bytes", 0), 0)
+    header_bytes = check_whole("header_bytes", options.get("header_bytes", 0), 0)
     normalized: dict[str, Any] = {"record_bytes": part.nbytes, "header_bytes": header_bytes}
     if "dtype" in options:
         normalized |= {"dtype": part.dtype.str, "shape": list(part.shape or ())}
@@ -73,7 +72,7 @@ def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | Non
             raise UsageError(f"shape is {shape!r} without a dtype: give dtype= as well")
         if record_bytes is None:
             raise UsageError("records need a size: give record_bytes=, or dtype= and shape=")
-        return Field("data", np.dtype(np.uint8), (_check_count("record_bytes", record_bytes, 1),))
+        return Field("data", np.dtype(np.uint8), (check_whole("record_bytes", record_bytes, 1),))
     try:
         kind = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -84,25 +83,14 @@ def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | Non
         raise UsageError(
             f"dtype is {kind}: use a plain number type, or record_bytes= for raw bytes"
         )
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape or ())
-    part = Field("data", kind, tuple(_check_count("shape", size, 1) for size in sizes))
-    if record_bytes is not None and _check_count("record_bytes", record_bytes, 1) != part.nbytes:
+    sizes = () if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    part = Field("data", kind, tuple(check_whole("shape", size, 1) for size in sizes))
+    if record_bytes is not None and check_whole("record_bytes", record_bytes, 1) != part.nbytes:
         raise UsageError(
             f"record_bytes is {record_bytes}, but {kind} of shape {part.shape} has {part.nbytes} "
             f"bytes: give one of the two"
         )
     return part
-
-
-def _check_count(name: str, value: Any, least: int) -> int:
-    """Return the value as an integer from `least` on; bool and float, even NaN, are refused."""
-    try:
-        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = -1
-    if not least <= number < limits.order_count_max:
-        raise UsageError(f"{name} is {value!r}: use an integer from {least} on")
-    return number
 
 
 def _number_records(files: Files, record_bytes: int, header_bytes: int) -> Int:

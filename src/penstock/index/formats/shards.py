@@ -83,6 +83,10 @@ def check_below(by: str, name: str) -> str:
             f"{by}{name!r} is not the path of a file below the data set: lists may come from "
             f"anywhere, and may not name files outside it"
         )
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise FormatError(f"{by}{name!r} has a lone surrogate, which no file name has") from None
     return os.path.normpath(name)
 
 

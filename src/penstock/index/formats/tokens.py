@@ -10,12 +10,12 @@ header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arguments import check_whole
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
@@ -40,7 +40,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     normalized = dict(options)
     if "window" in options:
-        normalized["window"] = check_count("window", options["window"])
+        normalized["window"] = check_whole("window", options["window"], 1, _COUNT_MAX)
     return normalized
 
 
@@ -58,21 +58,12 @@ def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"dtype is {options['dtype']!r}: tokens are such as 'uint16'")
         normalized["dtype"] = dtype.str
     if "header_bytes" in options:
-        normalized["header_bytes"] = check_count("header_bytes", options["header_bytes"], 0)
+        normalized["header_bytes"] = check_whole(
+            "header_bytes", options["header_bytes"], 0, _COUNT_MAX
+        )
     if "extensions" in options:
         normalized["extensions"] = list(options["extensions"])
     return normalized
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return a number from `least` on, or UsageError."""
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if not least <= number < _COUNT_MAX:
-        raise UsageError(f"{name} is {value!r}: give a number from {least} on")
-    return number
 
 
 def sniff(head: bytes, _: str) -> bool:

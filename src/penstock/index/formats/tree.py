@@ -2,7 +2,7 @@
 
 If every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (also of
 empty ones, so that a class has the same label in training and validation data). If any file lies at
-the top, there are no labels.
+the top, there are no labels. A folder of several kinds of files is refused (`mixed_kinds`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...extent import Int
 from ..layout import RowTable
 from ..table import Field, Index
 from .location import Location
+from .mixed_kinds import check_one_kind
 from .shards import scan_folder
 
 
@@ -30,6 +31,8 @@ def build(
 ) -> Index:
     """The index of the files below the store's root, in ascending order of path bytes."""
     listing = scan_folder(store, extensions, progress)
+    if not extensions:
+        check_one_kind(listing)
     classes, labels = _find_classes(listing)
     return Index(
         format="tree",

@@ -7,6 +7,7 @@ the message of the error. The content decides before the name does.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -123,8 +124,9 @@ _UNSUPPORTED = (
     ),
     UnsupportedKind(
         "a single image",
-        "open the folder that it is in",
-        _make_prefix_test(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
+        "open the folder that it is in; for some images of a folder, or their labels, write their "
+        "paths into a text file in that folder, one (and its label) on each line, and open that",
+        _make_prefix_test(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*"),
     ),
     UnsupportedKind(
         "a table in text (CSV)",
@@ -136,7 +138,7 @@ _UNSUPPORTED = (
         "JSON",
         "write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
         "pyarrow.parquet.write_table",
-        _make_prefix_test(b'{"', b'[{"'),
+        lambda head: re.match(rb'\s*(\{\s*["}]|\[\s*["\[{\d\]-])', head) is not None,
         (".json", ".jsonl", ".ndjson"),
     ),
 )
@@ -147,6 +149,14 @@ def describe_unsupported(head: bytes, name: str) -> str:
     extension = os.path.splitext(name)[1].lower()
     shown = [kind for kind in _UNSUPPORTED if kind.shows(head)]
     named = [each for each in _UNSUPPORTED if extension in each.extensions]
+    compression = find_compression(head)
+    if compression is not None:  # unpacking alone may lead to the next file that is not read
+        inner = os.path.splitext(os.path.splitext(name)[0])[1].lower()
+        for found in (each for each in _UNSUPPORTED if inner in each.extensions):
+            return (
+                f"{found.what}, compressed by {compression[0]}, which penstock does not read: "
+                f"`{compression[1]}` it, then {found.remedy}"
+            )
     for found in (shown + named)[:1]:
         return f"{found.what}, which penstock does not read: {found.remedy}"
     return ""

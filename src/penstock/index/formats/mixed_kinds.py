@@ -1,0 +1,93 @@
+"""Folders that hold several kinds of files: annotations beside images, masks, paired texts. Pure.
+
+Read as a tree of classes, the annotations of COCO or VOC would become samples, and `annotations`
+and `images` classes. Such a folder is refused unless `extensions=` says which files are samples.
+The kind of a file is that of its extension. A folder is mixed if
+
+* two of its sub-folders have no kind in common (`annotations/*.json` beside `train2017/*.jpg`), or
+* two of its sub-folders are called as data and labels are (`images` and `masks`), or
+* most files lie there in pairs of two kinds and one name (`1.jpg` and `1.xml`).
+
+Files of unknown extensions, and single files beside others (a README, `labels.csv`), do not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections import defaultdict
+
+import numpy as np
+
+from ...engine import Listing
+from ...errors import FormatError
+
+KINDS = {
+    "images": "jpg jpeg png gif bmp webp tif tiff ppm jp2",
+    "audio": "wav flac mp3 ogg opus m4a",
+    "video": "mp4 avi mkv mov webm",
+    "text": "json jsonl xml txt csv tsv yaml yml",
+    "arrays": "npy npz mat",
+}
+_kind_of = {f".{ending}": kind for kind, endings in KINDS.items() for ending in endings.split()}
+_data_names = {"images", "image", "imgs", "img", "jpegimages"}
+_label_names = {"labels", "label", "masks", "mask", "annotations", "segmentationclass"}
+_layouts = {".json": ", as COCO does", ".xml": ", as Pascal VOC does", ".txt": ", as YOLO does"}
+_FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
+
+
+def check_one_kind(listing: Listing) -> None:
+    """Raise FormatError if the files are of several kinds; looks at a few thousand of them."""
+    mixture = _find_unlike_folders(listing) or _find_pairs(listing)
+    if mixture:
+        raise FormatError(
+            f"{listing.files.root} holds {mixture}: it looks like samples with annotations, not "
+            f"like classes: open the folder of the samples alone; for labels, a text file with a "
+            f"path and a label on each line; or give extensions= with those of all samples, such "
+            f"as ['.jpg']"
+        )
+
+
+def _find_unlike_folders(listing: Listing) -> str:
+    """Describe two neighbouring folders that hold different kinds; "" if there are none."""
+    kinds: dict[str, dict[str, str]] = defaultdict(dict)  # of a folder: a file of each kind
+    first = np.flatnonzero(np.diff(listing.folder, prepend=-1))[:_FOLDERS_LOOKED_AT]
+    last = np.append(first[1:], len(listing.files)) - 1
+    for file in np.unique(np.concatenate([first, (first + last) // 2, last])).tolist():
+        name = listing.files.name(file)
+        kind = _kind_of.get(posixpath.splitext(name)[1].lower())
+        folder = posixpath.dirname(name)
+        while kind is not None and folder:
+            kinds[folder].setdefault(kind, name)
+            folder = posixpath.dirname(folder)
+    siblings = defaultdict(list)
+    for folder in kinds:
+        siblings[posixpath.dirname(folder)].append(folder)
+    for folders in siblings.values():
+        unlike = {frozenset(kinds[folder]): folder for folder in reversed(folders)}
+        for (some, one), (others, other) in itertools.combinations(unlike.items(), 2):
+            if some.isdisjoint(others):
+                pair = sorted(next(iter(kinds[folder].items())) for folder in (one, other))
+                layout = _layouts.get(posixpath.splitext(pair[1][1])[1].lower(), "")
+                return " beside ".join(f"{kind} ({name})" for kind, name in pair) + layout
+        called = {posixpath.basename(folder).lower(): folder for folder in folders}
+        data, labels = called.keys() & _data_names, called.keys() & _label_names
+        if data and labels:
+            return f"the folders {called[min(data)]} and {called[min(labels)]}"
+    return ""
+
+
+def _find_pairs(listing: Listing) -> str:
+    """Describe a pair of files of two kinds and one name if most files are such; else ""."""
+    names = [listing.files.name(file) for file in range(min(len(listing.files), _FILES_LOOKED_AT))]
+    parts = [posixpath.splitext(name) for name in names]
+    pairs = [
+        number
+        for number, (a, b) in enumerate(itertools.pairwise(parts))
+        if a[0] == b[0]
+        and (kind := _kind_of.get(a[1].lower())) is not None
+        and _kind_of.get(b[1].lower()) not in (kind, None)
+    ]
+    if 4 * len(pairs) <= len(names):  # half of the files, or fewer
+        return ""
+    return f"pairs such as {names[pairs[0]]} and {names[pairs[0] + 1]}"

@@ -1,0 +1,95 @@
+"""Folders of several kinds of files are refused; folders of classes are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import FormatError
+from penstock.index.formats.mixed_kinds import KINDS
+
+COCO = ["annotations/instances_train2017.json", "train2017/1.jpg", "val2017/2.jpg"]
+VOC = ["Annotations/1.xml", "ImageSets/Main/train.txt", "JPEGImages/1.jpg"]
+
+
+def opened(root: Path, names: list[str], **options: object) -> penstock.Dataset:
+    """A data set of files that hold their own names."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return penstock.open(root, index="memory", **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (COCO, "text (annotations/instances_train2017.json), as COCO does"),
+        ([*COCO, "README.md"], "as COCO does"),
+        ([f"coco/{name}" for name in COCO], "as COCO does"),
+        (VOC, "images (JPEGImages/1.jpg) beside text (Annotations/1.xml), as Pascal VOC does"),
+        ([f"VOCdevkit/VOC2012/{name}" for name in VOC], "as Pascal VOC does"),
+        (["data.yaml", "images/train/1.jpg", "labels/train/1.txt"], "as YOLO does"),
+        (["images/1.png", "masks/1.png"], "the folders images and masks"),
+        (["train/1.jpg", "train/1.xml", "train/2.jpg", "train/2.xml"], "pairs such as train/1.jpg"),
+        (["1.flac", "1.txt", "2.flac", "2.txt"], "pairs such as 1.flac and 1.txt"),
+        (["a/1.jpg", "b/1.wav"], "audio (b/1.wav) beside images (a/1.jpg)"),
+        (["all/1.jpg", "all/x.json", "b/1.jpg", "c/1.json"], "beside text (c/1.json)"),
+    ],
+)
+def test_it_asks(tmp_path: Path, names: list[str], said: str) -> None:
+    """The error names two of the files, and both ways out work."""
+    with pytest.raises(FormatError) as caught:
+        opened(tmp_path, names)
+    assert str(caught.value).startswith(f"{tmp_path} holds ")
+    assert said in str(caught.value)
+    assert "open the folder of the samples alone" in str(caught.value)
+    endings = {Path(name).suffix for name in names} - {""}
+    assert len(opened(tmp_path, names, extensions=sorted(endings))) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["cat/1.jpg", "dog/1.png"], ("cat", "dog")),
+        (["cat/1.jpg", "cat/2.jpg", "dog/1.png", "dog/notes.txt"], ("cat", "dog")),
+        (["cat/1.jpg", "dog/1.jpg", "README.md", "labels.csv"], None),
+        (["1.jpg", "2.jpg", "labels.csv", "README.txt"], None),
+        (["pos/1.txt", "neg/1.json"], ("neg", "pos")),
+        (["a/1", "b/2.unknown", "c/3.jpg"], ("a", "b", "c")),
+        (["images/1.jpg", "images/2.jpg", ".DS_Store"], ("images",)),
+        (["labels/1.jpg", "other/1.jpg"], ("labels", "other")),
+        (["a/1.jpg", "a/1.png", "b/1.jpg"], ("a", "b")),
+    ],
+)
+def test_classes_stay_classes(tmp_path: Path, names: list[str], classes: object) -> None:
+    """A README, a list of labels, a note among images: the folder is what it was."""
+    dataset = opened(tmp_path, names)
+    assert dataset.classes == classes
+    assert len(dataset) == sum(not name.startswith(".") for name in names)
+
+
+ENDINGS = st.sampled_from([f".{ending}" for text in KINDS.values() for ending in text.split()])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), ENDINGS), min_size=1, max_size=12))
+def test_folders_without_a_kind_in_common_ask(tmp_path_factory, files) -> None:
+    """Of any files in three folders: refused exactly if two folders have no kind in common."""
+    root = tmp_path_factory.mktemp("kinds")
+    kind_of = {f".{end}": kind for kind, text in KINDS.items() for end in text.split()}
+    names = [f"{folder}/{number:02}{ending}" for number, (folder, ending) in enumerate(files)]
+    # At most three files a folder, of which each is looked at.
+    names = [name for name in names if sorted(n for n in names if n[0] == name[0]).index(name) < 3]
+    kinds: dict[str, set[str]] = {}
+    for name in names:
+        kinds.setdefault(name[0], set()).add(kind_of[Path(name).suffix])
+    unlike = any(a.isdisjoint(b) for a in kinds.values() for b in kinds.values())
+    if unlike:
+        with pytest.raises(FormatError, match="beside"):
+            opened(root, names)
+    else:
+        assert len(opened(root, names)) == len(names)

@@ -1,0 +1,1100 @@
+"""Every error of the public names, as a user reads it: the call, its class, its first line.
+
+A new error gets a row here, which is reviewed as whoever made the mistake would read it: what
+happened, where, the value, and what to do. {d} is the folder of the files that `make_scene` makes;
+"..." stands for words of a library.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.errors import (
+    ChangedError,
+    CollateError,
+    FormatError,
+    LimitError,
+    MissingError,
+    SidecarError,
+    StateError,
+    StorageError,
+    UsageError,
+)
+
+ERRORS: list[tuple[str, type[Exception], str]] = [
+    # open: the place
+    (
+        'penstock.open("")',
+        UsageError,
+        "the path is empty: name a file or a folder",
+    ),
+    (
+        "penstock.open([])",
+        UsageError,
+        "path is []: give a path, or a list of them",
+    ),
+    (
+        "penstock.open(3)",
+        UsageError,
+        "path is 3: give a path, or a list of them",
+    ),
+    (
+        "penstock.open([d, 3])",
+        UsageError,
+        "path is 3: give a path",
+    ),
+    (
+        'penstock.open("a\\0b")',
+        UsageError,
+        "the path '{d}/a\\x00b' holds a zero byte: no file name does, correct it",
+    ),
+    (
+        'penstock.open("\\ud800")',
+        UsageError,
+        "path is '\\ud800': character 0 is a lone surrogate, which no file name has: give the "
+        "name as os.fsdecode returns it, or as bytes",
+    ),
+    (
+        'penstock.open(d / "none")',
+        MissingError,
+        "{d}/none does not exist: check the path, and that it is mounted",
+    ),
+    (
+        'penstock.open(f"{d}/none-*.tar")',
+        MissingError,
+        "{d}/none-*.tar matches no files: check the pattern",
+    ),
+    (
+        'penstock.open(d / "gone")',
+        MissingError,
+        "{d}/gone is a link to what does not exist: repair or remove the link",
+    ),
+    (
+        'penstock.open(d / "loop")',
+        StorageError,
+        "{d}/loop is behind too many links: untangle them",
+    ),
+    (
+        'penstock.open(d / "pipe")',
+        UsageError,
+        "{d}/pipe is neither a file nor a folder (mode 10644): copy it into one",
+    ),
+    (
+        'penstock.open("s3://")',
+        UsageError,
+        "'s3://' names no bucket: use s3://bucket/name",
+    ),
+    (
+        'penstock.open("ftp://host/x")',
+        UsageError,
+        "penstock does not read ftp:// URLs: use s3://, gs://, az://, http://, https:// or a path",
+    ),
+    (
+        'penstock.open([d / "x.npy", d / "x.npy"])',
+        UsageError,
+        "{d}/x.npy is named twice: name it once",
+    ),
+    (
+        'penstock.open(d / "x.npy", index=d / "none")',
+        MissingError,
+        "{d}/none does not exist: check the path, and that it is mounted",
+    ),
+    (
+        'penstock.open(d / "x.npy", index=d / "raw")',
+        SidecarError,
+        "{d}/raw: not a sidecar: it starts with b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07': "
+        "rebuild it with `penstock index --force` on its data",
+    ),
+    (
+        'penstock.open(d / "x.npy", index=3)',
+        UsageError,
+        "index is 3: give a path",
+    ),
+    (
+        'penstock.open(d / "x.npy", mirrors=[d / "none"])',
+        UsageError,
+        "mirrors: {d}/none has none of the 1 files below {d}, such as 'x.npy' of 368 bytes: give "
+        "the folder that holds copies of them, under the same names",
+    ),
+    (
+        'penstock.open(d / "x.npy", mirrors=[3])',
+        UsageError,
+        "a mirror is 3: give a path",
+    ),
+    # open: the format
+    (
+        'penstock.open(d / "raw")',
+        FormatError,
+        "{d}/raw is of no format that penstock knows (it starts with "
+        "b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07'): for binary records give record_bytes=, or "
+        "dtype= and shape=; else give format= (tree, listing, records, npy, lmdb, npz, mds, "
+        "litdata, megatron, tokens, arrayrecord, tar, tfrecord, recordio, arrow, hdf5, zarr, "
+        "parquet)",
+    ),
+    (
+        'penstock.open(d / "raw", format="rcords")',
+        UsageError,
+        "format is 'rcords': did you mean 'records'? use one of tree, listing, records, npy, "
+        "lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, tar, tfrecord, recordio, arrow, "
+        "hdf5, zarr, parquet",
+    ),
+    (
+        'penstock.open(d / "raw", recordbytes=3)',
+        UsageError,
+        "no format takes recordbytes=: did you mean record_bytes=? `penstock formats` lists them",
+    ),
+    (
+        'penstock.open(d / "x.npy", record_bytes=7)',
+        UsageError,
+        "{d}/x.npy is read as 'npy', which does not take record_bytes (it takes: none): leave "
+        "that out, or give format=",
+    ),
+    (
+        'penstock.open(d / "x.npy", window=3)',
+        UsageError,
+        "{d}/x.npy is read as 'npy', which does not take window (it takes: none): leave that out, "
+        "or give format=",
+    ),
+    (
+        'penstock.open(d / "x.npy", format="tree")',
+        UsageError,
+        "{d}/x.npy is a file, but format 'tree' is a folder of files; class sub-folders give "
+        "labels: leave format= out to have it detected",
+    ),
+    (
+        'penstock.open(d / "raw", record_bytes=0)',
+        UsageError,
+        "record_bytes is 0: use a whole number from 1 on",
+    ),
+    (
+        'penstock.open(d / "raw", record_bytes=7)',
+        FormatError,
+        "{d}/raw has 240 bytes of records, which 7 does not divide: 2 bytes are left over; a "
+        "record size that divides is 6 or 8; a header of 2 bytes would fit (header_bytes=)",
+    ),
+    (
+        'penstock.open(d / "raw", record_bytes=8, header_bytes=-1)',
+        UsageError,
+        "header_bytes is -1: use a whole number from 0 on",
+    ),
+    (
+        'penstock.open(d / "raw", record_bytes=8, header_bytes=999)',
+        FormatError,
+        "{d}/raw has 240 bytes, less than header_bytes=999: check header_bytes=",
+    ),
+    (
+        'penstock.open(d / "raw", shape=(2,))',
+        UsageError,
+        "shape is (2,) without a dtype: give dtype= as well",
+    ),
+    (
+        'penstock.open(d / "raw", dtype="x")',
+        UsageError,
+        "dtype is 'x', which numpy does not know: use such as 'uint8'",
+    ),
+    (
+        'penstock.open(d / "raw", dtype=object)',
+        UsageError,
+        "dtype is object: use a plain number type, or record_bytes= for raw bytes",
+    ),
+    (
+        'penstock.open(d / "raw", dtype="u1", shape=2.5)',
+        UsageError,
+        "shape is 2.5: use a whole number from 1 on",
+    ),
+    (
+        'penstock.open(d / "raw", dtype="u1", shape=(1,) * 65)',
+        FormatError,
+        "{d}/raw: no array can hold a batch of field 'data', which has 65 dimensions (...): give "
+        "a smaller shape, or leave the field out",
+    ),
+    (
+        'penstock.open(d / "raw", dtype="u1", shape=(4,), record_bytes=5)',
+        UsageError,
+        "record_bytes is 5, but uint8 of shape (4,) has 4 bytes: give one of the two",
+    ),
+    (
+        'penstock.open(d / "raw", format="tokens", dtype="u1")',
+        UsageError,
+        "flat tokens need a window: give window=, the length of a sequence",
+    ),
+    (
+        'penstock.open(d / "raw", format="tokens", dtype="u1", window=0)',
+        UsageError,
+        "window is 0: use a whole number from 1 on",
+    ),
+    (
+        'penstock.open(d / "raw", format="tokens", dtype="c8", window=3)',
+        UsageError,
+        "dtype is 'c8': tokens are such as 'uint16'",
+    ),
+    (
+        'penstock.open(d / "raw", format="npy")',
+        FormatError,
+        "{d}/raw is not an .npy file: it starts with b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07': "
+        "leave format= out",
+    ),
+    (
+        'penstock.open(d / "raw", format="lmdb")',
+        FormatError,
+        "{d}/raw: at byte 0: not an LMDB environment: the first meta page has no magic number",
+    ),
+    (
+        'penstock.open(d / "raw", format="tar")',
+        FormatError,
+        "{d}/raw: at byte 0: the file ends inside a header (240 of 512 bytes are there): it is "
+        "truncated",
+    ),
+    (
+        'penstock.open(d / "raw", format="tfrecord")',
+        FormatError,
+        "{d}/raw: at byte 8: the checksum of a record's length is 0x0b0a0908 and should be "
+        "0x1af9ff31: this is no TFRecord file, or damaged",
+    ),
+    (
+        'penstock.open(d / "raw", format="recordio")',
+        FormatError,
+        "{d}/raw: at byte 0: a record should begin here, with the magic 0xced7230a, and there is "
+        "0x03020100: this is no RecordIO file",
+    ),
+    (
+        'penstock.open(d / "raw", format="arrow")',
+        FormatError,
+        "{d}/raw: at byte 0: a message begins with b'\\x00\\x01\\x02\\x03', not with "
+        "b'\\xff\\xff\\xff\\xff': the file is damaged, or older than Arrow 0.15; write it again",
+    ),
+    (
+        'penstock.open(d / "raw", format="parquet")',
+        FormatError,
+        "{d}/raw: at byte 236: a Parquet file ends with PAR1, but this one does not: it is "
+        "truncated",
+    ),
+    (
+        'penstock.open(d / "raw", format="arrayrecord")',
+        FormatError,
+        "{d}/raw has 240 bytes, but an ArrayRecord file has a multiple of 65,536: it is "
+        "truncated, or a plain Riegeli file, which has no footer: write it with the options "
+        "'group_size:1,uncompressed', or anew with `penstock convert`",
+    ),
+    (
+        'penstock.open(d / "raw", format="megatron")',
+        MissingError,
+        "{d}/raw.idx does not exist: check the path, and that it is mounted",
+    ),
+    (
+        'penstock.open(d / "raw", format="npz")',
+        FormatError,
+        "{d}/raw: no end record at the end of a zip archive: it is truncated or damaged: save it "
+        "again",
+    ),
+    (
+        'penstock.open(d / "tree", format="mds")',
+        FormatError,
+        "{d}/tree has no index.json, which MDS shards come with: open the folder that has it",
+    ),
+    (
+        'penstock.open(d / "tree", format="litdata")',
+        FormatError,
+        "{d}/tree has no index.json, which LitData chunks come with: open the folder that has it",
+    ),
+    (
+        'penstock.open(d / "tree", format="zarr")',
+        FormatError,
+        "{d}/tree holds no arrays at its top: name some with fields=",
+    ),
+    (
+        'penstock.open(d / "empty")',
+        FormatError,
+        "{d}/empty holds no files (hidden ones do not count): check the path",
+    ),
+    (
+        'penstock.open(d / "tree", extensions=["png"])',
+        FormatError,
+        "{d}/tree holds no files with the extension .png (hidden ones do not count): check the "
+        "path and extensions=",
+    ),
+    (
+        'penstock.open(d / "tree", extensions=[])',
+        UsageError,
+        "extensions is []: use names such as ['.jpg', '.png']",
+    ),
+    (
+        'penstock.open(d / "coco")',
+        FormatError,
+        "{d}/coco holds images (train2017/1.jpg) beside text (annotations/instances.json), as "
+        "COCO does: it looks like samples with annotations, not like classes: open the folder of "
+        "the samples alone; for labels, a text file with a path and a label on each line; or give "
+        "extensions= with those of all samples, such as ['.jpg']",
+    ),
+    (
+        'penstock.open(d / "masks")',
+        FormatError,
+        "{d}/masks holds the folders images and masks: it looks like samples with annotations, "
+        "not like classes: open the folder of the samples alone; for labels, a text file with a "
+        "path and a label on each line; or give extensions= with those of all samples, such as "
+        "['.jpg']",
+    ),
+    (
+        'penstock.open(d / "pairs")',
+        FormatError,
+        "{d}/pairs holds pairs such as 1.txt and 1.wav: it looks like samples with annotations, "
+        "not like classes: open the folder of the samples alone; for labels, a text file with a "
+        "path and a label on each line; or give extensions= with those of all samples, such as "
+        "['.jpg']",
+    ),
+    (
+        'penstock.open(d / "x.jsonl")',
+        FormatError,
+        "{d}/x.jsonl is JSON, which penstock does not read: write its rows as Parquet, those of "
+        "JSON lines by pyarrow.json.read_json and pyarrow.parquet.write_table",
+    ),
+    (
+        'penstock.open(d / "x.jsonl.gz")',
+        FormatError,
+        "{d}/x.jsonl.gz is JSON, compressed by gzip, which penstock does not read: `gunzip` it, "
+        "then write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
+        "pyarrow.parquet.write_table",
+    ),
+    (
+        'penstock.open(d / "header.csv")',
+        MissingError,
+        "{d}/header.csv, line 1: 'path,label' names no file, and line 2 does: put # before it if "
+        "it is a header, else correct its path",
+    ),
+    (
+        'penstock.open(d / "table.csv")',
+        MissingError,
+        "{d}/table.csv, line 1: no file {d}/a,b nor {d}/a: a text file is read as a list of paths "
+        "relative to its folder; put # before a line that names no file; or it is a table in text "
+        "(CSV), which penstock does not read: write it as Parquet, by pyarrow.csv.read_csv and "
+        "pyarrow.parquet.write_table",
+    ),
+    (
+        'penstock.open(d / "missing.txt")',
+        MissingError,
+        "{d}/missing.txt, line 1: no file {d}/none.jpg: a text file is read as a list of paths "
+        "relative to its folder; put # before a line that names no file",
+    ),
+    (
+        'penstock.open(d / "blank.txt")',
+        FormatError,
+        "{d}/blank.txt names no files: give a path on each line",
+    ),
+    (
+        'penstock.open(d / "unlabelled.txt")',
+        FormatError,
+        "{d}/unlabelled.txt, line 2: no label, but the first line has one: 'b.jpg'",
+    ),
+    (
+        'penstock.open(d / "a.jpg")',
+        FormatError,
+        "{d}/a.jpg is a single image, which penstock does not read: open the folder that it is "
+        "in; for some images of a folder, or their labels, write their paths into a text file in "
+        "that folder, one (and its label) on each line, and open that",
+    ),
+    (
+        'penstock.open([d / "a.jpg", d / "b.jpg"])',
+        FormatError,
+        "{d}/a.jpg is a single image, which penstock does not read: open the folder that it is "
+        "in; for some images of a folder, or their labels, write their paths into a text file in "
+        "that folder, one (and its label) on each line, and open that",
+    ),
+    (
+        'penstock.open(d / "x.pkl")',
+        FormatError,
+        "{d}/x.pkl is a pickle, which penstock does not read: it may run any program when it is "
+        "loaded; where you trust it, load it by pickle.load, and write its arrays by numpy.save",
+    ),
+    (
+        'penstock.open(d / "x.zip")',
+        FormatError,
+        "{d}/x.zip is a zip, 7-Zip or RAR archive, which penstock does not read: unpack it, and "
+        "open the folder",
+    ),
+    (
+        'penstock.open(d / "x.tar.gz")',
+        FormatError,
+        "{d}/x.tar.gz: at byte 0: a tar archive compressed by gzip, in which no sample has a "
+        "place: `gunzip` it",
+    ),
+    (
+        'penstock.open(d / "x.npz", fields=["b"])',
+        UsageError,
+        "{d}/x.npz has no column 'b': it has a",
+    ),
+    (
+        'penstock.open(d / "x.npz", label="b")',
+        UsageError,
+        "{d}/x.npz has no column 'b': it has a",
+    ),
+    (
+        'penstock.open(d / "cut.npy")',
+        FormatError,
+        "{d}/cut.npy: the header says 30 samples of 8 bytes, but 239 bytes follow it: the file is "
+        "truncated, save it again",
+    ),
+    (
+        'penstock.open(d / "object.npy")',
+        FormatError,
+        "{d}/object.npy holds pickled Python objects, which have no fixed place and can run code "
+        "when read: save an array of numbers",
+    ),
+    # Dataset
+    (
+        "data[30]",
+        IndexError,
+        "sample 30 does not exist: there are 30",
+    ),
+    # Loader
+    (
+        "penstock.Loader(d)",
+        UsageError,
+        "dataset is a PosixPath: give what penstock.open() returns (penstock.torch.DataLoader "
+        "also takes torch datasets)",
+    ),
+    (
+        "penstock.Loader(data, 0)",
+        UsageError,
+        "batch_size is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.Loader(data, True)",
+        UsageError,
+        "batch_size is True: use a whole number from 1 on",
+    ),
+    (
+        'penstock.Loader(data, "3")',
+        UsageError,
+        "batch_size is '3': use a whole number from 1 on",
+    ),
+    (
+        "penstock.Loader(data, 10**30)",
+        UsageError,
+        "batch_size is 1000000000000000000000000000000: use a whole number from 1 to "
+        "4,611,686,018,427,387,904",
+    ),
+    (
+        "penstock.Loader(data, 4, global_batch_size=8)",
+        UsageError,
+        "batch_size and global_batch_size are both given: choose one",
+    ),
+    (
+        "penstock.Loader(data, global_batch_size=0)",
+        UsageError,
+        "global_batch_size is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.Loader(data, seed=-1)",
+        UsageError,
+        "seed is -1: use a whole number from 0 on",
+    ),
+    (
+        'penstock.Loader(data, shuffle="yes")',
+        UsageError,
+        "shuffle is 'yes': use one of exact, blocked, none, auto",
+    ),
+    (
+        'penstock.Loader(data, shuffle="blocked", block=0)',
+        UsageError,
+        "block is 0: use a whole number from 1 on",
+    ),
+    (
+        'penstock.Loader(data, shuffle="blocked", group=1 << 60)',
+        UsageError,
+        "block * group is 295147905179352825856: use at most 2^62",
+    ),
+    (
+        "penstock.Loader(data, drop_last=1)",
+        UsageError,
+        "drop_last is 1: use True or False",
+    ),
+    (
+        "penstock.Loader(data, pad=1)",
+        UsageError,
+        "pad is 1: use True or False",
+    ),
+    (
+        "penstock.Loader(data, 2, drop_last=True, pad=True)",
+        UsageError,
+        "drop_last=True and pad=True exclude each other: choose one",
+    ),
+    (
+        "penstock.Loader(data, 31, drop_last=True)",
+        UsageError,
+        "drop_last=True leaves no batch: 30 samples are less than one global batch of 31; lower "
+        "batch_size or use drop_last=False",
+    ),
+    (
+        "penstock.Loader(data, rank=0)",
+        UsageError,
+        "rank=0, world_size=None: give both or neither (neither takes them from torch.distributed "
+        "or the launcher)",
+    ),
+    (
+        "penstock.Loader(data, rank=2, world_size=2)",
+        UsageError,
+        "rank 2 of world size 2 (from arguments) is not possible: use a rank in 0..world_size-1",
+    ),
+    (
+        'penstock.Loader(data, rank="0", world_size=2)',
+        UsageError,
+        "rank is '0' (from arguments): use an integer",
+    ),
+    (
+        "penstock.Loader(data, rank=0, world_size=31)",
+        UsageError,
+        "31 ranks share 30 samples: each rank needs at least one; use fewer ranks",
+    ),
+    (
+        "penstock.Loader(data, 1 << 62, rank=0, world_size=2)",
+        UsageError,
+        "batch_size is 4611686018427387904 on 2 ranks: a global batch has at most 2^62 samples; "
+        "lower batch_size",
+    ),
+    (
+        'penstock.Loader(data, assignment="local")',
+        UsageError,
+        "assignment='local' deals samples to the hosts that keep them: give cache= too",
+    ),
+    (
+        'penstock.Loader(data, assignment="x")',
+        UsageError,
+        "assignment is 'x': use one of strided, contiguous, local",
+    ),
+    (
+        "penstock.Loader(data, decode=3)",
+        UsageError,
+        "decode is 3: give a function",
+    ),
+    (
+        "penstock.Loader(data, collate=list)",
+        UsageError,
+        "collate needs decode: without it a Batch of arrays is yielded",
+    ),
+    (
+        "penstock.Loader(data, decode=len, collate=3)",
+        UsageError,
+        "collate is 3: give a function",
+    ),
+    (
+        "penstock.Loader(data, decode=len, decode_threads=0)",
+        UsageError,
+        "decode_threads is 0: use a whole number from 1 to 4,096",
+    ),
+    (
+        "penstock.Loader(data, decode=len, decode_threads=10**6)",
+        UsageError,
+        "decode_threads is 1000000: use a whole number from 1 to 4,096",
+    ),
+    (
+        "penstock.Loader(data, cache=3)",
+        UsageError,
+        "cache is 3: give a penstock.Cache",
+    ),
+    (
+        "penstock.Loader(data, budget=3)",
+        UsageError,
+        "budget is 3: give a penstock.Budget",
+    ),
+    (
+        "penstock.Loader(data).set_epoch(-1)",
+        UsageError,
+        "epoch is -1: use a whole number from 0 on",
+    ),
+    (
+        "penstock.Loader(data).load_state_dict({})",
+        StateError,
+        "this is no state of a penstock loader: it has [], not ['epoch', 'fingerprint', "
+        "'global_batch', 'order', 'seed', 'step', 'version']; pass what state_dict() returned",
+    ),
+    (
+        "penstock.Loader(data).load_state_dict(3)",
+        StateError,
+        "this is no state of a penstock loader: it has int, not ['epoch', 'fingerprint', "
+        "'global_batch', 'order', 'seed', 'step', 'version']; pass what state_dict() returned",
+    ),
+    (
+        "penstock.Loader(data, seed=1).load_state_dict(state)",
+        StateError,
+        "the state was saved with seed=0 but this loader has seed=1: pass the saved seed",
+    ),
+    (
+        'penstock.Loader(data, shuffle="none").load_state_dict(state)',
+        StateError,
+        "the state was saved under the order 'mixfeistel8-1' but this loader has 'none-1': pass "
+        "the same shuffle, block and group, and of a mixture the same weights, schedule, "
+        "samples_per_epoch and drop_last",
+    ),
+    (
+        "penstock.Loader(data, 7).load_state_dict(state)",
+        StateError,
+        "the state has global batches of 1 samples but this loader of 7: pass global_batch_size=1 "
+        "(here: 1 ranks)",
+    ),
+    (
+        "penstock.Loader(other).load_state_dict(state)",
+        StateError,
+        "the state is of other data: fingerprint '5276f36d561da8139310bf9f0ddfe420', here "
+        "'3ce0c7e0d88836bce35bfe3b01624f7d'; open the dataset that the run was started on",
+    ),
+    (
+        'penstock.Loader(data).load_state_dict(state | {"step": 99})',
+        StateError,
+        "the state's step is 99: it should be 0..30",
+    ),
+    (
+        'penstock.Loader(data).load_state_dict(state | {"epoch": -1})',
+        StateError,
+        "the state's epoch is -1: it should be 0..4611686018427387904",
+    ),
+    # Loader, while iterating
+    (
+        "first(penstock.Loader(changed))",
+        ChangedError,
+        "step 0, sample 0: {d}/changed at byte 0 (8 bytes): {d}/changed is of another size or "
+        "modification time since the data was indexed: `penstock index --force` it",
+    ),
+    (
+        "first(penstock.Loader(vanished))",
+        MissingError,
+        "{d}/vanished does not exist (step 0, sample 0: {d}/vanished at byte 0 (8 bytes)): check "
+        "the path, and that it is mounted",
+    ),
+    (
+        "first(penstock.Loader(huge))",
+        LimitError,
+        "no memory for a step of 8,796,093,022,208 bytes: lower batch_size; if the step has one "
+        "sample, cut that into several, or use a machine with more memory",
+    ),
+    (
+        "changed[0]",
+        ChangedError,
+        "sample 0: {d}/changed at byte 0 (8 bytes): the file has 16 bytes and had 8 since the "
+        "data was indexed: `penstock index --force` it",
+    ),
+    (
+        "vanished[0]",
+        ChangedError,
+        "sample 0: {d}/vanished at byte 0 (8 bytes): the file vanished since the data was "
+        "indexed: `penstock index --force` it",
+    ),
+    (
+        "huge[0]",
+        LimitError,
+        "sample 0: {d}/huge at byte 0 (8,796,093,022,208 bytes): no memory for its "
+        "8,796,093,022,208 bytes: cut it into several samples, or use a machine with more memory",
+    ),
+    (
+        "first(penstock.Loader(data, 2, decode=unequal, decode_threads=1))",
+        CollateError,
+        "sample is float64 (12,) but float64 (23,) in the first sample of the batch: make decode "
+        "return one shape, or give a collate function",
+    ),
+    # Budget
+    (
+        "penstock.Budget(threads=0)",
+        UsageError,
+        "Budget.threads is 0: use a whole number from 1 to 256",
+    ),
+    (
+        "penstock.Budget(threads=257)",
+        UsageError,
+        "Budget.threads is 257: use a whole number from 1 to 256",
+    ),
+    (
+        "penstock.Budget(requests=0)",
+        UsageError,
+        "Budget.requests is 0: use a whole number from 1 to 1,024",
+    ),
+    (
+        "penstock.Budget(bytes_per_s=0)",
+        UsageError,
+        "Budget.bytes_per_s is 0: use None (unlimited) or a rate above 0",
+    ),
+    (
+        'penstock.Budget(bytes_per_s=float("nan"))',
+        UsageError,
+        "Budget.bytes_per_s is nan: use None (unlimited) or a rate above 0",
+    ),
+    (
+        "penstock.Budget(bytes_per_s=True)",
+        UsageError,
+        "Budget.bytes_per_s is True: use None (unlimited) or a rate above 0",
+    ),
+    (
+        "penstock.Budget(cores=0)",
+        UsageError,
+        "Budget.cores is 0: use None (unlimited), or a number above 0, at most 256",
+    ),
+    (
+        'penstock.Budget(cores="2")',
+        UsageError,
+        "Budget.cores is '2': use None (unlimited), or a number above 0, at most 256",
+    ),
+    (
+        "penstock.Budget(readahead_bytes=0)",
+        UsageError,
+        "Budget.readahead_bytes is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.Budget(readahead_bytes=1 << 70)",
+        UsageError,
+        "Budget.readahead_bytes is 1180591620717411303424: use a whole number from 1 to "
+        "1,125,899,906,842,624",
+    ),
+    (
+        'penstock.Budget(io_uring="yes")',
+        UsageError,
+        "Budget.io_uring is 'yes': use one of required, auto, off",
+    ),
+    (
+        'penstock.Budget(io_uring="required", pread="required")',
+        UsageError,
+        "Budget.io_uring and Budget.pread are both 'required': only one backend reads",
+    ),
+    (
+        'penstock.Budget(io_uring="off", mmap="off", pread="off")',
+        UsageError,
+        "Budget.io_uring, mmap and pread are all 'off': something must read",
+    ),
+    (
+        'penstock.Budget(mmap="required", direct="required")',
+        UsageError,
+        "Budget.mmap and Budget.direct are both 'required': a map reads through the page cache",
+    ),
+    (
+        "penstock.Budget().replace(threads=0)",
+        UsageError,
+        "Budget.threads is 0: use a whole number from 1 to 256",
+    ),
+    # Cache
+    (
+        "penstock.Cache(ram_bytes=-1)",
+        UsageError,
+        "Cache.ram_bytes is -1: use a whole number from 0 on",
+    ),
+    (
+        "penstock.Cache(ram_bytes=1.5)",
+        UsageError,
+        "Cache.ram_bytes is 1.5: use a whole number from 0 on",
+    ),
+    (
+        "penstock.Cache(ram_bytes=0, disk_bytes=3)",
+        UsageError,
+        "Cache.disk_path is None and disk_bytes 3: give both or none",
+    ),
+    (
+        'penstock.Cache(ram_bytes=0, disk_path="x")',
+        UsageError,
+        "Cache.disk_path is 'x' and disk_bytes 0: give both or none",
+    ),
+    (
+        "penstock.Cache(ram_bytes=0, disk_path=3, disk_bytes=1)",
+        UsageError,
+        "Cache.disk_path is 3: give a path",
+    ),
+    (
+        'penstock.Cache(ram_bytes=0, disk_path="x", disk_bytes=1 << 62)',
+        UsageError,
+        "Cache.disk_bytes is 4611686018427387904: use a whole number from 0 to 281,474,976,710,655",
+    ),
+    (
+        "penstock.Cache(ram_bytes=1, cache_block_bytes=0)",
+        UsageError,
+        "Cache.cache_block_bytes is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.Cache(ram_bytes=1, replicas=1)",
+        UsageError,
+        "Cache.replicas is 1: use True or False",
+    ),
+    (
+        'penstock.Cache(ram_bytes=1, peers="tcp")',
+        UsageError,
+        'Cache.peers is \'tcp\': use "auto", "zeromq" or "mpi"',
+    ),
+    # mix
+    (
+        "penstock.mix(3)",
+        UsageError,
+        "datasets is 3: give a list of (dataset, weight)",
+    ),
+    (
+        "penstock.mix([])",
+        UsageError,
+        "there is nothing to mix: give at least one (dataset, weight)",
+    ),
+    (
+        "penstock.mix([data])",
+        UsageError,
+        "datasets[0] is <penstock.Dataset '{d}/x.npy': 30 samples, 240 bytes, format npy>: give "
+        "(dataset, weight)",
+    ),
+    (
+        "penstock.mix([(d, 1)])",
+        UsageError,
+        "dataset 0 is a PosixPath: give what penstock.open() returns",
+    ),
+    (
+        "penstock.mix([(data, -1)])",
+        UsageError,
+        "a weight is -1: use a number from 0 on",
+    ),
+    (
+        "penstock.mix([(data, 0)])",
+        UsageError,
+        "weights are [0]: their sum must be above 0",
+    ),
+    (
+        "penstock.mix([(data, 1), (data, 1e9)])",
+        UsageError,
+        "the weight 1.0 of dataset 0 is too small beside the others for one of 4096 slots: raise "
+        "it, or use 0",
+    ),
+    (
+        "penstock.mix([(data, 1)], samples_per_epoch=0)",
+        UsageError,
+        "samples_per_epoch is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.mix([(data, 1)], schedule=3)",
+        UsageError,
+        "schedule is 3: give a list of (start, weights)",
+    ),
+    (
+        "penstock.mix([(data, 1)], schedule=[])",
+        UsageError,
+        "the schedule's starts are []: they must ascend from 0",
+    ),
+    (
+        "penstock.mix([(data, 1)], schedule=[(1, [1])])",
+        UsageError,
+        "the schedule's starts are [1]: they must ascend from 0",
+    ),
+    (
+        "penstock.mix([(data, 1)], schedule=[(0, [1, 2])])",
+        UsageError,
+        "the schedule has 2 weights from 0 on, and there are 1 datasets: give a weight for each",
+    ),
+    (
+        'penstock.mix([(data, 1)], schedule_unit="epochs")',
+        UsageError,
+        "schedule_unit is 'epochs': use 'steps' or 'samples'",
+    ),
+    (
+        "penstock.mix([(data, 1), (tree, 1)])",
+        UsageError,
+        "the fields of dataset 1 are [('data', '|u1', None)], those of dataset 0 [('data', '|u1', "
+        "(8,))]: mix datasets of the same fields (name, dtype, shape)",
+    ),
+    (
+        "penstock.mix([(data, 1), (other, 1)])",
+        UsageError,
+        "the fields of dataset 1 are [('data', '<f4', (9,))], those of dataset 0 [('data', '|u1', "
+        "(8,))]: mix datasets of the same fields (name, dtype, shape)",
+    ),
+    # Order and rng
+    (
+        "penstock.Order(0, 0)",
+        UsageError,
+        "count is 0: use a whole number from 1 on",
+    ),
+    (
+        "penstock.Order(9, -1)",
+        UsageError,
+        "seed is -1: use a whole number from 0 on",
+    ),
+    (
+        "penstock.Order(9, 0, epoch=2.0)",
+        UsageError,
+        "epoch is 2.0: use a whole number from 0 on",
+    ),
+    (
+        'penstock.Order(9, 0, shuffle="yes")',
+        UsageError,
+        "shuffle is 'yes': use one of exact, blocked, none",
+    ),
+    (
+        'penstock.Order(9, 0, shuffle="blocked", block=1 << 40, group=1 << 40)',
+        UsageError,
+        "block * group is 1208925819614629174706176: use at most 2^62",
+    ),
+    (
+        "penstock.Order(9, 0).samples([9])",
+        UsageError,
+        "position 9 is outside this order: use 0..8",
+    ),
+    (
+        "penstock.Order(9, 0).samples([0.5])",
+        UsageError,
+        "positions are of type float64: use 64-bit integers",
+    ),
+    (
+        "penstock.Order(9, 0).run(5, 5)",
+        UsageError,
+        "run(count) is 5: use a whole number from 0 to 4",
+    ),
+    (
+        "penstock.rng(-1, 0, 0)",
+        UsageError,
+        "rng: seed is -1: use a whole number from 0 on",
+    ),
+    (
+        'penstock.rng(0, 0, "x")',
+        UsageError,
+        "rng: sample is 'x': use a whole number from 0 on",
+    ),
+    (
+        "penstock.rng(0, [1], 0)",
+        UsageError,
+        "rng: epoch is [1]: use a whole number from 0 on",
+    ),
+    # Index
+    (
+        'penstock.Index.load(d / "raw")',
+        SidecarError,
+        "{d}/raw: not a sidecar: it starts with b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07': "
+        "rebuild it with `penstock index --force` on its data",
+    ),
+    (
+        "penstock.Index.load(cut_index)",
+        SidecarError,
+        "{d}/cut.penstock: truncated or damaged: it has 895 bytes, but 904 were written: rebuild "
+        "it with `penstock index --force` on its data",
+    ),
+    (
+        "data.index.extents(np.array([30]))",
+        UsageError,
+        "sample 30 does not exist: there are 30, from 0 on",
+    ),
+]
+"""The errors: a call, over the names of `make_scene`; its class; the first line of its message."""
+
+
+ELSEWHERE = {
+    "PenstockError": "never raised itself",
+    "DataError": "never raised itself",
+    "ForkError": "tests/loader/test_loader.py, in a child",
+    "StalledError": "tests/checkpoint, behind storage that hangs",
+    "WorkerError": "tests/torch/test_loader.py, with worker processes",
+}
+"""The classes without a row, and where they are tested."""
+
+
+def make_scene(d: Path) -> dict[str, Any]:
+    """Build the files and values that the calls use."""
+    np.save(d / "x.npy", np.arange(240, dtype=np.uint8).reshape(30, 8))
+    np.save(d / "y.npy", np.zeros((30, 9), np.float32))
+    np.savez(d / "x.npz", a=np.zeros((2, 3)))
+    np.save(d / "object.npy", np.array([{}], object), allow_pickle=True)
+    whole = (d / "x.npy").read_bytes()
+    contents: dict[str, str | bytes] = {
+        "raw": bytes(range(240)),
+        "cut.npy": whole[:-1],
+        "a.jpg": b"\xff\xd8\xff",
+        "b.jpg": b"\xff\xd8\xff",
+        "x.pkl": b"\x80\x04]",
+        "x.zip": b"PK\x05\x06",
+        "x.tar.gz": gzip.compress(b""),
+        "x.jsonl": '{"text": "a"}\n',
+        "x.jsonl.gz": gzip.compress(b'{"text": "a"}\n'),
+        "header.csv": "path,label\na.jpg,1\n",
+        "table.csv": "a,b\n1,2\n",
+        "missing.txt": "none.jpg\n",
+        "blank.txt": "\n# nothing\n",
+        "unlabelled.txt": "a.jpg 1\nb.jpg\n",
+        "tree/cat/1.jpg": "1",
+        "tree/dog/2.jpg": "22",
+        "coco/annotations/instances.json": "{}",
+        "coco/train2017/1.jpg": "1",
+        "masks/images/1.png": "1",
+        "masks/masks/1.png": "1",
+        "pairs/1.wav": "1",
+        "pairs/1.txt": "1",
+        "changed": bytes(8),
+        "vanished": bytes(8),
+    }
+    for name, content in contents.items():
+        (d / name).parent.mkdir(parents=True, exist_ok=True)
+        (d / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    (d / "empty").mkdir()
+    (d / "gone").symlink_to("nowhere")
+    (d / "loop").symlink_to("loop")
+    os.mkfifo(d / "pipe")
+    with (d / "huge").open("wb") as file:
+        file.truncate(1 << 43)
+
+    def opened(name: str, **options: Any) -> penstock.Dataset:
+        return penstock.open(d / name, index="memory", **options)
+
+    data = opened("x.npy")
+    data.index.save(d / "x.penstock")
+    (d / "cut.penstock").write_bytes((d / "x.penstock").read_bytes()[:-9])
+    scene: dict[str, Any] = {
+        "d": d,
+        "np": np,
+        "penstock": penstock,
+        "first": first,
+        "data": data,
+        "unequal": lambda sample: np.zeros(sample["__id__"]),
+        "cut_index": d / "cut.penstock",
+        "state": penstock.Loader(data).state_dict(),
+        "other": opened("y.npy"),
+        "tree": opened("tree"),
+        "changed": opened("changed", record_bytes=8),
+        "vanished": opened("vanished", record_bytes=8),
+        "huge": opened("huge", record_bytes=1 << 43),
+    }
+    (d / "changed").write_bytes(bytes(16))
+    (d / "vanished").unlink()
+    return scene
+
+
+def first(loader: penstock.Loader) -> Any:
+    """Return the first batch of a loader that is closed afterwards."""
+    try:
+        return next(iter(loader))
+    finally:
+        loader.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return make_scene(tmp_path_factory.mktemp("errors"))
+
+
+@pytest.mark.parametrize(("call", "kind", "line"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_error(
+    call: str, kind: type[Exception], line: str, scene: dict[str, Any], monkeypatch: Any
+) -> None:
+    """The call raises exactly this class, with this first line, in one sentence for a terminal."""
+    monkeypatch.chdir(scene["d"])
+    with pytest.raises(kind) as caught:
+        eval(call, dict(scene))
+    assert type(caught.value) is kind
+    said = str(caught.value).splitlines()[0].replace(str(scene["d"]), "{d}")
+    wanted = re.escape(line).replace(re.escape("..."), ".*")
+    assert re.fullmatch(wanted, said), said
+
+
+def test_every_class_has_a_row() -> None:
+    """Each class of penstock's errors stands in the table, or the table says where it is."""
+    rows = {kind.__name__ for _, kind, _ in ERRORS} - {"IndexError"}
+    assert rows | ELSEWHERE.keys() == set(errors.__all__)
+    assert not rows & ELSEWHERE.keys()
+
+
+def test_each_error_says_what_to_do() -> None:
+    """Behind what happened stands what to do, or what would be right; no full stop ends it."""
+    for _, kind, line in ERRORS:
+        assert kind is IndexError or re.search(r"[:;] \S", line.replace("{d}", "")), line
+        assert not line.removesuffix("...").endswith("."), line
