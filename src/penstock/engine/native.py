@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _core, limits
 from ..budget import Budget
-from ..errors import UsageError
+from ..errors import LimitError, UsageError
 from ..extent import Files, Requests
 from .protocol import Buffer, Completion, Engine, Failure, check_usable
 from .queue import PATIENCE, Patience, Purpose
@@ -237,8 +237,9 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, 
 
 
 def compute_open_files_max() -> int:
-    """Return how many files an engine keeps open: a quarter of the process's limit, so that the
-    user's own fit."""
+    """Return the number of files up to which an engine keeps them open: a quarter of the process's
+    limit. All engines of the process together keep half of it at most, so that the user's own
+    fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.open_files_max
@@ -389,21 +390,41 @@ class NativeEngine:
 class Arena:
     """Recycled, pre-faulted, page-aligned memory for batches.
 
-    An array from `take` returns its memory when the last view of it is gone.
+    An array from `take` returns its memory when the last view of it is gone, to be used again. What
+    is kept for that, and what is lent and not handed over, take at most `bytes_max` and one block;
+    what is kept makes room, so that only lending more than `bytes_max` exceeds it.
     """
 
-    def __init__(self, kept_bytes_max: int) -> None:
-        self._core = _core.Arena(kept_bytes_max)
+    def __init__(self, bytes_max: int) -> None:
+        self._core = _core.Arena(bytes_max)
 
     def take(self, size_bytes: int) -> Buffer:
         """Return a writable uint8 array of the given size; its content is undefined."""
         try:
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
-            raise MemoryError(
+            raise LimitError(
                 f"no memory for a batch of {size_bytes:,} bytes: lower batch_size"
             ) from None
         return block
+
+    def hand_over(self, block: Buffer) -> None:
+        """Count an array of `take` as the user's from now on: only `lent_bytes` includes it."""
+        self._core.hand_over(block)
+
+    def limit(self, bytes_max: int) -> None:
+        """Change the bound. Memory that is kept above it is freed at once."""
+        self._core.bytes_max = bytes_max
+
+    @property
+    def bytes_max(self) -> int:
+        """Bound of the memory that is kept, or lent and not handed over."""
+        return int(self._core.bytes_max)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes in arrays that are alive and not handed over."""
+        return int(self._core.ahead_bytes)
 
     @property
     def lent_bytes(self) -> int:
