@@ -113,14 +113,15 @@ Block Arena::lend(Piece piece) {
   return {shared_from_this(), piece.data, piece.capacity};
 }
 
-// Free the oldest kept blocks until what is lent and kept is within the bound, and what is kept with
-// the incoming block.
+// True if what is lent and kept is above the bound, or what is kept with the incoming block.
+bool Arena::is_above(std::size_t incoming_bytes) const {
+  return ahead_bytes_ + kept_bytes_ > bytes_max_ || kept_bytes_ + incoming_bytes > bytes_max_;
+}
+
+// Free the oldest kept blocks until that is no longer so.
 void Arena::free_kept(std::size_t incoming_bytes) {
-  const auto is_above = [&] {
-    return ahead_bytes_ + kept_bytes_ > bytes_max_ || kept_bytes_ + incoming_bytes > bytes_max_;
-  };
   std::size_t freed = 0;
-  for (; freed < kept_.size() && is_above(); ++freed) {
+  for (; freed < kept_.size() && is_above(incoming_bytes); ++freed) {
     kept_bytes_ -= kept_[freed].capacity;
     ::munmap(kept_[freed].data, kept_[freed].capacity);
   }
@@ -151,8 +152,13 @@ void Arena::give_back(Piece piece) noexcept {
     --lent_blocks_;
     lent_bytes_ -= piece.capacity;
     take_from_ahead(piece.data);
-    free_kept(piece.capacity);
-    if (ahead_bytes_ <= bytes_max_ && kept_bytes_ + piece.capacity <= bytes_max_) {
+    // Of two blocks that serve alike the larger is kept: after some ragged batches all of them find
+    // blocks that are large enough.
+    const bool is_served = is_above(piece.capacity) && !kept_.empty() &&
+                           kept_.front().capacity > piece.capacity &&
+                           kept_.front().capacity / oversize_max <= piece.capacity;
+    free_kept(is_served ? 0 : piece.capacity);
+    if (!is_served && !is_above(piece.capacity)) {
       kept_.push_back(piece);
       kept_bytes_ += piece.capacity;
       return;
@@ -173,6 +179,12 @@ std::size_t Arena::count(const std::size_t& bytes) const {
   if (is_inherited()) return 0;
   const std::lock_guard lock(mutex_);
   return bytes;
+}
+
+bool Arena::has_room(std::int64_t bytes) const {
+  if (is_inherited()) return true;
+  const std::lock_guard lock(mutex_);
+  return bytes <= static_cast<std::int64_t>(bytes_max_) - static_cast<std::int64_t>(ahead_bytes_);
 }
 
 std::size_t Arena::bytes_max() const { return count(bytes_max_); }

@@ -54,6 +54,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Change the bound; kept blocks above it are freed at once.
   void set_bytes_max(std::size_t bytes_max);
   std::size_t bytes_max() const;
+  // True if so many bytes fit the bound besides those that are lent and not handed over.
+  bool has_room(std::int64_t bytes) const;
   std::size_t kept_bytes() const;
   std::size_t lent_bytes() const;   // the user's included
   std::size_t ahead_bytes() const;  // of those, not handed over
@@ -69,6 +71,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::size_t count(const std::size_t& bytes) const;
   // With the lock:
   Block lend(Piece piece);
+  bool is_above(std::size_t incoming_bytes) const;
   void free_kept(std::size_t incoming_bytes = 0);
   void take_from_ahead(const std::byte* data) noexcept;
 

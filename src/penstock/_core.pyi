@@ -209,6 +209,9 @@ class Arena:
     ) -> None:
         """Count an array that was lent as the user's from now on."""
 
+    def has_room(self, bytes: int) -> bool:
+        """True if so many bytes fit the bound besides `ahead_bytes`."""
+
     @property
     def bytes_max(self) -> int:
         """

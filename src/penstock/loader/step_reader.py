@@ -106,8 +106,7 @@ class StepReader:
         return admitted
 
     def _has_memory(self, size_bytes: int) -> bool:
-        arena = self.resources.arena
-        return arena.ahead_bytes + self.reserved_bytes + size_bytes <= arena.bytes_max
+        return self.resources.arena.has_room(self.reserved_bytes + size_bytes)
 
     def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
         """Wait until a step is in its buffer, and return that.
