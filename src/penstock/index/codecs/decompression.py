@@ -51,9 +51,8 @@ def decompress(
             raise ValueError(f"{method} makes more than the {size_max:,} bytes that are expected")
         if not stream.eof:
             raise ValueError(f"the bytes compressed by {method} are truncated")
-        rest = stream.unused_data
-        if method == "gzip":
-            rest = rest.lstrip(b"\0")
+        behind: bytes = stream.unused_data
+        rest = behind.lstrip(b"\0") if method == "gzip" else behind
         if not rest or method == "zlib":
             return bytes(whole)
 
