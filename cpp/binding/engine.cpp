@@ -176,13 +176,26 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<ArenaHandle>(m, "Arena", "Recycled, touched, page-aligned memory for batches.")
       .def("__init__",
-           [](ArenaHandle* self, std::size_t kept_bytes_max) {
-             new (self) ArenaHandle{std::make_shared<Arena>(kept_bytes_max)};
+           [](ArenaHandle* self, std::size_t bytes_max) {
+             new (self) ArenaHandle{std::make_shared<Arena>(bytes_max)};
            },
-           "kept_bytes_max"_a)
+           "bytes_max"_a)
       .def("take", [](ArenaHandle& self, std::size_t bytes) { return take(self.arena, bytes); },
            "bytes"_a,
            "Lend an array that returns its memory when the last view of it is gone.")
+      .def("hand_over",
+           [](ArenaHandle& self, const Bytes& block) {
+             self.arena->hand_over(view_bytes(block).data());
+           },
+           "block"_a.noconvert(), "Count an array that was lent as the user's from now on.")
+      .def("has_room",
+           [](ArenaHandle& self, std::int64_t bytes) { return self.arena->has_room(bytes); },
+           "bytes"_a, "True if so many bytes fit the bound besides `ahead_bytes`.")
+      .def_prop_rw("bytes_max", [](ArenaHandle& self) { return self.arena->bytes_max(); },
+                   [](ArenaHandle& self, std::size_t bytes) { self.arena->set_bytes_max(bytes); },
+                   "Bound of what is kept, lent or not; what is kept above it is freed at once.")
+      .def_prop_ro("ahead_bytes", [](ArenaHandle& self) { return self.arena->ahead_bytes(); },
+                   "Bytes of memory in arrays that are alive and not the user's.")
       .def_prop_ro("kept_bytes", [](ArenaHandle& self) { return self.arena->kept_bytes(); },
                    "Bytes of memory that waits to be lent again.")
       .def_prop_ro("lent_bytes", [](ArenaHandle& self) { return self.arena->lent_bytes(); },

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -12,16 +13,16 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t huge_page = 2u << 20;
-constexpr std::size_t small_unit = 64u << 10;
+constexpr std::size_t page = 4096;
 
 // A block serves requests down to half its size; larger blocks would be wasted on small batches.
 constexpr std::size_t oversize_max = 2;
 
-// An eighth more than asked, so that ragged batches, whose sizes vary, find their blocks again.
+// Sizes of eight steps to the doubling: at most an eighth is lost, and ragged batches, whose sizes
+// vary, find their blocks again.
 std::size_t round_up(std::size_t bytes) {
-  const std::size_t unit = bytes >= huge_page / 2 ? huge_page : small_unit;
-  const std::size_t wanted = bytes + (bytes > huge_page ? bytes / 8 : 0);
-  return (wanted + unit - 1) / unit * unit;
+  const std::size_t unit = std::max(page, std::bit_floor(bytes) / 8);
+  return (bytes + unit - 1) / unit * unit;
 }
 
 std::byte* allocate(std::size_t capacity) {
@@ -73,20 +74,22 @@ Block Arena::take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     if (const std::size_t i = find_kept(bytes, capacity); i < kept_.size()) {
       const Piece piece = kept_[i];
+      Block block = lend(piece);
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
       kept_bytes_ -= piece.capacity;
-      return lend(piece);
+      return block;
     }
   }
   const Piece piece{allocate(capacity), capacity};
   const std::lock_guard lock(mutex_);
+  free_kept();
   try {
     kept_.reserve(kept_.size() + lent_blocks_ + 1);  // now: giving back must not fail
+    return lend(piece);
   } catch (const std::bad_alloc&) {
     ::munmap(piece.data, piece.capacity);
     throw;
   }
-  return lend(piece);
 }
 
 // The smallest kept piece that serves, the latest one back among equals; else kept_.size(). Not the
@@ -103,38 +106,93 @@ std::size_t Arena::find_kept(std::size_t bytes, std::size_t capacity) const {
 }
 
 Block Arena::lend(Piece piece) {
-  ++lent_blocks_;
+  ahead_.emplace(piece.data, piece.capacity);
+  ahead_bytes_ += piece.capacity;
   lent_bytes_ += piece.capacity;
+  ++lent_blocks_;
   return {shared_from_this(), piece.data, piece.capacity};
 }
 
-void Arena::give_back(Piece piece) noexcept {
-  if (is_inherited() || piece.capacity > kept_bytes_max_) ::munmap(piece.data, piece.capacity);
-  if (is_inherited()) return;
-  std::unique_lock lock(mutex_);
-  --lent_blocks_;
-  lent_bytes_ -= piece.capacity;
-  if (piece.capacity > kept_bytes_max_) return;
-  kept_.push_back(piece);
-  kept_bytes_ += piece.capacity;
-  while (kept_bytes_ > kept_bytes_max_) {
-    const Piece oldest = kept_.front();
-    kept_bytes_ -= oldest.capacity;
-    kept_.erase(kept_.begin());
-    lock.unlock();
-    ::munmap(oldest.data, oldest.capacity);
-    lock.lock();
+// True if what is lent and kept is above the bound, or what is kept with the incoming block.
+bool Arena::is_above(std::size_t incoming_bytes) const {
+  return ahead_bytes_ + kept_bytes_ > bytes_max_ || kept_bytes_ + incoming_bytes > bytes_max_;
+}
+
+// Free the oldest kept blocks until that is no longer so.
+void Arena::free_kept(std::size_t incoming_bytes) {
+  std::size_t freed = 0;
+  for (; freed < kept_.size() && is_above(incoming_bytes); ++freed) {
+    kept_bytes_ -= kept_[freed].capacity;
+    ::munmap(kept_[freed].data, kept_[freed].capacity);
   }
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(freed));
 }
 
-std::size_t Arena::kept_bytes() const {
+void Arena::hand_over(const std::byte* data) noexcept {
+  if (is_inherited()) return;
   const std::lock_guard lock(mutex_);
-  return kept_bytes_;
+  take_from_ahead(data);
 }
 
-std::size_t Arena::lent_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return lent_bytes_;
+// With the lock.
+void Arena::take_from_ahead(const std::byte* data) noexcept {
+  const auto found = ahead_.find(data);
+  if (found == ahead_.end()) return;
+  ahead_bytes_ -= found->second;
+  ahead_.erase(found);
 }
+
+void Arena::give_back(Piece piece) noexcept {
+  if (is_inherited()) {
+    ::munmap(piece.data, piece.capacity);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    --lent_blocks_;
+    lent_bytes_ -= piece.capacity;
+    take_from_ahead(piece.data);
+    // Of two blocks that serve alike the larger is kept: after some ragged batches all of them find
+    // blocks that are large enough.
+    const bool is_served = is_above(piece.capacity) && !kept_.empty() &&
+                           kept_.front().capacity > piece.capacity &&
+                           kept_.front().capacity / oversize_max <= piece.capacity;
+    free_kept(is_served ? 0 : piece.capacity);
+    if (!is_served && !is_above(piece.capacity)) {
+      kept_.push_back(piece);
+      kept_bytes_ += piece.capacity;
+      return;
+    }
+  }
+  ::munmap(piece.data, piece.capacity);
+}
+
+void Arena::set_bytes_max(std::size_t bytes_max) {
+  if (is_inherited()) return;
+  const std::lock_guard lock(mutex_);
+  bytes_max_ = bytes_max;
+  free_kept();
+}
+
+// One of the counters; 0 in a forked child, which owns none of the blocks.
+std::size_t Arena::count(const std::size_t& bytes) const {
+  if (is_inherited()) return 0;
+  const std::lock_guard lock(mutex_);
+  return bytes;
+}
+
+bool Arena::has_room(std::int64_t bytes) const {
+  if (is_inherited()) return true;
+  const std::lock_guard lock(mutex_);
+  return bytes <= static_cast<std::int64_t>(bytes_max_) - static_cast<std::int64_t>(ahead_bytes_);
+}
+
+std::size_t Arena::bytes_max() const { return count(bytes_max_); }
+
+std::size_t Arena::kept_bytes() const { return count(kept_bytes_); }
+
+std::size_t Arena::lent_bytes() const { return count(lent_bytes_); }
+
+std::size_t Arena::ahead_bytes() const { return count(ahead_bytes_); }
 
 }  // namespace penstock

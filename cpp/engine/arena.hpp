@@ -1,7 +1,9 @@
 // Batch memory: taken from the system once, touched once, recycled.
 //
 // Fresh memory is slow at its first touch (0.2 to 2 GB/s on virtual machines), so blocks that come
-// back are kept, up to a bound, and the latest one back goes out first, while caches hold it.
+// back are kept, and the latest one back goes out first, while caches hold it. Blocks that the user
+// has do not count. The others, lent or kept, take no more than the bound and one block, as long as
+// those that are lent keep within it: what is kept makes room for them.
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -39,16 +42,23 @@ class Block {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Keeps up to `kept_bytes_max` of returned blocks.
-  explicit Arena(std::size_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
+  explicit Arena(std::size_t bytes_max) : bytes_max_(bytes_max) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // A page-aligned, touched block of at least `bytes`. Throws std::bad_alloc.
   Block take(std::size_t bytes);
+  // Count the block that begins here as the user's from now on, if it is lent by this arena.
+  void hand_over(const std::byte* data) noexcept;
+  // Change the bound; kept blocks above it are freed at once.
+  void set_bytes_max(std::size_t bytes_max);
+  std::size_t bytes_max() const;
+  // True if so many bytes fit the bound besides those that are lent and not handed over.
+  bool has_room(std::int64_t bytes) const;
   std::size_t kept_bytes() const;
-  std::size_t lent_bytes() const;
+  std::size_t lent_bytes() const;   // the user's included
+  std::size_t ahead_bytes() const;  // of those, not handed over
 
  private:
   friend class Block;
@@ -58,16 +68,24 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   bool is_inherited() const;
   std::size_t find_kept(std::size_t bytes, std::size_t capacity) const;
-  Block lend(Piece piece);  // with the lock
+  std::size_t count(const std::size_t& bytes) const;
+  // With the lock:
+  Block lend(Piece piece);
+  bool is_above(std::size_t incoming_bytes) const;
+  void free_kept(std::size_t incoming_bytes = 0);
+  void take_from_ahead(const std::byte* data) noexcept;
+
   void give_back(Piece piece) noexcept;
 
   // A forked child has copies of the blocks: it returns them to the system and allocates new ones.
   const pid_t owner_ = ::getpid();
-  const std::size_t kept_bytes_max_;
+  std::size_t bytes_max_;
   mutable std::mutex mutex_;
-  std::vector<Piece> kept_;
+  std::vector<Piece> kept_;  // the oldest first
+  std::unordered_map<const std::byte*, std::size_t> ahead_;  // lent and not handed over
   std::size_t kept_bytes_ = 0;
   std::size_t lent_bytes_ = 0;
+  std::size_t ahead_bytes_ = 0;
   std::size_t lent_blocks_ = 0;
 };
 

@@ -272,6 +272,7 @@ void Engine::close() {
   unfinished_ = 0;
   outstanding_ = 0;
   completions_.clear();
+  files_.close();
 }
 
 void Engine::set_threads(std::size_t threads) {
@@ -319,6 +320,7 @@ std::uint64_t Engine::busy_ns(Clock::time_point now) const {
 }
 
 bool Engine::is_closed() const {
+  if (is_inherited()) return true;  // a thread that is not here may have held the lock at the fork
   const std::lock_guard lock(mutex_);
   return closing_;
 }

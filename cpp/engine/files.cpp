@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "engine/storage.hpp"
@@ -23,15 +25,21 @@ namespace {
 // Alignment if the kernel cannot be asked: right for every block device in use.
 constexpr std::size_t alignment_default = 4096;
 
-// Put `fresh` into the slot; if another thread was first, close `fresh` and return that thread's.
-int keep_first(std::atomic<int>& slot, int fresh) {
-  int expected = -1;
-  if (slot.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return fresh;
-  ::close(fresh);
-  return expected;
+// Reads end in milliseconds and then their files can be closed; the wait is short enough for the
+// user to see soon that it is of no use.
+constexpr int room_waits_max = 50;
+constexpr std::chrono::milliseconds room_wait{2};
+
+// The coarse clock: it costs no system call, and ticks every few milliseconds.
+std::int64_t read_tick() {
+  timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 }  // namespace
+
+bool is_shortage(int error) { return error == EMFILE || error == ENFILE; }
 
 std::size_t direct_alignment(int fd) {
 #ifdef STATX_DIOALIGN
@@ -52,20 +60,57 @@ Files::Files(FileColumns columns, std::size_t keep_max) : columns_(std::move(col
     throw std::invalid_argument("file columns differ in length");
   }
   const char* root = columns_.root.empty() ? "." : columns_.root.c_str();
-  root_fd_ = ::open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (root_fd_ < 0) root_error_ = errno;
   if (count() <= keep_max) kept_ = std::make_unique<Kept[]>(std::max<std::size_t>(count(), 1));
+  do {
+    root_fd_ = ::open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    root_error_ = root_fd_ < 0 ? errno : 0;
+  } while (is_shortage(root_error_) && process_.close_idle());
+  if (kept_) process_.add(this);
 }
 
-Files::~Files() {
-  for (std::size_t i = 0; kept_ && i < count(); ++i) {
-    if (const std::byte* data = kept_[i].data.load()) {
-      ::munmap(const_cast<std::byte*>(data), static_cast<std::size_t>(columns_.size[i]));
-    }
-    if (const int fd = kept_[i].buffered.load(); fd >= 0) ::close(fd);
-    if (const int fd = kept_[i].direct.load(); fd >= 0) ::close(fd);
-  }
+Files::~Files() { close(); }
+
+void Files::close() {
+  if (kept_) process_.remove(this);
+  for (std::size_t i = 0; kept_ && i < count(); ++i) close_kept(static_cast<std::uint32_t>(i));
   if (root_fd_ >= 0) ::close(root_fd_);
+  root_fd_ = -1;
+  root_error_ = EBADF;
+}
+
+// Call with the file's lock, or after `remove`. False if a reader has it.
+bool Files::close_kept(std::uint32_t file) {
+  Kept& kept = kept_[file];
+  bool closed = false;
+  if (const int fd = kept.buffered.take_idle(); fd >= 0) {
+    // The map is used by those only who have pinned the descriptor.
+    if (const std::byte* data = kept.data.exchange(nullptr)) {
+      ::munmap(const_cast<std::byte*>(data), static_cast<std::size_t>(columns_.size[file]));
+    }
+    ::close(fd);
+    closed = true;
+    process_.count(-1);
+  }
+  if (const int fd = kept.direct.take_idle(); fd >= 0) {
+    ::close(fd);
+    closed = true;
+    process_.count(-1);
+  }
+  return closed;
+}
+
+void Files::list_idle(std::vector<IdleFile>& idle) {
+  for (std::size_t i = 0; i < count(); ++i) {
+    if (!kept_[i].buffered.is_kept() && !kept_[i].direct.is_kept()) continue;
+    idle.push_back({this, static_cast<std::uint32_t>(i),
+                    kept_[i].used.load(std::memory_order_relaxed)});
+  }
+}
+
+bool Files::close_idle(std::uint32_t file) {
+  // Not to wait for an open, which may be a round trip, while others wait for the allowance.
+  const std::unique_lock turn(opening_[file % opening_.size()], std::try_to_lock);
+  return turn && close_kept(file);
 }
 
 int Files::open_new(std::uint32_t file, Access access, int& error) {
@@ -136,86 +181,103 @@ int Files::check_unchanged(std::uint32_t file, int fd) const {
 // Check a file that stays open again, once a tick of the coarse clock (some milliseconds): a system
 // call for each read of a small record would cost a quarter of the read.
 int Files::check_kept(std::uint32_t file, int fd) {
-  timespec now {};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  const std::int64_t tick = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  const std::int64_t tick = read_tick();
   auto& checked = kept_[file].checked;
   if (checked.load(std::memory_order_relaxed) == tick) return 0;
+  kept_[file].used.store(tick, std::memory_order_relaxed);
   const int error = check_unchanged(file, fd);
   if (error == 0) checked.store(tick, std::memory_order_relaxed);
   return error;
 }
 
-Opened Files::open(std::uint32_t file, Access access) {
+Opened Files::open(std::uint32_t file, Access access, bool may_wait) {
   if (access == Access::direct && direct_refused_.load(std::memory_order_relaxed)) {
     access = Access::buffered;
   }
   const bool direct = access == Access::direct;
-  std::atomic<int>* slot =
-      kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
+  KeptDescriptor* slot = kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
   if (slot != nullptr) {
-    if (const int fd = slot->load(std::memory_order_acquire); fd >= 0) {
-      if (const int error = check_kept(file, fd); error != 0) {
-        return {-1, error, 1, false, false};
-      }
-      return {fd, 0, direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1, false,
-              direct};
-    }
+    if (const int fd = slot->pin(); fd >= 0) return open_kept(file, fd, direct, *slot);
+    process_.make_room();
   }
   // Other threads that want the same file wait: an open may be a round trip to a busy server.
-  std::unique_lock<std::mutex> turn;
-  if (slot != nullptr) {
-    turn = std::unique_lock(opening_[file % opening_.size()]);
-    if (slot->load(std::memory_order_acquire) >= 0) {
-      turn.unlock();
-      return open(file, access);
-    }
-  }
   int error = 0;
-  const int fd = open_new(file, access, error);
-  std::size_t alignment = 1;
-  if (direct) {
-    if (fd >= 0) alignment = direct_alignment(fd);
-    if ((fd < 0 && error == EINVAL) || alignment == 0) {
-      if (fd >= 0) ::close(fd);
-      direct_refused_.store(true, std::memory_order_relaxed);
-      if (turn) turn.unlock();
-      return open(file, Access::buffered);
+  for (int waits = 0;;) {
+    std::unique_lock<std::mutex> turn;
+    if (slot != nullptr) {
+      turn = std::unique_lock(opening_[file % opening_.size()]);
+      if (const int fd = slot->pin(); fd >= 0) return open_kept(file, fd, direct, *slot);
     }
+    const int fd = open_new(file, access, error);
+    std::size_t alignment = 1;
+    if (direct) {
+      if (fd >= 0) alignment = direct_alignment(fd);
+      if ((fd < 0 && error == EINVAL) || alignment == 0) {
+        if (fd >= 0) ::close(fd);
+        direct_refused_.store(true, std::memory_order_relaxed);
+        if (turn) turn.unlock();
+        return open(file, Access::buffered, may_wait);
+      }
+    }
+    if (fd >= 0 && slot == nullptr) return {fd, 0, alignment, true, direct, nullptr};
+    if (fd >= 0) {
+      // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read.
+      // On local disks readahead stays on: there it also makes the page cache use large pages,
+      // which are cheaper.
+      if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+      if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
+      kept_[file].used.store(read_tick(), std::memory_order_relaxed);
+      slot->keep(fd);
+      process_.count(1);
+      return {fd, 0, alignment, false, direct, slot};
+    }
+    if (turn) turn.unlock();
+    const bool is_short = is_shortage(error);
+    if (is_short && process_.close_idle()) continue;
+    if (!is_short || !may_wait || waits == room_waits_max) {
+      return {-1, error, 1, false, false, nullptr};
+    }
+    std::this_thread::sleep_for(room_wait);
+    ++waits;
   }
-  if (fd < 0) return {-1, error, 1, false, false};
-  if (slot == nullptr) return {fd, 0, alignment, true, direct};
-  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read. On
-  // local disks readahead stays on: there it also makes the page cache use large pages, which are
-  // cheaper.
-  if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-  if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
-  return {keep_first(*slot, fd), 0, alignment, false, direct};
+}
+
+// A kept file, which is pinned.
+Opened Files::open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor& kept) {
+  if (const int error = check_kept(file, fd); error != 0) {
+    kept.unpin();
+    return {-1, error, 1, false, false, nullptr};
+  }
+  const std::size_t alignment =
+      direct ? kept_[file].alignment.load(std::memory_order_relaxed) : 1;
+  return {fd, 0, alignment, false, direct, &kept};
 }
 
 void Files::release(Opened& opened) {
   if (opened.owned) close_timed(opened.fd);
+  if (opened.kept != nullptr) opened.kept->unpin();
   opened = {};
 }
 
-Mapped Files::map(std::uint32_t file) {
+Mapped Files::map(std::uint32_t file, bool may_wait) {
   const auto size = static_cast<std::size_t>(columns_.size[file]);
-  Opened opened = open(file, Access::buffered);
-  if (opened.fd < 0) return {nullptr, 0, -1, opened.error, false};
+  Opened opened = open(file, Access::buffered, may_wait);
+  if (opened.fd < 0) return {nullptr, 0, -1, opened.error, false, nullptr};
   if (!opened.owned) {
     if (const std::byte* data = kept_[file].data.load(std::memory_order_acquire)) {
-      return {data, size, opened.fd, 0, false};
+      return {data, size, opened.fd, 0, false, opened.kept};
     }
   }
-  if (size == 0) return {nullptr, 0, opened.fd, 0, opened.owned};  // an empty map is EINVAL
+  // An empty map is EINVAL.
+  if (size == 0) return {nullptr, 0, opened.fd, 0, opened.owned, opened.kept};
   void* fresh = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, opened.fd, 0);
   if (fresh == MAP_FAILED) {
     const int error = errno;
     release(opened);
-    return {nullptr, 0, -1, error, false};
+    return {nullptr, 0, -1, error, false, nullptr};
   }
   const auto* data = static_cast<const std::byte*>(fresh);
-  if (opened.owned) return {data, size, opened.fd, 0, true};
+  if (opened.owned) return {data, size, opened.fd, 0, true, nullptr};
   // Random access: readahead around a fault would fetch pages that nobody requested.
   ::madvise(fresh, size, MADV_RANDOM);
   const std::byte* expected = nullptr;
@@ -223,7 +285,7 @@ Mapped Files::map(std::uint32_t file) {
     ::munmap(fresh, size);
     data = expected;
   }
-  return {data, size, opened.fd, 0, false};
+  return {data, size, opened.fd, 0, false, opened.kept};
 }
 
 void Files::release(Mapped& mapped) {
@@ -231,6 +293,7 @@ void Files::release(Mapped& mapped) {
     if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
     close_timed(mapped.fd);
   }
+  if (mapped.kept != nullptr) mapped.kept->unpin();
   mapped = {};
 }
 

@@ -11,6 +11,9 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "engine/open_files.hpp"
 
 namespace penstock {
 
@@ -23,15 +26,19 @@ struct FileColumns {
   std::span<const std::int64_t> mtime_ns;
 };
 
+// True if an errno says that no more files can be opened now.
+bool is_shortage(int error);
+
 enum class Access : std::uint8_t { buffered, direct };
 
-// A descriptor, or errno. Files::release closes it if it is `owned`.
+// A descriptor, or errno. Files::release closes it if it is `owned`, and unpins it if it is kept.
 struct Opened {
   int fd = -1;
   int error = 0;
   std::size_t alignment = 1;  // of offsets, lengths and addresses
   bool owned = false;
   bool direct = false;
+  KeptDescriptor* kept = nullptr;
 };
 
 // The alignment that O_DIRECT requires for a file; 0 if the file has no usable O_DIRECT.
@@ -45,10 +52,20 @@ struct Mapped {
   int fd = -1;
   int error = 0;
   bool owned = false;
+  KeptDescriptor* kept = nullptr;
 };
 
-// The files of an index. Up to `keep_max` files are kept open (and mapped) once used; a table of
-// more files opens a file for each read, which suits a tree of one file per sample. Thread-safe.
+// A kept file that nobody reads, and the tick of the coarse clock at which it was last used.
+struct IdleFile {
+  Files* files;
+  std::uint32_t file;
+  std::int64_t used;
+};
+
+// The files of an index. Up to `keep_max` files are kept open (and mapped) once used, as far as the
+// allowance of the process reaches; a table of more files opens a file for each read, which suits a
+// tree of one file per sample. If the process may open no more, idle kept files are closed, of any
+// engine; EMFILE is reported if there have been none for some time. Thread-safe.
 // Throws std::invalid_argument if the columns do not fit each other.
 class Files {
  public:
@@ -61,11 +78,17 @@ class Files {
   std::int64_t size(std::uint32_t file) const { return columns_.size[file]; }
 
   // Open a file; ESTALE if its size or modification time differ from the index. A direct request
-  // gives a buffered descriptor (`direct` false) if the file system has no O_DIRECT.
-  Opened open(std::uint32_t file, Access access);
+  // gives a buffered descriptor (`direct` false) if the file system has no O_DIRECT. If the process
+  // may open no more and nothing is idle, waits for that, unless the caller has files to release.
+  Opened open(std::uint32_t file, Access access, bool may_wait = true);
   void release(Opened& opened);
+  // Close what is kept. Nothing may be open, and nothing can be opened afterwards.
+  void close();
+  // For the allowance of the process.
+  void list_idle(std::vector<IdleFile>& idle);
+  bool close_idle(std::uint32_t file);  // false if it is not idle any more
 
-  Mapped map(std::uint32_t file);
+  Mapped map(std::uint32_t file, bool may_wait = true);
   void release(Mapped& mapped);
   // Number of files opened so far, and time that threads spent on opening and closing them.
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
@@ -77,11 +100,12 @@ class Files {
 
  private:
   struct Kept {
-    std::atomic<int> buffered{-1};
-    std::atomic<int> direct{-1};
+    KeptDescriptor buffered;
+    KeptDescriptor direct;
     std::atomic<std::size_t> alignment{0};  // of the direct one; written before it
     std::atomic<const std::byte*> data{nullptr};
     std::atomic<std::int64_t> checked{-1};  // tick of the coarse clock at which it was as indexed
+    std::atomic<std::int64_t> used{0};  // like it, at which it was last read, or opened
   };
 
   int check_kept(std::uint32_t file, int fd);
@@ -89,9 +113,12 @@ class Files {
   int open_as_indexed(std::uint32_t file, Access access, int& error);
   using Path = std::array<char, PATH_MAX>;
   int copy_path(std::uint32_t file, Path& path) const;  // 0 or errno
+  Opened open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor& kept);
+  bool close_kept(std::uint32_t file);
   void close_timed(int fd);
 
   FileColumns columns_;
+  OpenFiles& process_ = OpenFiles::of_process();
   int root_fd_ = -1;
   int root_error_ = 0;
   std::unique_ptr<Kept[]> kept_;

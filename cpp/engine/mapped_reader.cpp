@@ -153,16 +153,18 @@ class MappedReader final : public Reader {
   void read(const TicketPtr& ticket, std::size_t first_run, std::size_t last_run,
             Access /* through the page cache in any case */) override {
     install_handler();
-    copy(*ticket, ticket->runs[first_run], ticket->runs[last_run]);
+    const std::size_t last = ticket->runs[last_run];
+    for (std::size_t i = ticket->runs[first_run]; i < last;) i += copy(*ticket, i, last);
     observer_.finish_runs(ticket, last_run - first_run);
   }
 
  private:
   // Extents [first, last), of any files. Each file is looked at once after the copies: samples in
   // random order jump between shards, and a look at each jump would cost as much as the copy.
-  void copy(Ticket& ticket, std::size_t first, std::size_t last) {
+  // Returns how many extents this was done for: not all if the process may open no more files.
+  std::size_t copy(Ticket& ticket, std::size_t first, std::size_t last) {
     const Extent* extents = ticket.extents.data() + first;
-    const std::size_t count = last - first;
+    std::size_t count = last - first;
     std::vector<ChunkFile> files;
     std::vector<ExtentSource> from(count);
     std::vector<std::size_t> unmapped;  // for the system call; usually none
@@ -171,7 +173,11 @@ class MappedReader final : public Reader {
       std::size_t h = i > 0 && extents[i - 1].file == extent.file ? from[i - 1].files : 0;
       while (h < files.size() && files[h].file != extent.file) ++h;
       if (h == files.size()) {
-        Mapped mapped = files_.map(extent.file);
+        Mapped mapped = files_.map(extent.file, files.empty());
+        if (is_shortage(mapped.error) && !files.empty()) {
+          count = i;
+          break;
+        }
         files.push_back({extent.file, mapped, mapped.error});
       }
       const Mapped& mapped = files[h].mapped;
@@ -198,6 +204,7 @@ class MappedReader final : public Reader {
       if (each.error == 0) read_by_call(each.mapped.fd, ticket, first + i);
     }
     for (ChunkFile& each : files) files_.release(each.mapped);
+    return count;
   }
 
   static void read_by_call(int fd, Ticket& ticket, std::size_t i) {

@@ -51,7 +51,8 @@ bool Bounce::reserve(std::size_t bytes) {
 
 void Bounce::Free::operator()(std::byte* p) const { std::free(p); }
 
-void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access access) {
+void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access access,
+                     bool may_wait) {
   ticket_ = std::move(ticket);
   run_ = run;
   error_ = 0;
@@ -61,7 +62,7 @@ void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access acc
   goal_ = end_;
   refusals_ = 0;
   one_by_one_ = false;
-  opened_ = files.open(extents.front().file, access);
+  opened_ = files.open(extents.front().file, access, may_wait);
   if (opened_.fd < 0) {
     error_ = opened_.error;
     return;
@@ -70,6 +71,8 @@ void Transfer::begin(Files& files, TicketPtr ticket, std::size_t run, Access acc
   bounced_ = opened_.direct && position_ < end_ && !is_straight();
   if (!begin_parts()) error_ = ENOMEM;
 }
+
+bool Transfer::lacks_descriptor() const { return is_shortage(error_); }
 
 // Reserve the memory that the calls will need; false if there is none.
 bool Transfer::begin_parts() try {

@@ -43,8 +43,9 @@ class Transfer {
     unsigned count;
   };
 
-  void begin(Files& files, TicketPtr ticket, std::size_t run, Access access);
+  void begin(Files& files, TicketPtr ticket, std::size_t run, Access access, bool may_wait = true);
   bool is_ready() const { return error_ == 0; }  // if not, it has failed: finish it
+  bool lacks_descriptor() const;  // it has failed, because the process may open no more files
   int fd() const { return opened_.fd; }
 
   ReadCall prepare_read();

@@ -26,9 +26,14 @@ class UringReader final : public Reader {
   void read(const TicketPtr& ticket, std::size_t first, std::size_t last,
             Access access) override {
     for (std::size_t run = first; run < last; ++run) {
-      while (free_.empty()) progress();
-      const std::size_t slot = free_.back();
-      transfers_[slot].begin(files_, ticket, run, access);
+      std::size_t slot = 0;
+      for (;;) {
+        while (free_.empty()) progress();
+        slot = free_.back();
+        transfers_[slot].begin(files_, ticket, run, access, !is_busy());
+        if (!transfers_[slot].lacks_descriptor() || !is_busy()) break;
+        progress();  // a read that ends lets its file be closed
+      }
       if (transfers_[slot].is_ready()) {
         free_.pop_back();
         push(slot);

@@ -198,11 +198,31 @@ class Engine:
 class Arena:
     """Recycled, touched, page-aligned memory for batches."""
 
-    def __init__(self, kept_bytes_max: int) -> None: ...
+    def __init__(self, bytes_max: int) -> None: ...
     def take(self, bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """
         Lend an array that returns its memory when the last view of it is gone.
         """
+
+    def hand_over(
+        self, block: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> None:
+        """Count an array that was lent as the user's from now on."""
+
+    def has_room(self, bytes: int) -> bool:
+        """True if so many bytes fit the bound besides `ahead_bytes`."""
+
+    @property
+    def bytes_max(self) -> int:
+        """
+        Bound of what is kept, lent or not; what is kept above it is freed at once.
+        """
+
+    @bytes_max.setter
+    def bytes_max(self, arg: int, /) -> None: ...
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of memory in arrays that are alive and not the user's."""
 
     @property
     def kept_bytes(self) -> int:

@@ -26,8 +26,12 @@ class Budget:
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
     cores:            processor time a second that decoding takes, on average over some tens of ms;
                       fractions are time-shared; None is unlimited.
-    readahead_bytes:  batches requested or ready but not yet handed over; at least one step is
-                      always allowed.
+    readahead_bytes:  memory for batches that are requested, being decoded or ready, but not handed
+                      over, for chunks that are kept decoded, and for what is kept to be used again.
+                      All of it takes no more than this and one step (its bytes and its decoded
+                      batch); at least one step is always allowed. What `collate` and `decode` keep
+                      themselves does not count. A lower value frees what is kept at once, and the
+                      rest as batches are handed over.
     io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
                       chosen at the start; a read that a ring refuses while running still uses it,
                       so that it is not lost.

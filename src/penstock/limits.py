@@ -36,9 +36,12 @@ sandbox_memory_fraction = 0.25
 
 # -- codecs ----------------------------------------------------------------------------------
 decoded_chunks_bytes_max = 256 * MIB
-"""Bytes of compressed chunks that are kept decoded; the least recently used are dropped first."""
+"""Bytes of compressed chunks that a process keeps decoded, if half of its loaders' budgets is as
+much; the least recently used are dropped first."""
 decoded_chunk_bytes_max = 4096 * MIB
 """Most bytes that a compressed chunk may claim to decode to; more counts as damage."""
+undeclared_chunk_bytes_max = 1024 * MIB
+"""Most bytes that a chunk may decode to if nothing but itself says its size (LitData's)."""
 
 # -- plan ------------------------------------------------------------------------------------
 window_samples_max = 1 << 15
@@ -61,7 +64,8 @@ remote_threads = 64
 """Reads in flight from storage that is not local, unless the budget gives a number. A read takes
 about 0.5 ms there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
 open_files_max = 4096
-"""Files an engine keeps open; a dataset of more files opens each file for each read."""
+"""Files that the engines of a process keep open together, the least recently used being closed; a
+dataset of more files opens each file for each read."""
 replay_threads_max = 1024
 """Threads of a recorded job that are replayed at the same time."""
 ring_entries = 64

@@ -75,6 +75,23 @@ void keeps_within_bounds() {
   CHECK(arena->lent_bytes() == 0 && arena->kept_bytes() <= 3 * mib);
 }
 
+// What the user has does not count; what is kept goes at once if the bound falls.
+void counts_what_is_ahead() {
+  const auto arena = std::make_shared<Arena>(4 * mib);
+  std::optional<Block> first = arena->take(mib);
+  const Block second = arena->take(mib);
+  CHECK(first->capacity() == mib && arena->ahead_bytes() == 2 * mib);
+  CHECK(arena->has_room(2 * mib) && !arena->has_room(2 * mib + 1));
+  arena->hand_over(first->data());
+  arena->hand_over(first->data());
+  arena->hand_over(nullptr);
+  CHECK(arena->ahead_bytes() == mib && arena->lent_bytes() == 2 * mib);
+  first.reset();
+  CHECK(arena->kept_bytes() == mib && arena->ahead_bytes() == mib);
+  arena->set_bytes_max(mib);
+  CHECK(arena->kept_bytes() == 0 && arena->lent_bytes() == mib && !arena->has_room(1));
+}
+
 void outlived_by_blocks() {
   auto arena = std::make_shared<Arena>(64 * mib);
   const Block block = arena->take(mib);
@@ -127,6 +144,7 @@ int main() {
   aligned();
   refuses_the_impossible();
   keeps_within_bounds();
+  counts_what_is_ahead();
   outlived_by_blocks();
   works_after_fork();
   many_threads();

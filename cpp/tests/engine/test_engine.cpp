@@ -4,6 +4,7 @@
 // here is all the rest, and that destinations are handed over by the engine's own synchronisation.
 #include "engine/engine.hpp"
 
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -372,6 +373,33 @@ void leaks_no_descriptors(const Dataset& data, Random& random) {
   CHECK(open() == before);
 }
 
+// Engines that want more files open than the process may have close each other's idle ones.
+void shares_descriptors(Random& random) {
+  std::vector<Bytes> contents;
+  for (int i = 0; i < 60; ++i) contents.push_back(random_bytes(random, 1 + random() % 9000));
+  const Dataset data(std::move(contents));
+  rlimit before {};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{80, before.rlim_max};
+  CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  {
+    std::vector<std::unique_ptr<Engine>> engines;
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < 6; ++i) {
+      const Access access = i < 3 ? Access::buffered : Access::direct;
+      engines.push_back(std::make_unique<Engine>(data.columns(), 100, backends[i % 3], access, 2));
+    }
+    for (const auto& engine : engines) {
+      threads.emplace_back([&engine, &data, seed = random()] {
+        Random own(seed);
+        drive(*engine, data, own, 60);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -389,4 +417,5 @@ int main() {
   urgent_between_chunks(data);
   turns_from_threads(data);
   leaks_no_descriptors(data, random);
+  shares_descriptors(random);
 }

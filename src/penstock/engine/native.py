@@ -237,8 +237,9 @@ def _decide_ring(facts: Facts, budget: Budget, direct: bool, reasons: dict[str, 
 
 
 def compute_open_files_max() -> int:
-    """Return how many files an engine keeps open: a quarter of the process's limit, so that the
-    user's own fit."""
+    """Return the number of files up to which an engine keeps them open: a quarter of the process's
+    limit. All engines of the process together keep half of it at most, so that the user's own
+    fit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.open_files_max
@@ -393,11 +394,13 @@ INSTALLED_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 class Arena:
     """Recycled, pre-faulted, page-aligned memory for batches.
 
-    An array from `take` returns its memory when the last view of it is gone.
+    An array from `take` returns its memory when the last view of it is gone, to be used again. What
+    is kept for that, and what is lent and not handed over, take at most `bytes_max` and one block;
+    what is kept makes room, so that only lending more than `bytes_max` exceeds it.
     """
 
-    def __init__(self, kept_bytes_max: int) -> None:
-        self._core = _core.Arena(kept_bytes_max)
+    def __init__(self, bytes_max: int) -> None:
+        self._core = _core.Arena(bytes_max)
 
     def take(self, size_bytes: int) -> Buffer:
         """Return a writable uint8 array of the given size; its content is undefined."""
@@ -407,10 +410,32 @@ class Arena:
             block: Buffer = self._core.take(size_bytes)
         except MemoryError:
             raise LimitError(
-                f"no memory for a step of {size_bytes:,} bytes: lower batch_size; if the step has "
-                f"one sample, cut that into several, or use a machine with more memory"
+                f"no memory for a batch of {size_bytes:,} bytes: lower batch_size; if it has one "
+                f"sample, cut that into several, or use a machine with more memory"
             ) from None
         return block
+
+    def hand_over(self, block: Buffer) -> None:
+        """Count an array of `take` as the user's from now on: only `lent_bytes` includes it."""
+        self._core.hand_over(block)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many bytes fit the bound besides those lent and not handed over."""
+        return self._core.has_room(size_bytes)
+
+    def limit(self, bytes_max: int) -> None:
+        """Change the bound. Memory that is kept above it is freed at once."""
+        self._core.bytes_max = bytes_max
+
+    @property
+    def bytes_max(self) -> int:
+        """Bound of the memory that is kept, or lent and not handed over."""
+        return int(self._core.bytes_max)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes in arrays that are alive and not handed over."""
+        return int(self._core.ahead_bytes)
 
     @property
     def lent_bytes(self) -> int:

@@ -12,6 +12,7 @@ import glob
 import itertools
 import os
 import re
+import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -378,6 +379,13 @@ def build_storage_error(code: int, path: str, more: str = "", said_by: str = "")
         )
     elif code in (errno.EISDIR, errno.EINVAL):
         error = FormatError(f"{said_by}{path} is not a regular file: name files only")
+    elif code in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        error = StorageError(
+            f"{said_by}{path} cannot be opened{more}: {os.strerror(code)}: this process may have "
+            f"{soft:,} files open, and no file of penstock's is idle: raise the limit (`ulimit -n "
+            f"{hard}`), or close files, sockets and loaders that are not needed"
+        )
     elif code == errno.ELOOP:
         error = StorageError(f"{said_by}{path} is behind too many links{more}: untangle them")
     else:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from .. import limits
 from ..budget import Budget
-from ..engine import Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
-from ..errors import FormatError, PenstockError
+from ..engine import Arena, Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
+from ..errors import FormatError, LimitError, PenstockError
 from ..index import SUMS_FIELD, Chunked, Field, Index, codecs, find_damaged
 from ..plan import FieldChunks, FieldRows, Group, Ids, StepPlan
 from .decode import Samples
@@ -38,6 +38,11 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return int(self.values.nbytes)
+
     def __getitem__(self, i: int) -> Any:
         if not -len(self) <= i < len(self):
             raise IndexError(f"row {i} of {len(self)}")
@@ -58,7 +63,7 @@ class Ragged:
         )
 
     def __repr__(self) -> str:
-        return f"Ragged({len(self)} rows, {self.values.nbytes:,} bytes)"
+        return f"Ragged({len(self)} rows, {self.nbytes:,} bytes)"
 
 
 class Batch:
@@ -144,6 +149,15 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
         return budget_bytes, limits.readahead_steps_max
     enough_bytes = max(limits.readahead_cached_bytes_max, int(4 * step_bytes))
     return min(budget_bytes, enough_bytes), limits.readahead_cached_steps_max
+
+
+def share_memory(arena: Arena, index: Index, budget: Budget) -> None:
+    """Divide the memory of a budget: half of it may keep decoded chunks, where there are such."""
+    coded = any(field.codec is not None for field in index.fields)
+    kept = min(limits.decoded_chunks_bytes_max, budget.readahead_bytes // 2) if coded else 0
+    arena.limit(budget.readahead_bytes - kept)
+    if coded:
+        codecs.RECENT.share(arena, kept)
 
 
 def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, Any]:
@@ -232,6 +246,8 @@ def _decompress_field(
         itemsize = part.dtype.itemsize
         values = np.frombuffer(bytearray().join(rows), np.uint8).view(part.dtype)
         return Ragged(values, ends // itemsize)
+    except MemoryError:
+        pass  # raised below, where its frames and their memory are gone
     except ValueError as error:
         first = int(planned.ids[0]) if len(planned.ids) else 0
         raise FormatError(
@@ -239,14 +255,17 @@ def _decompress_field(
             f"chunk of this step cannot be decoded as {part.codec.name}: {error}: the file is "
             f"damaged, or changed since it was indexed"
         ) from None
+    raise LimitError(
+        f"step {planned.step}, field {part.name!r}: no memory to decode {len(read):,} chunks "
+        f"({part.codec.name}): lower batch_size, or write smaller chunks"
+    )
 
 
-def open_samples(index: Index, planned: StepPlan, buffer: Buffer, epoch: int) -> Samples:
+def open_samples(index: Index, planned: StepPlan, fields: dict[str, Any], epoch: int) -> Samples:
     """Return the function that gives each sample of a step, by its row, as `decode` takes it.
 
-    Raw bytes are memoryviews, typed fields are arrays.
+    fields:  from `build_fields`. Raw bytes become memoryviews, typed fields stay arrays.
     """
-    fields = build_fields(index, planned, buffer)
     for name in ("label", *planned.marks):
         fields.pop(name, None)
     keys = index.keys(planned.ids)

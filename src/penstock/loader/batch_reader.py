@@ -14,7 +14,7 @@ from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
 from ..order import Marks
 from ..plan import Ids, plan_samples
-from .batch import Batch, build_fields, choose_gap, describe_failure, open_samples
+from .batch import Batch, build_fields, choose_gap, describe_failure, open_samples, share_memory
 from .collate import Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeJob
@@ -44,7 +44,7 @@ class BatchReader:
         self._leaves = leaves
         self._budget = budget or Budget()
         self._engine: ReadingEngine | None = None
-        self._arena = Arena(2 * self._budget.readahead_bytes)
+        self._arena = Arena(0)
 
     def read(
         self,
@@ -74,7 +74,7 @@ class BatchReader:
             return Batch(planned.ids, step, epoch, build_fields(index, planned, buffer), repeats)
         job = DecodeJob(
             len(ids),
-            lambda: open_samples(index, planned, buffer, epoch),
+            lambda: open_samples(index, planned, build_fields(index, planned, buffer), epoch),
             self._decode,
             self._collate,
             self._arena.take,
@@ -92,5 +92,6 @@ class BatchReader:
     def _open_engine(self) -> ReadingEngine:
         if self._engine is None:
             index = self._dataset.index
+            share_memory(self._arena, index, self._budget)
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         return self._engine

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..budget import Budget
+from ..engine import Arena, Buffer
 from ..errors import CollateError, UsageError
 from ..meter import divide_wait
 from ..plan import StepPlan
@@ -25,7 +26,7 @@ from .epoch_iterator import ReadyBatch
 from .step_reader import StepReader
 from .ticket_router import poll_ns
 
-_decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has
+_decode_ahead_steps = 3  # decoded or being decoded beyond the one the user has, if they fit
 
 
 class ArraySource:
@@ -65,7 +66,9 @@ class ArraySource:
             self._reader.advance()
 
     def adopt(self, budget: Budget) -> None:
-        _adopt_readahead(self._reader, budget, self._step_bytes)
+        self._reader.session.readahead_bytes = _choose_readahead(
+            self._reader, budget, self._step_bytes
+        )
 
     def close(self) -> None:
         self._reader.close()
@@ -89,6 +92,10 @@ class Decoding:
 class DecodeSource:
     """Source of batches of decoded samples.
 
+    Decoded batches and the bytes read ahead share the memory of the budget. The decoded size of a
+    step is unknown until the first is decoded, so that one has no successor until then; afterwards
+    every queued job counts as the largest so far.
+
     step_bytes:  mean bytes of a step of this rank.
     """
 
@@ -97,9 +104,13 @@ class DecodeSource:
         self._step_bytes = step_bytes
         self._decoding = decoding
         self._admitted: deque[StepPlan] = deque()  # requested, and no job yet
-        self._jobs: deque[tuple[StepPlan, DecodeJob]] = deque()  # of the head and the next steps
+        # Of the head and the next steps.
+        self._jobs: deque[tuple[StepPlan, DecodeJob, _JobMemory]] = deque()
         # By step: times at which its job began to wait for its bytes, and had them.
         self._open_times: dict[int, tuple[int, int]] = {}
+        self._job_bytes = 0  # most bytes that a job has taken
+        self._is_measured = False  # whether a job has ended
+        self._readahead_bytes = reader.session.readahead_bytes
         self._advance()
 
     @property
@@ -110,7 +121,7 @@ class DecodeSource:
         reader, meter = self._reader, self._reader.resources.meter
         if reader.ask() is None:
             return None
-        planned, job = self._jobs[0]
+        planned, job, memory = self._jobs[0]
         while not job.wait(poll_ns * 1e-9):
             meanwhile()
             reader.check_deadline()  # Ctrl-C is noticed here too
@@ -120,6 +131,8 @@ class DecodeSource:
         reader.wait(planned, meanwhile)  # a job without rows may end before its (empty) requests
         self._jobs.popleft()
         reader.hand_over()
+        memory.hand_over()
+        self._job_bytes, self._is_measured = max(self._job_bytes, memory.bytes), True
         ready_ns = time.perf_counter_ns()
         opening_ns, arrived_ns = self._open_times.pop(planned.step, (asked_ns, asked_ns))
         waited = divide_wait(asked_ns, ready_ns, opening_ns, arrived_ns, job.spans)
@@ -135,11 +148,11 @@ class DecodeSource:
             self._advance()
 
     def adopt(self, budget: Budget) -> None:
-        _adopt_readahead(self._reader, budget, self._step_bytes)
+        self._readahead_bytes = _choose_readahead(self._reader, budget, self._step_bytes)
 
     def close(self) -> None:
         self._reader.close()
-        for _, job in self._jobs:
+        for _, job, _ in self._jobs:
             job.fail(UsageError("the iterator was closed"))
         self._jobs.clear()
         self._admitted.clear()
@@ -147,14 +160,30 @@ class DecodeSource:
 
     def _advance(self) -> None:
         """Submit the steps that the session admits, and queue the next ones for decoding."""
-        self._admitted.extend(self._reader.advance())
+        reader, arena = self._reader, self._reader.resources.arena
+        # Jobs have half of the memory if they can use it, and the first as much as it needs.
+        share = min(
+            _decode_ahead_steps * self._job_bytes, max(arena.bytes_max // 2, self._job_bytes)
+        )
+        ahead = max(arena.bytes_max // 4, arena.bytes_max - share)
+        reader.session.readahead_bytes = min(self._readahead_bytes, ahead)
+        # The first job is the step beyond the budget.
+        reader.reserved_bytes = self._count_reserved() - (self._job_bytes if self._jobs else 0)
+        self._admitted.extend(reader.advance())
         while self._admitted and len(self._jobs) < _decode_ahead_steps:
-            planned = self._admitted.popleft()
-            self._jobs.append((planned, self._queue_job(planned)))
+            next_bytes = self._count_reserved() + self._job_bytes
+            if self._jobs and not (self._is_measured and arena.has_room(next_bytes)):
+                break
+            self._queue_job(self._admitted.popleft())
 
-    def _queue_job(self, planned: StepPlan) -> DecodeJob:
+    def _count_reserved(self) -> int:
+        """Count the bytes that jobs will take, or have taken elsewhere than in the arena."""
+        return sum(max(0, self._job_bytes - memory.lent_bytes) for _, _, memory in self._jobs)
+
+    def _queue_job(self, planned: StepPlan) -> None:
         # An abandoned iterator must not live on in the queue.
         reader, open_times = weakref.ref(self._reader), self._open_times
+        memory = _JobMemory(self._reader.resources.arena)
 
         def open_step() -> Samples:
             alive = reader()
@@ -163,7 +192,12 @@ class DecodeSource:
             opening_ns = time.perf_counter_ns()
             buffer = alive.wait(planned)
             open_times[planned.step] = opening_ns, time.perf_counter_ns()
-            return open_samples(alive.resources.index, planned, buffer, alive.epoch)
+            index = alive.resources.index
+            fields = build_fields(index, planned, buffer)
+            memory.bytes += sum(
+                fields[field.name].nbytes for field in index.fields if field.codec is not None
+            )
+            return open_samples(index, planned, fields, alive.epoch)
 
         decoding = self._decoding
         job = DecodeJob(
@@ -171,11 +205,11 @@ class DecodeSource:
             open_step,
             decoding.decode,
             decoding.collate,
-            self._reader.resources.arena.take,
+            memory.take,
             decoding.leaves,
         )
         decoding.threads.submit(job)
-        return job
+        self._jobs.append((planned, job, memory))
 
     def _make_empty_batch(self) -> Any:
         """Make a batch of no samples, in the structure that a sample of the data has."""
@@ -196,6 +230,31 @@ class DecodeSource:
         return Collation(first, 0, self._reader.resources.arena.take, decoding.leaves).result()
 
 
-def _adopt_readahead(reader: StepReader, budget: Budget, step_bytes: float) -> None:
-    choice = reader.resources.engine.choice
-    reader.session.readahead_bytes, _ = choose_readahead(choice, budget, step_bytes)
+class _JobMemory:
+    """Memory that one job takes for its batch.
+
+    bytes:       of all; those of decompressed fields, which the arena does not lend, included.
+    lent_bytes:  those that the arena has lent.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._blocks: list[Buffer] = []
+        self.bytes = self.lent_bytes = 0
+
+    def take(self, size_bytes: int) -> Buffer:
+        block = self._arena.take(size_bytes)
+        self._blocks.append(block)
+        self.lent_bytes += size_bytes
+        self.bytes += size_bytes
+        return block
+
+    def hand_over(self) -> None:
+        """Count the memory as the user's, who has the batch now."""
+        while self._blocks:
+            self._arena.hand_over(self._blocks.pop())
+
+
+def _choose_readahead(reader: StepReader, budget: Budget, step_bytes: float) -> int:
+    ahead_bytes, _ = choose_readahead(reader.resources.engine.choice, budget, step_bytes)
+    return min(ahead_bytes, reader.resources.arena.bytes_max)

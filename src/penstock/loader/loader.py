@@ -27,7 +27,7 @@ from ..plan import Assignment, Cursor, Session, Steps, measure_cache_blocks
 from ..sharing import LeasedBudget
 from ..topology import Place
 from .auto_shuffle import AutoShuffle
-from .batch import choose_gap, choose_readahead
+from .batch import choose_gap, choose_readahead, share_memory
 from .batch_tasks import OrderTasks
 from .collate import Arrays, Leaves
 from .dataset import Dataset
@@ -231,6 +231,8 @@ class Loader:
         if self._threads is not None:
             self._threads.adopt(budget.cores)
         self._budget = budget
+        if self._arena is not None:
+            share_memory(self._arena, self.dataset.index, budget)
         if self._auto_shuffle is not None:
             self._auto_shuffle.budget = budget
         for iterator in self._iterators:
@@ -479,7 +481,8 @@ class Loader:
         if self._router is None:
             self._router = TicketRouter(self._engine)
         if self._arena is None:
-            self._arena = Arena(2 * self._budget.readahead_bytes)
+            self._arena = Arena(0)
+            share_memory(self._arena, index, self._budget)
         return ReadResources(index, self._engine, self._router, self._arena, self.meter)
 
     def _open_source(
@@ -494,7 +497,7 @@ class Loader:
             self.steps,
             self.place.rank,
             first_step=step,
-            readahead_bytes=ahead_bytes,
+            readahead_bytes=min(ahead_bytes, resources.arena.bytes_max),
             readahead_steps=ahead_steps,
             gap_bytes=choose_gap(index, engine.choice) if joined is None else None,
         )

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine
 from ..errors import ForkError, PenstockError, UsageError
 from ..extent import Requests
@@ -58,6 +60,7 @@ class StepReader:
         self._asked = -1  # the step that the user asked for last
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
+        self.reserved_bytes = 0  # not to be used for reading ahead: decoding will need them
         self._closed = False
         self._pid = os.getpid()
         resources.router.add(self)
@@ -82,12 +85,17 @@ class StepReader:
         router, timeline = self.resources.router, self.resources.meter.timeline
         admitted: list[StepPlan] = []
         with router.lock:
-            for group in self.session.admit():
+            for group in self.session.admit(self._has_memory):
                 buffers = [self.resources.arena.take(step.layout.bytes) for step in group.steps]
-                for planned, buffer in zip(group.steps, buffers, strict=True):
+                for number, (planned, buffer) in enumerate(zip(group.steps, buffers, strict=True)):
                     urgent = planned.step == self.session.head.step  # the user waits for it now
                     purpose: Purpose = "demand" if urgent else "prefetch"
-                    ticket = self._submit(planned.requests, buffers, purpose)
+                    # An engine holds the buffers of a ticket until its end. Those of the steps
+                    # before, which no later one writes to, may be the user's by then.
+                    requests = planned.requests
+                    if number:
+                        requests = requests._replace(buffer=requests.buffer - np.uint32(number))
+                    ticket = self._submit(requests, buffers[number:], purpose)
                     router.expect(ticket, self, (planned, group))
                     self._buffers[planned.step] = buffer
                     if timeline is not None:
@@ -96,6 +104,9 @@ class StepReader:
                         timeline.record_request(self.epoch, planned.step, what)
                 admitted.extend(group.steps)
         return admitted
+
+    def _has_memory(self, size_bytes: int) -> bool:
+        return self.resources.arena.has_room(self.reserved_bytes + size_bytes)
 
     def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
         """Wait until a step is in its buffer, and return that.
@@ -128,7 +139,7 @@ class StepReader:
         """Give up the head, which has arrived."""
         with self.resources.router.lock:
             head = self.session.hand_over()
-            del self._buffers[head.step]
+            self.resources.arena.hand_over(self._buffers.pop(head.step))
 
     def skip(self) -> bool:
         """Give up the step that was asked for last, whose bytes or samples failed.

@@ -9,19 +9,21 @@ Theory of operation. A step goes through
     planned -> requested -> handed
 
 `admit()` moves the next steps from planned to requested, in order, while the budget allows, and
-returns them; the driver submits their requests. `record_arrival(step)` records that a step's own
-requests have completed. A step is in place when it and all steps before it have arrived
+yields them group by group; the driver submits their requests. `record_arrival(step)` records that a
+step's own requests have completed. A step is in place when it and all steps before it have arrived
 (`step < reached`): a merged read belongs to the earliest step that wants it, so a step may depend
 on earlier ones, never on later ones. `hand_over()` takes the head, which must be in place.
 
 Invariants: steps are handed in order, each once; the bytes requested and not yet handed stay within
-`readahead_bytes` (one group is always admitted, or nothing would move); until the first hand-overs
-only few steps are admitted, so that the first batch does not wait for memory that later ones need.
+`readahead_bytes` (one group is always admitted, or nothing would move, and a group larger than that
+is one step); until the first hand-overs only few steps are admitted, so that the first batch does
+not wait for memory that later ones need. What was planned for a larger budget is planned again.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 
 from .. import limits
 from ..order import Ordering
@@ -78,17 +80,19 @@ class Session:
         """First step that is not in place; every step below it is in place or handed over."""
         return self._reached
 
-    def admit(self) -> list[Group]:
-        """Admit the groups that fit the budget; return them, to be submitted in order."""
-        admitted: list[Group] = []
+    def admit(self, has_memory: Callable[[int], bool] = lambda _: True) -> Iterator[Group]:
+        """Admit and yield the groups that fit the budget, to be submitted in order.
+
+        has_memory:  predicate of a number of bytes that may be requested besides what is held now;
+                     asked before each group but the one that is always admitted.
+        """
         while group := self._peek():
-            if self._requested and not self._has_room(group):
+            if self._requested and not (self._has_room(group) and has_memory(group.bytes)):
                 break
             self._planned.popleft()
             self._requested.extend(group.steps)
             self._requested_bytes += group.bytes
-            admitted.append(group)
-        return admitted
+            yield group
 
     def record_arrival(self, step: int) -> None:
         """Record that the requests of a step have completed."""
@@ -115,21 +119,26 @@ class Session:
         )
 
     def _peek(self) -> Group | None:
-        if not self._planned and self._next_planned < len(self._steps):
-            last = min(len(self._steps), self._next_planned + self._window_steps())
-            self._planned.extend(
-                plan_steps(
-                    self._index,
-                    self._order,
-                    self._steps,
-                    self._rank,
-                    self._next_planned,
-                    last,
-                    self._gap_bytes,
-                )
-            )
-            self._next_planned = last
+        if not self._planned:
+            self._plan(self._next_planned, self._window_steps())
+        while self._planned and self._is_too_large(self._planned[0]):
+            # It was planned for a larger budget, or its samples are larger than the mean.
+            steps = self._planned[0].steps
+            self._plan(steps[0].step, len(steps) // 2)
         return self._planned[0] if self._planned else None
+
+    def _plan(self, first: int, count: int) -> None:
+        """Plan steps from `first` on, in place of all that is planned."""
+        last = min(len(self._steps), first + count)
+        if first < last:
+            groups = plan_steps(
+                self._index, self._order, self._steps, self._rank, first, last, self._gap_bytes
+            )
+            self._planned = deque(groups)
+            self._next_planned = last
+
+    def _is_too_large(self, group: Group) -> bool:
+        return len(group.steps) > 1 and group.bytes > self.readahead_bytes
 
     def _window_steps(self) -> int:
         """Choose the number of steps in the next window.

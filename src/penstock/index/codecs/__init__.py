@@ -8,13 +8,14 @@ opens no file and knows neither formats nor layouts.
 from __future__ import annotations
 
 from . import arrow, parquet, zarr
-from .registry import CompressedChunk, decode_samples, missing_library
+from .registry import RECENT, CompressedChunk, decode_samples, missing_library
 from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
     "BOOL",
     "BYTES",
     "INT",
+    "RECENT",
     "CompressedChunk",
     "ThriftReader",
     "arrow",

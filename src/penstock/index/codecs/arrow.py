@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from .decompression import compute_expansion_max
 from .registry import CompressedChunk, Decoded, Packed, missing_library
 
 
@@ -45,6 +46,7 @@ def decompress_buffer(
     if size == -1:
         return bytes(data[8:])  # not a view: decoded data outlives the compressed chunk
     most = 2 * expected + 4096 if expected else limits.decoded_chunk_bytes_max
+    most = min(most, compute_expansion_max(compression, len(data)))
     if not 0 <= size <= min(most, limits.decoded_chunk_bytes_max):
         raise ValueError(f"a buffer claims to decode to {size:,} bytes")
     try:

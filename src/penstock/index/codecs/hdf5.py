@@ -6,15 +6,14 @@ chunks of a file are stored (`dtype`, `shape` of a row, `chunk`, `filters` as HD
 in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the filters that chunks
 were written without, by compressed chunk and piece.
 
-Deflate and shuffle are undone here, by several threads at once. For other filters the chunks are
-written into a file in memory, and HDF5 reads them from it.
+Deflate, shuffle and fletcher32 are undone here, by several threads at once. For other filters the
+chunks are written into a file in memory, and HDF5 reads them from it.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,9 +22,12 @@ import numpy.typing as npt
 
 from ... import limits
 from .chunks import paste_chunks
+from .decompression import decompress
 from .registry import CompressedChunk, Decoded, missing_library
 
-_DEFLATE, _SHUFFLE = 1, 2
+_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
+_SPARE = 64
+"""Bytes that the filters before deflate may have added."""
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
@@ -37,7 +39,7 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     if compressed.samples * math.prod(row) * dtype.itemsize > limits.decoded_chunk_bytes_max:
         raise ValueError(f"{compressed.samples:,} rows of {row} {dtype} in one compressed chunk")
     filters = variant["filters"]
-    if all(each[0] in (_DEFLATE, _SHUFFLE) for each in filters):
+    if all(each[0] in (_DEFLATE, _SHUFFLE, _FLETCHER32) for each in filters):
         parts = [
             _undo_filters(piece, filters, masks.get(number, 0), dtype, chunk)
             if len(piece)
@@ -58,12 +60,17 @@ def _undo_filters(
 ) -> npt.NDArray[Any]:
     """Undo the filters of one chunk, from the last to the first."""
     size = math.prod(chunk) * dtype.itemsize
+    if size > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"a chunk of {chunk} {dtype} has {size:,} bytes")
     data: bytes | memoryview = piece
     for number in reversed(range(len(filters))):
         if mask >> number & 1:
             continue
         if filters[number][0] == _DEFLATE:
-            data = _inflate(data, size)
+            # Filters behind it in the file may have added to the data: checksums.
+            data = decompress("zlib", memoryview(data), size + _SPARE)
+        elif filters[number][0] == _FLETCHER32:
+            data = _check_fletcher32(memoryview(data))
         else:
             stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
             if stored < 1 or len(data) % stored:
@@ -76,15 +83,21 @@ def _undo_filters(
     return np.frombuffer(data, dtype).reshape(chunk)
 
 
-def _inflate(data: bytes | memoryview, size: int) -> bytes:
-    try:
-        stream = zlib.decompressobj()
-        plain = stream.decompress(data, size + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if not stream.eof:
-        raise ValueError(f"a deflated chunk is truncated, or longer than {size:,} bytes")
-    return plain
+def _check_fletcher32(data: memoryview) -> memoryview:
+    """Check the checksum behind the data, and return these without it.
+
+    Sums modulo 65,535 of words, where 0 is written as 65,535 unless all words are 0.
+    """
+    data, stored = data[:-4], bytes(data[-4:])
+    words = np.frombuffer(bytes(data) + b"\0" * (len(data) % 2), ">u2").astype(np.uint64)
+    weights = np.arange(len(words), 0, -1, dtype=np.uint64) % np.uint64(65_535)
+    sums = [int(words.sum()), int((words * weights).sum())]
+    low, high = ((total - 1) % 65_535 + 1 if words.any() else 0 for total in sums)
+    expected = (high << 16 | low).to_bytes(4, "little")
+    swapped = expected[1::-1] + expected[:1:-1]  # HDF5 before 1.6.3 on little-endian machines
+    if stored not in (expected, swapped):
+        raise ValueError("the checksum of a chunk does not match")
+    return data
 
 
 def _decode_with_h5py(
@@ -97,7 +110,7 @@ def _decode_with_h5py(
         import h5py
     except ModuleNotFoundError:
         raise missing_library(
-            "h5py", "hdf5", "an HDF5 filter other than deflate and shuffle"
+            "h5py", "hdf5", "an HDF5 filter other than deflate, shuffle and fletcher32"
         ) from None
     dtype, chunk = np.dtype(variant["dtype"]), tuple(variant["chunk"])
     fill = np.frombuffer(bytes.fromhex(variant["fill"]), dtype)[:1]

@@ -9,42 +9,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import limits
-from .registry import CompressedChunk, Decoded, Packed, missing_library
-
-
-@cache
-def _load_zstandard() -> Any:
-    try:
-        import zstandard
-    except ModuleNotFoundError:
-        raise missing_library("zstandard", "zstd", "compressed LitData") from None
-    return zstandard
-
-
-def _decompress(data: memoryview) -> bytes:
-    """Decompress the data, up to the most bytes that a compressed chunk may decode to."""
-    library = _load_zstandard()
-    most = limits.decoded_chunk_bytes_max
-    try:
-        announced = library.frame_content_size(data)
-        if announced > most:
-            raise ValueError(f"a frame claims to decode to {announced:,} bytes")
-        plain: bytes = library.ZstdDecompressor().decompress(data, max_output_size=most)
-    except library.ZstdError as error:
-        raise ValueError(str(error)) from None
-    return plain
+from .decompression import decompress
+from .registry import CompressedChunk, Decoded, Packed
 
 
 def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the wanted leaf of each sample of a compressed chunk."""
-    data = _decompress(compressed.data)
+    data = decompress("zstd", compressed.data, limits.undeclared_chunk_bytes_max)
     leaves, leaf = int(options["leaves"]), int(options["leaf"])
     head = struct.Struct(f"<{leaves}I")
     at = 4 * (compressed.samples + 2) if options["whole"] else 0

@@ -5,15 +5,17 @@ engine reads it like everything else, and a codec decodes its bytes to samples. 
 module of its own, imported when it is first used. It imports the container's library then, and
 fails with the name of the package to install.
 
-The chunks decoded last are kept (`limits.decoded_chunks_bytes_max`), because the next batch may
-need other samples of them. Their bytes are read again all the same: the plan of a step does not
-know what is decoded. `shuffle="blocked"` keeps samples of one compressed chunk near each other.
+The chunks decoded last are kept, because the next batch may need other samples of them, in half of
+the memory of the loaders' budgets and in `limits.decoded_chunks_bytes_max` at most.
+Their bytes are read again all the same: the plan of a step does not know what is decoded.
+`shuffle="blocked"` keeps samples of one compressed chunk near each other.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -110,6 +112,8 @@ class DecodedChunks:
     """Samples of the compressed chunks that were decoded last, up to a number of bytes; thread-
     safe.
 
+    bytes_max:  in all. If owners share their memory, no more than the sum of their shares.
+
     A key begins with the index that the chunk belongs to, by identity: an index of changed data is
     another one.
     """
@@ -118,6 +122,7 @@ class DecodedChunks:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._held: OrderedDict[tuple[object, ...], tuple[Decoded, int]] = OrderedDict()
+        self._shares: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def get(self, key: tuple[object, ...]) -> Decoded | None:
@@ -132,14 +137,28 @@ class DecodedChunks:
     def put(self, key: tuple[object, ...], decoded: Decoded) -> None:
         """Keep a decoded chunk, and drop the oldest ones that leave no room for it."""
         size = _count_bytes(decoded)
-        if size > self.bytes_max // 2:
-            return
         with self._lock:
+            if size > self._count_room() // 2:
+                return
             before = self._held.pop(key, None)
             self.bytes += size - (before[1] if before else 0)
             self._held[key] = decoded, size
-            while self.bytes > self.bytes_max:
-                self.bytes -= self._held.popitem(last=False)[1][1]
+            self._drop_oldest()
+
+    def share(self, owner: object, size_bytes: int) -> None:
+        """Set the memory that an owner has for chunks, as long as it lives."""
+        with self._lock:
+            self._shares[owner] = size_bytes
+            self._drop_oldest()
+
+    def _count_room(self) -> int:
+        shares = list(self._shares.values())
+        return min(self.bytes_max, sum(shares)) if shares else self.bytes_max
+
+    def _drop_oldest(self) -> None:
+        room = self._count_room()
+        while self.bytes > room:
+            self.bytes -= self._held.popitem(last=False)[1][1]
 
 
 def _count_bytes(decoded: Decoded) -> int:
@@ -149,7 +168,8 @@ def _count_bytes(decoded: Decoded) -> int:
     return sum(len(decoded[row]) + 64 for row in range(len(decoded)))
 
 
-_recent = DecodedChunks(limits.decoded_chunks_bytes_max)
+RECENT = DecodedChunks(limits.decoded_chunks_bytes_max)
+"""Chunks that this process decoded last, for whichever loader."""
 
 
 def decode_samples(
@@ -186,7 +206,7 @@ def _decode_chunk(
     owner: tuple[object, ...] | None,
 ) -> Decoded:
     key = None if owner is None else (*owner, compressed.number)
-    held = None if key is None else _recent.get(key)
+    held = None if key is None else RECENT.get(key)
     if held is None:
         held = CODECS[codec](options, compressed)
         if len(held) != compressed.samples:
@@ -194,5 +214,5 @@ def _decode_chunk(
                 f"{len(held)} samples were decoded, but {compressed.samples} are expected"
             )
         if key is not None:
-            _recent.put(key, held)
+            RECENT.put(key, held)
     return held

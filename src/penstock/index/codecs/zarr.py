@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ... import limits
 from .chunks import paste_chunks
+from .decompression import METHODS, decompress
 from .registry import CompressedChunk, Decoded, missing_library
 
 CODECS = frozenset(
@@ -50,11 +51,17 @@ def _decode_grid_chunk(options: Mapping[str, Any], piece: memoryview, dtype: np.
     chunk, order = options["chunk"], options["order"]
     data: Any = piece
     size = math.prod(chunk) * dtype.itemsize
+    if size > limits.decoded_chunk_bytes_max:
+        raise ValueError(f"a chunk of {chunk} {dtype} has {size:,} bytes")
     for config in reversed(options["codecs"]):
         claimed = read_claimed_bytes(str(config["id"]), bytes(memoryview(data).cast("B")[:18]))
-        if claimed > 2 * size + _SPARE:
+        most = 2 * size + _SPARE
+        if claimed > most:
             raise ValueError(f"{config['id']} claims {claimed:,} bytes for a chunk of {size:,}")
-        data = _undo_codec(config, data)
+        if config["id"] in METHODS and not claimed:
+            data = decompress(config["id"], memoryview(data).cast("B"), most, config)
+        else:
+            data = _undo_codec(config, data)
     plain: npt.NDArray[Any] = np.frombuffer(bytes(memoryview(data).cast("B")), np.uint8)
     if len(plain) != size:
         raise ValueError(f"a chunk has {len(plain):,} bytes, but {size:,} are expected")

@@ -1,0 +1,75 @@
+// The descriptors that all engines of a process keep open: one allowance, the least recently used
+// closed first.
+//
+// A kept file is pinned while it is read. Only files that nobody reads are closed, so a reader whose
+// file was closed opens it again, and sees nothing of it but the time.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace penstock {
+
+class Files;
+
+// A descriptor that may be kept open, with the number of its users: both in one word, so that no
+// user can come between finding it idle and closing it.
+class KeptDescriptor {
+ public:
+  // The descriptor, pinned; -1 if none is kept.
+  int pin() {
+    const std::uint64_t before = state_.fetch_add(one_pin, std::memory_order_acq_rel);
+    const int fd = descriptor(before);
+    if (fd < 0) unpin();
+    return fd;
+  }
+  void unpin() { state_.fetch_sub(one_pin, std::memory_order_acq_rel); }
+  // Keep a descriptor and pin it. One thread at a time, and only while none is kept.
+  void keep(int fd) {
+    state_.fetch_add(one_pin + static_cast<std::uint64_t>(fd) + 1, std::memory_order_acq_rel);
+  }
+  // Give up the descriptor and return it; -1 if there is none, or it is pinned.
+  int take_idle() {
+    std::uint64_t state = state_.load(std::memory_order_acquire);
+    const int fd = descriptor(state);
+    if (fd < 0 || state >= one_pin) return -1;
+    return state_.compare_exchange_strong(state, 0, std::memory_order_acq_rel) ? fd : -1;
+  }
+  bool is_kept() const { return descriptor(state_.load(std::memory_order_acquire)) >= 0; }
+
+ private:
+  static constexpr std::uint64_t one_pin = std::uint64_t{1} << 32;
+  static int descriptor(std::uint64_t state) { return static_cast<int>(state & (one_pin - 1)) - 1; }
+  std::atomic<std::uint64_t> state_{0};
+};
+
+class OpenFiles {
+ public:
+  // That of this process. A forked child gets one of its own: locks of its parent's may be held.
+  static OpenFiles& of_process();
+
+  void add(Files* files);
+  void remove(Files* files);
+  void count(std::ptrdiff_t opened) { kept_.fetch_add(opened, std::memory_order_relaxed); }
+  std::ptrdiff_t kept() const { return kept_.load(std::memory_order_relaxed); }
+
+  // Close idle files, the least recently used first, if another would exceed the allowance.
+  void make_room();
+  // Close some idle files, the least recently used first; false if there are none.
+  bool close_idle();
+
+ private:
+  explicit OpenFiles(pid_t owner) : owner_(owner) {}
+
+  const pid_t owner_;
+  std::mutex mutex_;  // taken before those of Files
+  std::vector<Files*> files_;
+  std::atomic<std::ptrdiff_t> kept_{0};
+};
+
+}  // namespace penstock
