@@ -36,7 +36,7 @@ assert len(engines) * len(contents) > 256
 def churn(engine, seed):
     for turn in range(3):
         assert read(engine, reading_all(contents, 1500, seed + turn)) == ()
-        assert count_open() <= 256 // 2 + 16  # those that threads are opening at this moment
+        assert count_open() <= 256 // 2 + 18  # each thread may have one, whatever is open
 threads = [
     threading.Thread(target=churn, args=(engine, seed)) for seed, engine in enumerate(engines)
 ]
