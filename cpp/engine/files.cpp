@@ -198,7 +198,8 @@ Opened Files::open(std::uint32_t file, Access access, bool may_wait) {
   KeptDescriptor* slot = kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
   if (slot != nullptr) {
     if (const int fd = slot->pin(); fd >= 0) return open_kept(file, fd, direct, *slot);
-    process_.make_room();
+    // A reader that has others releases them first.
+    if (!process_.make_room() && !may_wait) return {-1, EMFILE, 1, false, false, nullptr};
   }
   // Other threads that want the same file wait: an open may be a round trip to a busy server.
   int error = 0;

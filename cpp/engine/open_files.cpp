@@ -43,8 +43,9 @@ void OpenFiles::remove(Files* files) {
   std::erase(files_, files);
 }
 
-void OpenFiles::make_room() {
-  if (kept() >= find_allowance()) close_idle();
+bool OpenFiles::make_room() {
+  const std::ptrdiff_t allowance = find_allowance();
+  return kept() < allowance || (close_idle() && kept() < allowance);
 }
 
 // A part of them at a time: looking for the oldest costs some microseconds.

@@ -58,8 +58,9 @@ class OpenFiles {
   void count(std::ptrdiff_t opened) { kept_.fetch_add(opened, std::memory_order_relaxed); }
   std::ptrdiff_t kept() const { return kept_.load(std::memory_order_relaxed); }
 
-  // Close idle files, the least recently used first, if another would exceed the allowance.
-  void make_room();
+  // Close idle files, the least recently used first, if another would exceed the allowance. False if
+  // it still would, because readers have them.
+  bool make_room();
   // Close some idle files, the least recently used first; false if there are none.
   bool close_idle();
 
