@@ -177,7 +177,7 @@ def test_a_sample_beyond_the_memory(tmp_path: Path) -> None:
     dataset = penstock.open(tmp_path, index="memory")
     with pytest.raises(LimitError, match=r"sample 0: .*/x at byte 0 .*: no memory for its 8,796,0"):
         dataset[0]
-    with pytest.raises(LimitError, match="no memory for a step of 8,796,093,022,208 bytes: lower"):
+    with pytest.raises(LimitError, match="no memory for a batch of 8,796,093,022,208 bytes"):
         next(iter(penstock.Loader(dataset)))
 
 

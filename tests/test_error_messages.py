@@ -672,7 +672,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         "first(penstock.Loader(huge))",
         LimitError,
-        "no memory for a step of 8,796,093,022,208 bytes: lower batch_size; if the step has one "
+        "no memory for a batch of 8,796,093,022,208 bytes: lower batch_size; if it has one "
         "sample, cut that into several, or use a machine with more memory",
     ),
     (

@@ -656,7 +656,7 @@ def test_an_error_of_ones_own_writer_stops_all_ranks(tmp_path: Path) -> None:
         ),
         ({"storage": StorageSpec(storage_type="s3")}, {}, "storage.storage_type=s3"),
         ({"model": ModelSpec(model_size_bytes=0)}, {}, "a checkpoint of this workload is empty"),
-        ({"model": ModelSpec(parallelism=Parallelism(tensor=2))}, {}, "1 ranks are no multiple"),
+        ({"model": ModelSpec(parallelism=Parallelism(tensor=2))}, {}, "1 rank is no multiple"),
     ],
 )
 def test_what_is_refused(
