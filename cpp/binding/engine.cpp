@@ -189,8 +189,11 @@ void bind_engine(nb::module_& m) {
            },
            "block"_a.noconvert(), "Count an array that was lent as the user's from now on.")
       .def("has_room",
-           [](ArenaHandle& self, std::int64_t bytes) { return self.arena->has_room(bytes); },
-           "bytes"_a, "True if so many bytes fit the bound besides `ahead_bytes`.")
+           [](ArenaHandle& self, const std::vector<std::size_t>& blocks, std::int64_t reserved) {
+             return self.arena->has_room(blocks, reserved);
+           },
+           "blocks"_a, "reserved_bytes"_a,
+           "True if blocks of these sizes, and so many bytes, fit the bound besides `ahead_bytes`.")
       .def_prop_rw("bytes_max", [](ArenaHandle& self) { return self.arena->bytes_max(); },
                    [](ArenaHandle& self, std::size_t bytes) { self.arena->set_bytes_max(bytes); },
                    "Bound of what is kept, lent or not; what is kept above it is freed at once.")

@@ -54,8 +54,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Change the bound; kept blocks above it are freed at once.
   void set_bytes_max(std::size_t bytes_max);
   std::size_t bytes_max() const;
-  // True if so many bytes fit the bound besides those that are lent and not handed over.
-  bool has_room(std::int64_t bytes) const;
+  // True if blocks of these sizes, and the reserved bytes, fit the bound besides what is lent and
+  // not handed over; fewer than 0 are reserved where some of that does not count.
+  bool has_room(const std::vector<std::size_t>& blocks, std::int64_t reserved_bytes) const;
   std::size_t kept_bytes() const;
   std::size_t lent_bytes() const;   // the user's included
   std::size_t ahead_bytes() const;  // of those, not handed over

@@ -209,8 +209,10 @@ class Arena:
     ) -> None:
         """Count an array that was lent as the user's from now on."""
 
-    def has_room(self, bytes: int) -> bool:
-        """True if so many bytes fit the bound besides `ahead_bytes`."""
+    def has_room(self, blocks: Sequence[int], reserved_bytes: int) -> bool:
+        """
+        True if blocks of these sizes, and so many bytes, fit the bound besides `ahead_bytes`.
+        """
 
     @property
     def bytes_max(self) -> int:

@@ -81,7 +81,7 @@ void counts_what_is_ahead() {
   std::optional<Block> first = arena->take(mib);
   const Block second = arena->take(mib);
   CHECK(first->capacity() == mib && arena->ahead_bytes() == 2 * mib);
-  CHECK(arena->has_room(2 * mib) && !arena->has_room(2 * mib + 1));
+  CHECK(arena->has_room({mib}, mib) && !arena->has_room({2 * mib}, 1));
   arena->hand_over(first->data());
   arena->hand_over(first->data());
   arena->hand_over(nullptr);
@@ -89,7 +89,7 @@ void counts_what_is_ahead() {
   first.reset();
   CHECK(arena->kept_bytes() == mib && arena->ahead_bytes() == mib);
   arena->set_bytes_max(mib);
-  CHECK(arena->kept_bytes() == 0 && arena->lent_bytes() == mib && !arena->has_room(1));
+  CHECK(arena->kept_bytes() == 0 && arena->lent_bytes() == mib && !arena->has_room({1}, 0));
 }
 
 void outlived_by_blocks() {

@@ -419,9 +419,10 @@ class Arena:
         """Count an array of `take` as the user's from now on: only `lent_bytes` includes it."""
         self._core.hand_over(block)
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Tell whether so many bytes fit the bound besides those lent and not handed over."""
-        return self._core.has_room(size_bytes)
+    def has_room(self, sizes: list[int], reserved_bytes: int = 0) -> bool:
+        """Tell whether arrays of these sizes, and so many bytes, fit the bound besides those lent
+        and not handed over."""
+        return self._core.has_room(sizes, reserved_bytes)
 
     def limit(self, bytes_max: int) -> None:
         """Change the bound. Memory that is kept above it is freed at once."""

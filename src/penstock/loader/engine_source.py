@@ -171,8 +171,8 @@ class DecodeSource:
         reader.reserved_bytes = self._count_reserved() - (self._job_bytes if self._jobs else 0)
         self._admitted.extend(reader.advance())
         while self._admitted and len(self._jobs) < _decode_ahead_steps:
-            next_bytes = self._count_reserved() + self._job_bytes
-            if self._jobs and not (self._is_measured and arena.has_room(next_bytes)):
+            fits = self._is_measured and arena.has_room([self._job_bytes], self._count_reserved())
+            if self._jobs and not fits:
                 break
             self._queue_job(self._admitted.popleft())
 

@@ -105,8 +105,9 @@ class StepReader:
                 admitted.extend(group.steps)
         return admitted
 
-    def _has_memory(self, size_bytes: int) -> bool:
-        return self.resources.arena.has_room(self.reserved_bytes + size_bytes)
+    def _has_memory(self, group: Group) -> bool:
+        sizes = [step.layout.bytes for step in group.steps]
+        return self.resources.arena.has_room(sizes, self.reserved_bytes)
 
     def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
         """Wait until a step is in its buffer, and return that.

@@ -80,14 +80,14 @@ class Session:
         """First step that is not in place; every step below it is in place or handed over."""
         return self._reached
 
-    def admit(self, has_memory: Callable[[int], bool] = lambda _: True) -> Iterator[Group]:
+    def admit(self, has_memory: Callable[[Group], bool] = lambda _: True) -> Iterator[Group]:
         """Admit and yield the groups that fit the budget, to be submitted in order.
 
-        has_memory:  predicate of a number of bytes that may be requested besides what is held now;
+        has_memory:  predicate of a group whose steps may be requested besides what is held now;
                      asked before each group but the one that is always admitted.
         """
         while group := self._peek():
-            if self._requested and not (self._has_room(group) and has_memory(group.bytes)):
+            if self._requested and not (self._has_room(group) and has_memory(group)):
                 break
             self._planned.popleft()
             self._requested.extend(group.steps)
