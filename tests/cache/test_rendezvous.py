@@ -95,8 +95,8 @@ class _Said(Exception):
 
 
 def meet(secrets: list[str], failing: int, forged: int = -1) -> list[Any]:
-    """What ranks with these secrets make of each other: values, or the error. `forged` is a rank
-    whose text somebody else replaces by one of another rank."""
+    """Make ranks with these secrets meet; return the values, or the error, of each. `forged` is a
+    rank whose text somebody else replaces by one of another rank."""
     world = len(secrets)
     texts = []
 

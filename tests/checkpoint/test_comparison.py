@@ -82,7 +82,7 @@ def change(state: dict[str, Any], leaf: int, how: str) -> None:
 def test_never_parts_of_several_ranks(
     sizes: list[int], ranks: int, changes: list[tuple[int, int, str]]
 ) -> None:
-    """What is committed is rank 0's whole state, and each rank's own value. If a large array
+    """A commit has rank 0's whole state, and each rank's own value. If a large array
     differs, all ranks raise an error that names it and the ranks."""
     states = [make_state(sizes) for _ in range(ranks)]
     for rank, leaf, how in changes:

@@ -378,7 +378,7 @@ def test_thinned_after_another_job_began(place: Place) -> None:
 
 
 def test_requests_that_are_late(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two commits without an answer, the first turns out to be done: the job goes on after it,
+    """Two commits have no answer, and the first turns out to be done: the job goes on after it,
     as nobody has taken over."""
     monkeypatch.setattr(limits, "object_deadline_s", 0.5)
     sent: list[bytes] = []

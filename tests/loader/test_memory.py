@@ -112,7 +112,7 @@ def run(folder: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 5, 7, 13])
 def test_memory_is_bounded(tmp_path: Path, seed: int) -> None:
-    """What is lent and not the user's, and what is kept, is at most the budget and one step."""
+    """Memory that is lent and not the user's, or kept, is at most the budget and one step."""
     run(tmp_path, seed)
 
 

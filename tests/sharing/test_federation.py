@@ -481,7 +481,7 @@ class StillClock:
 
 
 def test_idle_strangers_keep_nobody_out(tmp_path: Path, port: int) -> None:
-    """Who connects and says nothing has one of so many places until they are needed; what is ended
+    """A stranger who says nothing has one of so many places until they are needed; what is ended
     then is the oldest of the host that has most."""
     address = Address(f"tcp://127.0.0.1:{port}")
     ledger = Ledger(Resources(cores=1))

@@ -26,8 +26,8 @@ ALIGNMENT = 64
 STATE = "state"
 """The kind of an index whose content is a tree."""
 STATE_BLOCK, OWN_BLOCK, OWN_TREE = "uint8", "per-rank", "per-rank tree"
-"""Where pieces have a dtype: a block of the state that all ranks hold; a block of the rank's own
-state, and the description of that."""
+"""Kinds of pieces, in place of a dtype: a block of the state that all ranks hold; a block of the
+rank's own state, and the description of that."""
 
 _VERSION = 1
 SESSION_DIGITS = 8

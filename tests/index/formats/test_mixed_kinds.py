@@ -78,7 +78,7 @@ ENDINGS = st.sampled_from([f".{ending}" for text in KINDS.values() for ending in
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), ENDINGS), min_size=1, max_size=12))
 def test_folders_without_a_kind_in_common_ask(tmp_path_factory, files) -> None:
-    """Of any files in three folders: refused exactly if two folders have no kind in common."""
+    """Any files in three folders are refused exactly if two folders have no kind in common."""
     root = tmp_path_factory.mktemp("kinds")
     kind_of = {f".{end}": kind for kind, text in KINDS.items() for end in text.split()}
     names = [f"{folder}/{number:02}{ending}" for number, (folder, ending) in enumerate(files)]
