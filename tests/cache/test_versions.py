@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.engine import open_bucket
 from penstock.errors import ChangedError, MissingError, UsageError
 from tests.cache.test_cache import disagree, run, total
+from tests.services import S3, environment, moto
 from tests.slices import first
 
 ROWS, WIDTH = 240, 512
@@ -74,8 +76,32 @@ def whole(place: Records, version: int) -> np.ndarray[Any, Any]:
     return data
 
 
+class Objects(Records):
+    """Records in an object of S3, whose version is its entity tag."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = "s3://versions/records.bin"  # type: ignore[assignment]
+
+    def write(self, version: int) -> None:
+        open_bucket("s3://versions").put("records.bin", values(version).tobytes())
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[None]:
+    """A bucket of a service on the loopback."""
+    with moto() as port, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(port).items():
+            patch.setenv(name, value)
+        S3(port, "versions")
+        yield
+
+
+KINDS = [Records, Replaced, Tree, Objects]
+
+
+@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("hosts", first(2, [[0], [0, 1], [0, 0]]))
-@pytest.mark.parametrize("kind", [Records, Replaced, Tree])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_of_another_version_is_refilled(
     kind: Callable[[Path], Records], hosts: list[int], tmp_path: Path
 ) -> None:
@@ -137,7 +163,8 @@ def test_ranks_that_see_other_versions_are_refused(tmp_path: Path) -> None:
         disagree(before, after)
 
 
-@pytest.mark.parametrize("kind", [Records, Replaced, Tree])
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize("kind", KINDS)
 def test_files_are_looked_at_again_at_the_start_of_an_epoch(
     kind: Callable[[Path], Records], tmp_path: Path
 ) -> None:
