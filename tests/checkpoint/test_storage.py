@@ -582,6 +582,7 @@ def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
     assert len(os.listdir(folder / "x")) == 2
 
 
+@pytest.mark.long
 def test_a_rank_whose_storage_hangs(storage: Faulty, folder: Path) -> None:
     """The other rank waits for as long as it wants to, and neither is held up by the hanging
     save."""

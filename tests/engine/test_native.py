@@ -666,7 +666,7 @@ def test_fork(backend: str) -> None:
 tickets = []
 arena = Arena(MIB)
 block = arena.take(1000)
-for how in ("exit", *["_exit"] * 20, "new", "collect"):
+for how in ("exit", *["_exit"] * 10, "new", "collect"):
     sys.stdout.flush()
     tickets.append(engine.submit(reading.requests, reading.buffers))
     child = os.fork()

@@ -431,8 +431,9 @@ class _Impatient(MemoryEngine):
         (_Borrower, "buffers_are_released"),
         (_Spiller, "adjacent_runs"),
         (_Stutterer, "many_tickets"),
-        pytest.param(_Blind, "turns", marks=pytest.mark.long),  # hypothesis shrinks what it finds
-        (_Impatient, "turns"),
+        # In these two hypothesis shrinks what it finds.
+        pytest.param(_Blind, "turns", marks=pytest.mark.long),
+        pytest.param(_Impatient, "turns", marks=pytest.mark.long),
         (_Blind, "unknown_purpose"),
     ],
 )

@@ -187,7 +187,7 @@ class InterruptAt:
         return line.lstrip().startswith("with ")
 
 
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("decode", [None, lambda sample: int(sample["data"][0])])
 def test_an_interrupt_at_any_line_leaves_nothing_waiting(
     tmp_path: Path, decode: Any, stride: int
