@@ -163,13 +163,8 @@ void Arena::give_back(Piece piece) noexcept {
     --lent_blocks_;
     lent_bytes_ -= piece.capacity;
     take_from_ahead(piece.data);
-    // Of two blocks that serve alike the larger is kept: after some ragged batches all of them find
-    // blocks that are large enough.
-    const bool is_served = is_above(piece.capacity) && !kept_.empty() &&
-                           kept_.front().capacity > piece.capacity &&
-                           kept_.front().capacity / oversize_max <= piece.capacity;
-    free_kept(is_served ? 0 : piece.capacity);
-    if (!is_served && !is_above(piece.capacity)) {
+    free_kept(piece.capacity);
+    if (!is_above(piece.capacity)) {
       kept_.push_back(piece);
       kept_bytes_ += piece.capacity;
       return;

@@ -381,10 +381,7 @@ class NativeEngine:
         return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
-        # In a forked child a lock of the core may be held by a thread that does not exist there, so
-        # that nothing else may be asked.
-        check_usable(self._core.is_inherited)
-        check_usable(False, self._core.is_closed)
+        check_usable(self._core.is_inherited, self._core.is_closed)
 
 
 INSTALLED_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

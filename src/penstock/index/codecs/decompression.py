@@ -37,16 +37,17 @@ def decompress(
         "lzma": partial(_make_lzma, size_max, settings or {}),
         "zlib": zlib.decompressobj,
     }
-    whole = bytearray()
+    whole = b""
     rest: bytes | memoryview = data
     while True:
         try:
             stream = streams[method]()
-            whole += stream.decompress(rest, size_max + 1 - len(whole))
+            part: bytes = stream.decompress(rest, size_max + 1 - len(whole))
         except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
             if whole and method in ("bz2", "lzma"):
-                return bytes(whole)  # other bytes behind a stream are no damage to the libraries
+                return whole  # other bytes behind a stream are no damage to the libraries
             raise ValueError(f"{method}: {error}") from None
+        whole = whole + part if whole else part  # nearly always the only one, which is not copied
         if len(whole) > size_max:
             raise ValueError(f"{method} makes more than the {size_max:,} bytes that are expected")
         if not stream.eof:
@@ -54,7 +55,7 @@ def decompress(
         behind: bytes = stream.unused_data
         rest = behind.lstrip(b"\0") if method == "gzip" else behind
         if not rest or method == "zlib":
-            return bytes(whole)
+            return whole
 
 
 def compute_expansion_max(method: str, length: int) -> int:
