@@ -47,7 +47,7 @@ def main() -> None:
     read = []
     for _ in range(2):
         try:
-            batches = iter(loader)
+            batches = iter(loader).begin()
         except penstock.errors.UsageError as error:
             said = ranks.gather(str(error))
             if ranks.rank == 0:
@@ -74,7 +74,7 @@ def stopped(loader: penstock.Loader, data: np.ndarray) -> None:
     ranks = MPI.COMM_WORLD
     pid = ranks.bcast(os.getpid(), 1)
     waited_s = 0.0
-    batches = iter(loader)
+    batches = iter(loader).begin()
     ranks.barrier()  # all have begun
     if ranks.rank == 1:
         os.kill(pid, signal.SIGSTOP)

@@ -171,7 +171,7 @@ def main() -> None:
         while True:
             word, *values = _hear()
             if word == "begin":
-                reading = iter(loader)
+                reading = iter(loader).begin()
                 _say("begun")
             elif word == "take":
                 (count,) = values

@@ -358,7 +358,7 @@ def test_what_cannot_be_known_is_refused(records):
             penstock.Loader(asked, 5, **options) as loader,
             pytest.raises(UsageError, match="leave replicas out"),
         ):
-            iter(loader)
+            next(iter(loader))
     with pytest.raises(UsageError, match="use True or False"):
         penstock.Cache(ram_bytes=1, replicas=1)
 

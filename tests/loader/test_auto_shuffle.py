@@ -125,7 +125,7 @@ def test_ranks_must_be_told(dataset: penstock.Dataset) -> None:
     loader = penstock.Loader(dataset, 8, shuffle="auto", rank=1, world_size=2)
     assert len(loader) == 3 * COUNT // 16  # this much can be known
     with pytest.raises(UsageError, match=r"torch\.distributed.*penstock inspect --shuffle"):
-        iter(loader)
+        next(iter(loader))
     loader.load_state_dict(
         penstock.Loader(
             dataset, 8, shuffle="blocked", block=4, group=2, rank=0, world_size=2

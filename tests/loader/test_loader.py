@@ -476,7 +476,7 @@ def test_no_batch_is_told_at_construction_of_a_world(records: Path, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "3")
     loader = penstock.Loader(opened(records), 50, drop_last=True)
     with pytest.raises(UsageError, match="no batch"):
-        iter(loader)
+        next(iter(loader))
 
 
 # -- nothing left behind ---------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_fork_after_use_is_refused(records: Path) -> None:
         next(iterator)
         pid = os.fork()
         if pid == 0:
-            for use in (lambda: next(iterator), lambda: iter(loader)):
+            for use in (lambda: next(iterator), lambda: next(iter(loader))):
                 try:
                     use()
                 except penstock.errors.ForkError as error:
@@ -639,7 +639,7 @@ def test_backend_follows_the_page_cache(tmp_path: Path) -> None:
     os.close(descriptor)
     ds = penstock.open(path, record_bytes=4096, index="memory")
     loader = penstock.Loader(ds, 100)
-    iterator = iter(loader)
+    iterator = iter(loader).begin()
     if loader.stats()["backend"] == "mmap":
         pytest.skip("this file system keeps the file in memory (tmpfs)")
     cold = {i for batch in iterator for i in batch.ids.tolist()}
@@ -692,13 +692,13 @@ def test_process_group_started_after_first_use(records: Path, monkeypatch: Any) 
     assert len(loader) == 11
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    iterator = iter(loader)
+    iterator = iter(loader).begin()
     assert len(loader) == 6
     whole = penstock.Loader(opened(records), 20, seed=1, rank=0, world_size=1)
     assert next(iterator).ids.tolist() == next(iter(whole)).ids.tolist()[1::2]
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(UsageError, match=r"rank 1 of 2 .* now rank 1 of 3"):
-        iter(loader)
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before loading", "after loading"])
@@ -735,7 +735,7 @@ def test_an_epoch_that_cannot_begin_is_not_lost(tmp_path: Path) -> None:
     loader = penstock.Loader(ds, 2)
     loader.load_state_dict(loader.state_dict() | {"epoch": 2, "step": 3})
     with pytest.raises(MemoryError, match="lower batch_size"):
-        iter(loader)
+        next(iter(loader))
     assert loader.cursor.begin() == (2, 3)
 
 
@@ -754,7 +754,7 @@ def test_interrupted_wait_ends_every_iterator(records: Path, monkeypatch: Any) -
     """An interrupt while waiting may lose reports of other iterators: they say so and end, nobody
     hangs, and the loader goes on."""
     loader = penstock.Loader(opened(records), 2, budget=penstock.Budget(bytes_per_s=50_000))
-    first, second = iter(loader), iter(loader)
+    first, second = iter(loader).begin(), iter(loader).begin()
     next(first)
     poll = loader._engine.poll  # type: ignore[union-attr]
 

@@ -853,13 +853,13 @@ def test_changed_file(records: penstock.Dataset) -> None:
 def test_fork_after_use(records: penstock.Dataset) -> None:
     """In a forked child a used engine is refused; worker processes are started anew."""
     engine, processes = DataLoader(records, 10), DataLoader(Numbers(6), num_workers=1)
-    live = iter(engine), iter(processes)
+    live = iter(engine).begin(), iter(processes).begin()
     pids = pids_of(processes)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         told = []
-        for use in (lambda: iter(engine), lambda: next(live[0]), lambda: next(live[1])):
+        for use in (lambda: next(iter(engine)), lambda: next(live[0]), lambda: next(live[1])):
             try:
                 use()
             except ForkError:

@@ -19,7 +19,7 @@ from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
 from .dataset import Dataset, locate_data, open, sidecar_paths
 from .decode import Decode
-from .epoch_iterator import EpochIterator
+from .epoch_iterator import EpochIterator, OpenEpoch
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
@@ -42,6 +42,7 @@ __all__ = [
     "Explanation",
     "InlineWorkers",
     "Loader",
+    "OpenEpoch",
     "OrderTasks",
     "Ragged",
     "SamplerTasks",

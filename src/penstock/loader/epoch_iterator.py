@@ -62,37 +62,47 @@ class BatchSource(Protocol):
         ...
 
 
+class OpenEpoch(NamedTuple):
+    """An epoch that has been begun, and the source of its batches.
+
+    at_end:  called once, after the last batch, if nothing was interrupted.
+    """
+
+    epoch: int
+    source: BatchSource
+    at_end: Callable[[], None] | None = None
+
+
 class EpochIterator:
     """Iterator over the batches of an epoch. It goes on unchanged when another epoch is begun.
 
+    begin_epoch:    begins the epoch, and with it reading, for this iterator; called by the first
+                    `next` (or `begin`): one that nobody uses costs nothing and moves nothing.
     tasks:          keep the position of the run.
     follow_broker:  takes over a changed lease; called once a step, and while the user waits.
     finish:         makes of a batch what the user gets.
-    at_end:         called once, after the last batch, if nothing was interrupted.
 
-    After an exception the next call gives the next batch, as in torch. After an interrupt, whose
-    batch may be lost, the iterator ends; other iterators of the loader, whose reads may be lost,
-    raise UsageError: no epoch is cut short without an error.
+    An epoch that could not be begun is begun by the call after that. After an exception the next
+    call gives the next batch, as in torch. After an interrupt, whose batch may be lost, the
+    iterator ends; other iterators of the loader, whose reads may be lost, raise UsageError: no
+    epoch is cut short without an error.
     """
 
     def __init__(
         self,
-        source: BatchSource,
+        begin_epoch: Callable[[EpochIterator], OpenEpoch],
         tasks: EpochTasks,
         meter: Meter,
-        epoch: int,
         *,
         follow_broker: Callable[[], None],
         finish: Callable[[Any], Any] | None = None,
-        at_end: Callable[[], None] | None = None,
     ) -> None:
-        self._source = source
+        self._begin_epoch = begin_epoch
+        self._open: OpenEpoch | None = None
         self._tasks = tasks
         self._meter = meter
-        self._epoch = epoch
         self._follow_broker = follow_broker
         self._finish = finish
-        self._at_end = at_end
         self._closed = False
 
     def __len__(self) -> int:
@@ -108,12 +118,14 @@ class EpochIterator:
         meter.count_request(asked_ns)
         if self._closed:
             raise StopIteration
+        opened = self._open or self._begin()
+        epoch, source, _ = opened
         self._follow_broker()
         try:
-            ready = self._source.take(asked_ns, self._follow_broker)
+            ready = source.take(asked_ns, self._follow_broker)
         except Exception:
-            self._source.skip()
-            if self._source.closed:
+            source.skip()
+            if source.closed:
                 self.close()
             meter.count_failure(time.perf_counter_ns())
             raise
@@ -121,39 +133,54 @@ class EpochIterator:
             self.close()
             raise
         if ready is None:
-            was_closed, is_cut = self._closed, self._source.closed
+            was_closed, is_cut = self._closed, source.closed
             if not is_cut:
-                self._end()
+                self._end(opened)
             self.close()
             if is_cut and not was_closed:
                 raise UsageError(
-                    f"the rest of epoch {self._epoch} was dropped: another iterator of this loader "
+                    f"the rest of epoch {epoch} was dropped: another iterator of this loader "
                     "was interrupted, or its reads failed. Begin an epoch again, or go on from a "
                     "state that was saved"
                 )
             raise StopIteration
         batch, step, samples, ready_ns, bytes_ns, decode_ns = ready
-        self._tasks.record_step(self._epoch, step + 1)
+        self._tasks.record_step(epoch, step + 1)
         if meter.timeline is not None:
-            meter.timeline.record_batch(self._epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
+            meter.timeline.record_batch(epoch, step, asked_ns, ready_ns, bytes_ns, decode_ns)
         now_ns = time.perf_counter_ns()
         meter.count_batch(asked_ns, ready_ns, now_ns, samples, bytes_ns, decode_ns)
         return batch if self._finish is None else self._finish(batch)
 
     def __del__(self) -> None:
-        if hasattr(self, "_source"):  # else an interrupt came while it was made
+        if hasattr(self, "_closed"):  # else an interrupt came while it was made
             self.close()
+
+    def begin(self) -> EpochIterator:
+        """Begin the epoch now, so that reading goes on before the first batch is asked for.
+
+        Returns this iterator.
+        """
+        if self._open is None and not self._closed:
+            self._begin()
+        return self
 
     def adopt(self, budget: Budget) -> None:
         """Adopt another budget, from now on."""
-        self._source.adopt(budget)
+        if self._open is not None:
+            self._open.source.adopt(budget)
 
     def close(self) -> None:
         """Stop here; batches that were not handed over are dropped."""
         self._closed = True
-        self._source.close()
+        if self._open is not None:
+            self._open.source.close()
 
-    def _end(self) -> None:
-        self._tasks.end_epoch(self._epoch)
-        if self._at_end is not None:
-            self._at_end()
+    def _begin(self) -> OpenEpoch:
+        self._open = self._begin_epoch(self)
+        return self._open
+
+    def _end(self, ended: OpenEpoch) -> None:
+        self._tasks.end_epoch(ended.epoch)
+        if ended.at_end is not None:
+            ended.at_end()

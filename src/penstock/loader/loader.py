@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -33,7 +33,7 @@ from .collate import Arrays, Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads
 from .engine_source import ArraySource, DecodeSource, Decoding
-from .epoch_iterator import BatchSource, EpochIterator
+from .epoch_iterator import BatchSource, EpochIterator, OpenEpoch
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
@@ -173,12 +173,16 @@ class Loader:
         """Steps of an epoch, the same on every rank."""
         return len(self.steps)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
-        return self.begin_epoch()
+    def __iter__(self) -> EpochIterator:
+        """Return an iterator over an epoch, which its first `next` begins, or its `begin`.
+
+        Until then nothing is read, and `set_epoch` and `load_state_dict` choose the epoch. Other
+        iterators go on unchanged until dropped.
+        """
+        return self.iterate()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
+        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
         self.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,7 +193,7 @@ class Loader:
         return self.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next `iter()` at the position of `state`, on any world size.
+        """Continue at the position of `state` with the epoch that is begun next, on any world size.
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
@@ -422,14 +426,24 @@ class Loader:
 
     # -- an epoch --------------------------------------------------------------------------------
 
-    def begin_epoch(
+    def iterate(
         self, finish: Callable[[Any], Any] | None = None, timeout_s: float | None = None
     ) -> EpochIterator:
-        """Begin an epoch, as `iter` does, for the faces of frameworks.
+        """Return an iterator over an epoch, as `iter` does, for the faces of frameworks.
 
         finish:     makes of each batch what the user gets.
         timeout_s:  until a batch is given up: RuntimeError. None waits for ever.
         """
+        return EpochIterator(
+            partial(self._begin_epoch, timeout_s),
+            OrderTasks(self._step_sampler),
+            self.meter,
+            follow_broker=self._follow_broker,
+            finish=finish,
+        )
+
+    def _begin_epoch(self, timeout_s: float | None, iterator: EpochIterator) -> OpenEpoch:
+        """Begin an epoch, and reading with it, for an iterator."""
         if self._engine is None and self._threads is None:
             self._pid = os.getpid()  # nothing has been started: this process may
         check_loader_process(self._pid)
@@ -450,17 +464,8 @@ class Loader:
             if before is not None:  # a whole epoch
                 self._history.append(record_epoch(epoch, self.counters().since(before)))
 
-        iterator = EpochIterator(
-            source,
-            OrderTasks(self._step_sampler),
-            self.meter,
-            epoch,
-            follow_broker=self._follow_broker,
-            finish=finish,
-            at_end=record,
-        )
-        self._iterators.add(iterator)
-        return iterator
+        self._iterators.add(iterator)  # not before: joining another world closes those of the last
+        return OpenEpoch(epoch, source, record)
 
     def _open_resources(self) -> ReadResources:
         """Open the engine, at first use, and take memory; with `cache` on all ranks at once."""

@@ -21,7 +21,7 @@ from .tensors import Tensors, as_tensors
 class DeviceLoader:
     """The batches of `DataLoader`, of a data set that lies in the memory of a device.
 
-    The first `iter()` reads all samples once, through the engine, in the order of storage; from
+    The first `next` reads all samples once, through the engine, in the order of storage; from
     then on batches are gathered on the device, and nothing is read, decoded, copied or waited for.
     Order, steps, ranks, padding, epochs and state are those of `DataLoader` with the same
     arguments, and so are the batches, bit for bit, with their tensors on the device: a state of
@@ -87,9 +87,8 @@ class DeviceLoader:
         return len(self._step_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
-        resident = self.load()
-        return self._batches(resident, *self._step_sampler.begin())
+        """Return an iterator over an epoch, which its first `next` begins; see `Loader`."""
+        return self._batches()
 
     def load(self) -> DeviceDataset:
         """Read the data now, unless that has been done."""
@@ -123,7 +122,7 @@ class DeviceLoader:
         return self._resident
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
+        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
         self._step_sampler.cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,14 +130,16 @@ class DeviceLoader:
         return self._step_sampler.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next `iter()` at the position of `state`; errors as `DataLoader`."""
+        """Continue at the position of `state` in the next epoch; errors as `DataLoader`."""
         self._step_sampler.restore(state)
 
     def close(self) -> None:
         """Give the memory back; iterating again reads the data again."""
         self._resident = None
 
-    def _batches(self, resident: DeviceDataset, epoch: int, first: int) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Any]:
+        resident = self.load()
+        epoch, first = self._step_sampler.begin()
         step_sampler = self._step_sampler
         steps, place = step_sampler.steps, step_sampler.place
         order = step_sampler.order.at_epoch(epoch)

@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch.multiprocessing
@@ -35,6 +35,7 @@ from ..loader import (
     Explanation,
     InlineWorkers,
     Loader,
+    OpenEpoch,
     OrderTasks,
     SamplerTasks,
     Setup,
@@ -249,8 +250,12 @@ class DataLoader:
         self._check_seed()
         return len(self._epochs)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. An iterator that was begun before goes on unchanged until dropped."""
+    def __iter__(self) -> EpochIterator:
+        """Return an iterator over an epoch, which its first `next` begins, or its `begin`.
+
+        Until then nothing is read, no worker is started, and `set_epoch` and `load_state_dict`
+        choose the epoch. Other iterators go on unchanged until dropped.
+        """
         assert self.timeout == 0 or self.num_workers > 0, "timeout needs num_workers > 0"
         self._check_seed()
         if self.pin_memory and not can_pin():
@@ -259,13 +264,17 @@ class DataLoader:
                 stacklevel=2,
             )
         if self._loader is not None:
-            return self._loader.begin_epoch(self._finish, float(self.timeout) or None)
-        workers = self._start_workers()  # before the epoch is begun: this may fail
-        serve_if_configured(self)
-        return self._begin_epoch(workers, *self._epochs.begin())
+            return self._loader.iterate(self._finish, float(self.timeout) or None)
+        return EpochIterator(
+            self._begin_epoch,
+            self._epochs,
+            self.meter,
+            follow_broker=self._follow_broker,
+            finish=self._finish,
+        )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`. Without it epochs count up by themselves."""
+        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -277,7 +286,7 @@ class DataLoader:
         return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next `iter()` at the position of `state`.
+        """Continue at the position of `state` with the epoch that is begun next.
 
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
@@ -409,7 +418,10 @@ class DataLoader:
             self.worker_init_fn if self.num_workers else None,
         )
 
-    def _begin_epoch(self, workers: Workers, epoch: int, first: int) -> EpochIterator:
+    def _begin_epoch(self, iterator: EpochIterator) -> OpenEpoch:
+        workers = self._start_workers()  # before the epoch is begun: this may fail
+        serve_if_configured(self)
+        epoch, first = self._epochs.begin()
         self.meter.count_epoch(time.perf_counter_ns())
         if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
@@ -426,16 +438,8 @@ class DataLoader:
             timeout_s=float(self.timeout) or None,
             batched=self._batched,
         )
-        iterator = EpochIterator(
-            source,
-            self._epochs,
-            self.meter,
-            epoch,
-            follow_broker=self._follow_broker,
-            finish=self._finish,
-        )
         self._iterators.add(iterator)
-        return iterator
+        return OpenEpoch(epoch, source)
 
     def _follow_broker(self) -> None:
         if self._leased_budget is not None and self._leased_budget.changed():

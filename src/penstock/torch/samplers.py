@@ -28,7 +28,7 @@ class EpochSampler(Sampler[int]):
             yield from share.ids.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()` of the loader."""
+        """Choose the epoch that the loader begins next."""
         self._step_sampler.cursor.set_epoch(epoch)
 
 
