@@ -173,7 +173,7 @@ class CacheShell:
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        start_threads(self._threads)
+        start_threads(self._threads, self.close)
 
     # -- the user's side -----------------------------------------------------------------------
 
@@ -270,7 +270,8 @@ class CacheShell:
         self._more.release()
         self._wake()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # else the system refused it
+                thread.join()
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
