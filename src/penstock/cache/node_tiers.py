@@ -114,6 +114,10 @@ class NodeTiers:
             if len(wanted.busy):
                 self._look(wanted)
 
+    def count_on_disk(self) -> dict[str, int]:
+        """Return the `DiskCounters` by name; none without a disk tier."""
+        return {} if self._disk is None else self._disk.own_counters()._asdict()
+
     def drain(self) -> None:
         """Take the results that other threads have brought."""
         while self._news:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from ..errors import LimitError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def build_refusal(what: str, error: Exception) -> LimitError:
@@ -34,7 +37,7 @@ def start_threads(
 class ThreadPool(ThreadPoolExecutor):
     """Pool of threads; LimitError where the system refuses one of them."""
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Begin a call; LimitError if it needs a thread more than the system gives."""
         try:
             return super().submit(function, *args, **kwargs)
