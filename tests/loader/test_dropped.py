@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.sharing import Broker, Ledger, Resources, TransferPermit, watch_broker
 from tests.cache.test_cache import Gathering
 
-ROWS, WIDTH, BATCH = 96, 64, 8
+ROWS, WIDTH, BATCH = 48, 64, 8
 _patience_s = 240.0  # a guard against hanging, not a measure
 
 Held = Counter[str]
@@ -267,7 +267,16 @@ USES = {
     "failed": (100, True),
 }
 ALWAYS_FAILING = ("failing", "no disk")
-SLOW = ("torch", "device", "memory, decoded", "checkpoints")
+SLOW = (
+    "torch",
+    "device",
+    "memory",
+    "memory, decoded",
+    "checkpoints",
+    "decoded",
+    "mixed",
+    "recorded",
+)
 FAILURES = (PenstockError, ValueError, TypeError)
 
 
