@@ -266,6 +266,15 @@ def test_what_memory_cannot_hold_lies_on_disk_for_the_next_run(hosts, records, t
     second = run(dataset, hosts, ram_bytes, check=check, **options)
     assert 0.4 * data.nbytes < total(second, "loaded_bytes") <= 0.5 * data.nbytes
     assert global_batches(first) == global_batches(second)
+    assert total(second, "disk_blocks_read") > total(second, "disk_blocks_damaged") == 0
+    for kept in tmp_path.glob("*/tier.data"):
+        with kept.open("r+b") as file:
+            for page in range(4096, kept.stat().st_size, 4096):
+                file.seek(page)
+                file.write(b"damaged")
+    third = run(dataset, hosts, ram_bytes, check=check, **options)
+    assert total(third, "disk_blocks_damaged") > 0
+    assert global_batches(first) == global_batches(third)
 
 
 def test_a_disk_that_fills_up_costs_reads_and_no_waiting(records, tmp_path):

@@ -412,6 +412,24 @@ def test_what_hangs_is_abandoned(
         check(checkpoints, 1, *run_ranks, 4)
 
 
+def test_a_drain_that_hangs_is_abandoned(storage: Faulty, folder: Path, tmp_path: Path) -> None:
+    """The save stays held, and the next one brings it along once storage answers."""
+    with Checkpoints(folder, local=tmp_path) as checkpoints:
+        storage.hang("fsync", "rank-0.shard")
+        checkpoints.save(1, state_of(1))
+        checkpoints.wait(until="held")
+        storage.await_hang("fsync")
+        with pytest.raises(StalledError, match="about to sync"):
+            checkpoints.abandon(SOON_S)
+        storage.clear()
+        with pytest.raises(StorageError, match="abandoned"):
+            checkpoints.wait()
+        assert checkpoints.stats()["held"] == [1]
+        checkpoints.save(2, state_of(2))
+        checkpoints.wait()
+        check(checkpoints, 1, 2)
+
+
 def test_closed_while_it_hangs(storage: Faulty, folder: Path) -> None:
     """An abandoned save is not waited for, and the folder stays locked; the save is not
     committed."""

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..convert import lock_folder
-from ..engine import AtomicFile, storage_errors, sync_folder
+from ..engine import AtomicFile, ThreadPool, storage_errors, sync_folder
 from ..errors import LimitError, StorageError, UsageError
 from .file_draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
@@ -409,7 +409,7 @@ class _GenerationRun:
     def write(self, threads: int, progress: Progress | None) -> None:
         """Write all missing files; finished ones stay if something fails."""
         pending: set[Future[None]] = set()
-        with ThreadPoolExecutor(threads, "penstock-generate") as pool:
+        with ThreadPool(threads, "penstock-generate") as pool:
             try:
                 for part, numbers in self._groups():
                     while len(pending) >= 2 * threads:

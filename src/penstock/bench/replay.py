@@ -29,6 +29,7 @@ from ..engine import (
     Trace,
     assign_lanes,
     compute_open_files_max,
+    start_threads,
 )
 from ..errors import LimitError, UsageError
 from ..extent import Int, Names
@@ -147,8 +148,7 @@ def replay(
     began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
     players = [_Player(core, trace, numbers, speed, began_ns, paths) for numbers in threads]
     total = trace.count
-    for player in players:
-        player.start()
+    start_threads(players, core.stop)
     try:
         for player in players:
             while player.is_alive():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from ..engine import ThreadPool
 from ..errors import StorageError
 
 _THREADS = 16
@@ -67,7 +67,7 @@ def _copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:
             f"{os.path.dirname(targets[0])}: {total:,} bytes are to be staged and {free:,} are "
             "free: make room, or stage elsewhere"
         )
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with ThreadPool(_THREADS) as threads:
         for _ in threads.map(_copy, *zip(*pairs, strict=True)):
             pass
 

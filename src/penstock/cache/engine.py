@@ -173,7 +173,7 @@ class CacheShell:
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        start_threads(self._threads)
+        start_threads(self._threads, self.close)
 
     # -- the user's side -----------------------------------------------------------------------
 
@@ -238,6 +238,8 @@ class CacheShell:
         loaded_bytes:  read from storage to be kept.
         served_bytes:  given to peers.
         slab_*:        those of `SlabCounters`, of all ranks of this host.
+        disk_blocks_*: cache blocks that this rank has read from the disk tier and written to it;
+                       those damaged there are read from storage again.
 
         Further counters tell how often a key took another way.
         """
@@ -254,6 +256,9 @@ class CacheShell:
         counts |= dict(self._counts)
         of_slab = self._tiers.slab.counters()._asdict()
         counts |= {f"slab_{name}": count for name, count in of_slab.items()}
+        counts |= {
+            f"disk_blocks_{name}": count for name, count in self._tiers.count_on_disk().items()
+        }
         if self._peer is not None:
             counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
         return counts
@@ -270,7 +275,8 @@ class CacheShell:
         self._more.release()
         self._wake()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # else the system refused it
+                thread.join()
         self._inner.close()
         if self._peer is not None:
             self._peer.close()

@@ -13,7 +13,6 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import Buffer, Completion, Purpose
+from ..engine import Buffer, Completion, Purpose, ThreadPool
 from ..extent import Int, Requests, merge
 from ..plan import Placement
 from .disk import DiskTier
@@ -102,7 +101,7 @@ class NodeTiers:
         self._wanted: list[WantedKeys] = []
         self._news: deque[Callable[[], None]] = deque()  # from the threads of the disk
         self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
-        self._disk_threads = ThreadPoolExecutor(limits.disk_threads, "penstock-disk")
+        self._disk_threads = ThreadPool(limits.disk_threads, "penstock-disk")
 
     @property
     def busy(self) -> bool:
@@ -114,6 +113,10 @@ class NodeTiers:
         for wanted in list(self._wanted):
             if len(wanted.busy):
                 self._look(wanted)
+
+    def count_on_disk(self) -> dict[str, int]:
+        """Return the `DiskCounters` by name; none without a disk tier."""
+        return {} if self._disk is None else self._disk.own_counters()._asdict()
 
     def drain(self) -> None:
         """Take the results that other threads have brought."""

@@ -313,12 +313,10 @@ class Checkpoints:
                     process waits for it, and if storage answers later, it is not committed.
         """
         if self._drain is not None:
-            self._drain.stop()
+            self._drain.stop(self._count)
         if self._save is not None:
             self._save.abandon()
         self._wait_until(timeout_s)
-        if self._drain is not None:
-            self._drain.resume()
 
     def advice(
         self,

@@ -56,7 +56,7 @@ class Drain:
         """Threads by the number of their save; their errors are of any save up to it."""
         self._newest = self._ended = 0  # numbers: the last save held, the last whose thread ended
         self._flushes: set[Flush] = set()
-        self._stopped = False
+        self._stopped = 0  # the last save whose threads are stopped
         self._choice: TierChoice | None = None
 
     # -- holding -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Drain:
             return save.write_straight()
         budget = Budget(direct="off" if self._budget.direct == "off" else "auto")
         try:
-            with self._open_flush(Flush(budget, shared=False)) as flush:
+            with self._open_flush(save.number, Flush(budget, shared=False)) as flush:
                 return save.write_to_tier(choice.place, flush)
         except StorageError as error:
             if error.errno == errno.ECANCELED:
@@ -158,7 +158,7 @@ class Drain:
             before.thread.join()
         for save, waiting in [pair for pair in list(self._queue) if pair[0].number <= number]:
             try:
-                self._drain_save(save)
+                self._drain_save(save, number)
             except (MissingError, FormatError) as error:  # it is not held any more
                 failure = error
                 save.remove()
@@ -170,8 +170,8 @@ class Drain:
         self._ended = number
         return failure
 
-    def _drain_save(self, save: Save) -> None:
-        rows = save.drain(self._drain_ranks, lambda: self._open_flush(Flush(self._budget)))
+    def _drain_save(self, save: Save, number: int) -> None:
+        rows = save.drain(self._drain_ranks, lambda: self._open_flush(number, Flush(self._budget)))
         self._last = save.attempt
         if rows:
             host_rows = [rows[rank] for rank in self._tiers.group]
@@ -186,10 +186,10 @@ class Drain:
             self._tiers.rates.record_failure(REPOSITORY)
 
     @contextlib.contextmanager
-    def _open_flush(self, flush: Flush) -> Iterator[Flush]:
-        """Give a flush that `stop` ends, and `adopt` changes."""
+    def _open_flush(self, number: int, flush: Flush) -> Iterator[Flush]:
+        """Give a flush, in a thread of a save, that `stop` ends, and `adopt` changes."""
         self._flushes.add(flush)
-        if self._stopped:
+        if number <= self._stopped:
             flush.stop()
         try:
             with flush:
@@ -233,17 +233,14 @@ class Drain:
         for flush in list(self._flushes):
             flush.adopt(budget)
 
-    def stop(self) -> None:
-        """End the saves on their way soon, or do not wait for them; they stay held."""
-        self._stopped = True
+    def stop(self, number: int) -> None:
+        """End the threads of the saves up to a number soon, or do not wait for them; the saves stay
+        held until the thread of a later save tries again."""
+        self._stopped = number
         for flush in list(self._flushes):
             flush.stop()
         for task in list(self._tasks.values()):
             task.give_up()
-
-    def resume(self) -> None:
-        """Let saves be drained again, after the saves that were stopped have ended."""
-        self._stopped = False
 
     # -- statistics --------------------------------------------------------------------------------
 

@@ -211,6 +211,8 @@ class FolderLock:
             except BaseException:
                 os.close(self._file)
                 raise
+        self._finalizer = weakref.finalize(self, os.close, self._file)
+        self._finalizer.atexit = False  # the end of the process lets others write, not before
         _locks.add(self)
 
     def _take(self, folder: str) -> None:
@@ -246,9 +248,7 @@ class FolderLock:
 
     def close(self) -> None:
         """Let others write. May be called again."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        self._finalizer()
 
 
 _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ..engine import crc32c
+from ..engine import ThreadPool, crc32c
 from .array_leaves import Memory
 from .flushing import ShardSource
 from .manifest import (
@@ -63,7 +62,7 @@ def read_pieces(
     FormatError names the file and the piece that is damaged; StorageError the file that cannot be
     read.
     """
-    with ThreadPoolExecutor(repository.readers) as threads:
+    with ThreadPool(repository.readers) as threads:
         tasks = [threads.submit(_read_piece, repository, folder, piece, target) for piece in wanted]
         try:
             for task in tasks:

@@ -208,9 +208,8 @@ def _prepare_page_cache(job: BenchJob, how: str) -> None:
 
 def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
     """Compute the checksum of every sample on disk, by part."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from ..bench import compute_checksum, open_samples
+    from ..engine import ThreadPool
     from . import console
 
     data = job.workload.dataset
@@ -223,7 +222,7 @@ def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
     for part, paths in job.paths.items():
         with (
             console.show_progress(f"Checksums of {part}") as progress,
-            ThreadPoolExecutor(os.cpu_count()) as threads,
+            ThreadPool(os.cpu_count()) as threads,
         ):
             seen: set[int] = set()
             for done, each in enumerate(threads.map(sums, paths), 1):

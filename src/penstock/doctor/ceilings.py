@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from ..budget import Budget
 from ..engine import (
     ProbeResult,
     ReadMethod,
+    ThreadPool,
     build_storage_error,
     compute_open_files_max,
     drop_extents,
@@ -340,7 +340,7 @@ def _measure_rate(one: Callable[[int], object], threads: int) -> tuple[float, in
     if threads == 1:
         parts = [many()]
     else:
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPool(threads) as pool:
             parts = [future.result() for future in [pool.submit(many) for _ in range(threads)]]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     done = sum(part[0] for part in parts)

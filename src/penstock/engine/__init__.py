@@ -72,7 +72,7 @@ from .store import (
     build_storage_error,
     map_in_threads,
 )
-from .threads import build_refusal, start_threads
+from .threads import ThreadPool, build_refusal, start_threads
 from .trace_file import (
     CLOSE,
     KINDS,
@@ -128,6 +128,7 @@ __all__ = [
     "Store",
     "StoreFile",
     "Target",
+    "ThreadPool",
     "Trace",
     "TraceWriter",
     "Unit",

@@ -14,6 +14,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -74,7 +75,7 @@ class MirroredEngine:
     queued_bytes_max:  most bytes that one member is asked for at a time.
 
     An extent fails once every holder has failed, with the error of the last one. Threads end with
-    `close`.
+    `close`, or with the last reference to the engine.
     """
 
     def __init__(
@@ -110,11 +111,20 @@ class MirroredEngine:
         self._pid = os.getpid()
         self._moved = threading.Condition()  # guards all of the above
         self._more = [threading.Semaphore(0) for _ in members]
-        self._threads = [
-            threading.Thread(target=self._watch, args=(n,), name="penstock-place", daemon=True)
-            for n in range(len(members))
+        threads = [
+            threading.Thread(
+                target=_watch,
+                args=(weakref.ref(self), n, member, more),
+                name="penstock-place",
+                daemon=True,
+            )
+            for n, (member, more) in enumerate(zip(self._members, self._more, strict=True))
         ]
-        start_threads(self._threads)
+        self._finalizer = weakref.finalize(
+            self, _end_members, self._members, self._more, threads, self._pid
+        )
+        self._finalizer.atexit = False
+        start_threads(threads, self.close)
 
     @property
     def choice(self) -> ReadMethod:
@@ -186,11 +196,7 @@ class MirroredEngine:
         with self._moved:
             self._closed = True
             self._moved.notify_all()
-        for member, more in zip(self._members, self._more, strict=True):
-            member.close()  # which ends a wait for its reports
-            more.release()
-        for thread in self._threads:
-            thread.join()
+        self._finalizer()
         with self._moved:
             self._waiting.clear()
             self._tickets.clear()
@@ -303,39 +309,71 @@ class MirroredEngine:
         self._done.append(ticket)
         self._moved.notify_all()
 
-    # -- the threads ---------------------------------------------------------------------------
-
-    def _watch(self, number: int) -> None:
-        """Wait for the reports of one member, as many as parts were submitted to it."""
+    def _take_reports(
+        self, number: int, reports: Sequence[Completion], error: BaseException | None
+    ) -> bool:
+        """Process the reports of a member, or its error; return whether it is to be asked again."""
         try:
-            while not self._closed:
-                self._more[number].acquire()
-                reported = 0
-                while not reported and not self._closed:
-                    reported = self._collect_reports(number)
-                for _ in range(reported - 1):  # one was acquired above
-                    self._more[number].acquire()
-        except BaseException as error:  # the user's thread raises it
-            with self._moved:
-                self._fault = self._fault or error
-                self._moved.notify_all()
-
-    def _collect_reports(self, number: int) -> int:
-        """Process the reports that arrive within `_poll_ns`; return their number."""
-        try:
-            reports = self._members[number].poll(_poll_ns)
-        except UsageError:
-            if self._closed:
-                return 0
-            raise
-        if reports:
             with self._moved:
                 if self._closed:
-                    return len(reports)
+                    return False
+                if error is not None:
+                    raise error
                 for report in reports:
                     self._report(number, report)
-                self._feed()
-        return len(reports)
+                if reports:
+                    self._feed()
+        except BaseException as fault:  # the user's thread raises it
+            with self._moved:
+                self._fault = self._fault or fault
+                self._moved.notify_all()
+            return False
+        return True
+
+
+def _watch(
+    engine: weakref.ref[MirroredEngine],
+    number: int,
+    member: ReadingEngine,
+    more: threading.Semaphore,
+) -> None:
+    """Wait for the reports of one member, as many as parts were submitted to it.
+
+    Run by a thread, which must not keep the engine while it waits.
+    """
+    while True:
+        more.acquire()
+        reports: Sequence[Completion] = ()
+        while not reports:
+            error = None
+            try:
+                reports = member.poll(_poll_ns)
+            except BaseException as raised:
+                error = raised
+            alive = engine()
+            if alive is None or not alive._take_reports(number, reports, error):
+                return
+            del alive
+        for _ in reports[1:]:  # one was acquired above
+            more.acquire()
+
+
+def _end_members(
+    members: Sequence[ReadingEngine],
+    more: Sequence[threading.Semaphore],
+    threads: Sequence[threading.Thread],
+    owner: int,
+) -> None:
+    """Close the members and end the threads that watch them, unless they are the parent's."""
+    if os.getpid() != owner:
+        return
+    for member, semaphore in zip(members, more, strict=True):
+        member.close()  # which ends a wait for its reports
+        semaphore.release()
+    for thread in threads:
+        # One of them may be the last that used the engine; not all may have been started.
+        if thread is not threading.current_thread() and thread.ident is not None:
+            thread.join()
 
 
 def _select_extents(requests: Requests, rows: Int, runs: Int) -> Requests:

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
 
 import numpy as np
@@ -25,6 +24,7 @@ from .native import ReadMethod
 from .object_client import Answer, Bucket, ObjectRefused, parse_root, require_whole, retry_until
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import PATIENCE, Patience, Purpose
+from .threads import ThreadPool
 
 
 class ObjectEngine:
@@ -195,7 +195,7 @@ class _SharedWork:
         self._prefix = f"{where.key}/" if where.key else ""
         self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
         self._deadline_s = deadline_s
-        self._threads = ThreadPoolExecutor(limits.object_requests_max, "penstock-object")
+        self._threads = ThreadPool(limits.object_requests_max, "penstock-object")
         lock = threading.Lock()  # guards all that follows
         self._changed = threading.Condition(lock)
         self._closing = threading.Event()

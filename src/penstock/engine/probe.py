@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from .. import limits
 from ..errors import PenstockError
 from ..extent import Extents, Requests
 from .protocol import Buffer, Completion, Engine
+from .threads import ThreadPool
 
 _share_s = 0.06
 _single_most = 32
@@ -99,10 +99,13 @@ def measure_copying(threads: int = 1) -> float:
         return copied, began, now
 
     barrier = threading.Barrier(threads)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = [
-            future.result() for future in [pool.submit(copied, barrier) for _ in range(threads)]
-        ]
+    with ThreadPool(threads) as pool:
+        try:
+            futures = [pool.submit(copied, barrier) for _ in range(threads)]
+        except BaseException:  # those that were begun wait for the others
+            barrier.abort()
+            raise
+        parts = [future.result() for future in futures]
     took_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     return sum(copied_bytes for copied_bytes, _, _ in parts) / took_s
 

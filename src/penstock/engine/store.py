@@ -14,7 +14,6 @@ import os
 import re
 import resource
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -31,7 +30,7 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
-from .threads import build_refusal
+from .threads import ThreadPool
 
 Progress = Callable[[int], None]
 """Function called with the number of files seen so far: at once, and then about ten times a
@@ -337,16 +336,14 @@ def map_in_threads(
     results: list[T] = []
     if count <= 1:
         return [one(number) for number in range(count)]
-    with ThreadPoolExecutor(min(count, limits.scan_threads), "penstock-parse") as pool:
+    with ThreadPool(min(count, limits.scan_threads), "penstock-parse") as pool:
         try:
             for result in pool.map(one, range(count)):
                 results.append(result)
                 if progress is not None:
                     progress(len(results))
-        except BaseException as error:
+        except BaseException:
             pool.shutdown(cancel_futures=True)
-            if isinstance(error, RuntimeError) and "start new thread" in str(error):
-                raise build_refusal(f"{count:,} files are parsed in threads", error) from None
             raise
     return results
 

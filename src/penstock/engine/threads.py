@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from ..errors import LimitError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def build_refusal(what: str, error: Exception) -> LimitError:
@@ -26,4 +31,19 @@ def start_threads(
         except RuntimeError as error:
             stop()
             what = f"thread {thread.name}, number {number + 1} of {len(threads)}, did not start"
+            raise build_refusal(what, error) from None
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """Pool of threads; LimitError where the system refuses one of them."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Begin a call; LimitError if it needs a thread more than the system gives."""
+        try:
+            return super().submit(function, *args, **kwargs)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):  # the pool is closed
+                raise
+            name, count = self._thread_name_prefix, len(self._threads)
+            what = f"thread {name}, number {count + 1} of {self._max_workers}, did not start"
             raise build_refusal(what, error) from None

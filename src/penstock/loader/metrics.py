@@ -14,7 +14,6 @@ None of this costs anything until it is requested.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
@@ -64,7 +63,8 @@ def serve(
 
     Several loaders may be served at one port: the label `loader` is their `name`, by default a
     number. Port 0 is any free port, see `Endpoint.port`. A loader is served as long as it lives,
-    until the endpoint is closed or the interpreter ends. A request costs the loader nothing, and
+    until the endpoint is closed or the interpreter ends; the port is free again once nobody refers
+    to the endpoint and all its loaders are gone. A request costs the loader nothing, and
     its trainer some 0.5 ms of the GIL for each loader. At most `limits.metrics_clients_max` clients
     are connected, each for `limits.metrics_client_s`. Raises UsageError if the port cannot be had,
     or prometheus-client is not installed.
@@ -110,10 +110,10 @@ class Endpoint:
         self.host: str = host
         self.port: int = server.server_port
         self._thread = threading.Thread(
-            target=functools.partial(server.serve_forever, poll_interval=0.1),
-            name="penstock-metrics",
-            daemon=True,
+            target=server.serve_until_stopped, name="penstock-metrics", daemon=True
         )
+        self._finalizer = weakref.finalize(self, server.stop)
+        self._finalizer.atexit = False
         end_with_interpreter(self._thread, server.stop)
         start_threads([self._thread], server.server_close)
 
@@ -143,17 +143,25 @@ class Endpoint:
                 f"{self.url} serves another loader named {name!r}: choose another name"
             )
         self._loaders[name] = weakref.ref(loader)
+        weakref.finalize(loader, self._forget, name).atexit = False  # keeps this one till then
+
+    def _forget(self, name: str) -> None:
+        """Leave a loader out that is gone; the name may be another one's by now."""
+        reference = self._loaders.get(name)
+        if reference is not None and reference() is None:
+            self._loaders.pop(name, None)
 
     def close(self) -> None:
         """End the server and its clients' connections, and free its port."""
         if not self.closed:
-            self._server.stop()
+            self._finalizer()
+            self._thread.join()
             with _lock:
                 _endpoints.pop((self.host, self.port), None)
 
 
 _lock = threading.Lock()
-_endpoints: dict[tuple[str, int], Endpoint] = {}
+_endpoints: weakref.WeakValueDictionary[tuple[str, int], Endpoint] = weakref.WeakValueDictionary()
 
 
 def _list_alive(loaders: dict[str, weakref.ref[Observed]]) -> dict[str, Observed]:

@@ -137,11 +137,13 @@ class MetricsServer(WSGIServer):
     """
 
     clock: Clock = SystemClock()
+    timeout = 0.1
     request_queue_size = 128  # connections that are not accepted yet; beyond, they wait for 1 s
 
     def __init__(self, *arguments: Any) -> None:
         self._clients: dict[socket.socket, tuple[threading.Thread, int]] = {}  # deadlines in ns
         self._ending = threading.Lock()  # held while a socket is closed, or shut down by others
+        self._stopped = False
         super().__init__(*arguments)
         self.socket.settimeout(1.0)  # a client that is gone before it is accepted holds up nothing
 
@@ -188,10 +190,16 @@ class MetricsServer(WSGIServer):
         with self._ending, contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
 
-    def stop(self) -> None:
-        """End `serve_forever`, which runs in another thread, and all that it began."""
-        self.shutdown()
+    def serve_until_stopped(self) -> None:
+        """Serve clients, then end all that this began."""
+        while not self._stopped:
+            self.handle_request()
+            self.service_actions()
         self.server_close()
+
+    def stop(self) -> None:
+        """Let `serve_until_stopped` return soon. Never waits: finalizers call it, in any thread."""
+        self._stopped = True
 
     def server_close(self) -> None:
         super().server_close()

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..engine import build_refusal
+from ..engine import build_refusal, start_threads
 from ..errors import UsageError, WorkerError
 from .decode import make_raisable
 from .workers import Opening, TimedFetch, WorkerTime, check_process, make_timeout_error, open_fetch
@@ -480,4 +480,4 @@ def _end_with_parent(parent: int) -> None:
         poll.poll()
         os._exit(1)
 
-    threading.Thread(target=watch, name="penstock-parent", daemon=True).start()
+    start_threads([threading.Thread(target=watch, name="penstock-parent", daemon=True)])

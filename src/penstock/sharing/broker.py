@@ -19,6 +19,7 @@ import socket
 import stat
 import struct
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,13 +115,15 @@ class Broker:
             undo.callback(self._wake.close)
             undo.callback(self._woken.close)
             self._selector = undo.enter_context(selectors.DefaultSelector())
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            # Not methods of this one: then nothing that the finalizer has would keep it.
+            self._selector.register(self._listener, selectors.EVENT_READ, Broker._accept)
             self._selector.register(self._woken, selectors.EVENT_READ)
             if listen is not None:
                 address, self._key = listen
                 self._outer = undo.enter_context(address.listen())
-                self._selector.register(self._outer, selectors.EVENT_READ, self._accept_network)
-            self._undo = undo.pop_all()
+                self._selector.register(self._outer, selectors.EVENT_READ, Broker._accept_network)
+            self._finalizer = weakref.finalize(self, _close, undo.pop_all(), os.getpid())
+            self._finalizer.atexit = False
 
     def __enter__(self) -> Broker:
         return self
@@ -139,7 +142,7 @@ class Broker:
             self._drop(caller)
         if self._upstream is not None:
             self._upstream.close()
-        self._undo.close()
+        self._finalizer()
 
     def stop(self) -> None:
         """Let `serve` return; from any thread or signal handler."""
@@ -160,7 +163,7 @@ class Broker:
                 if isinstance(key.data, _Caller):
                     self._attend(key.data, events)
                 elif key.data is not None:
-                    key.data()
+                    key.data(self)
             self._tell(self._now_s())
             self._clock.wait_until_ns(self._clock.now_ns() + limits.broker_nap_ns)
 
@@ -390,6 +393,12 @@ class Broker:
 
 
 # -- the socket ------------------------------------------------------------------------------------
+
+
+def _close(undo: contextlib.ExitStack, owner: int) -> None:
+    """Close what a broker has, and remove its socket; a forked child has neither."""
+    if os.getpid() == owner:
+        undo.close()
 
 
 def _read_transfer_key(caller: _Caller, message: Message) -> tuple[int, int]:
