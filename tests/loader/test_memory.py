@@ -32,6 +32,8 @@ class Watcher:
         self.loader: Loader | None = None
         self.decoded_bytes = decoded_bytes
         self.worst_bytes = 0
+        gc.collect()  # loaders of other tests have their share of what is kept decoded
+        RECENT.share(self, 0)
         self._others_bytes = pyarrow.total_allocated_bytes()
 
     def decode(self, sample: dict[str, Any]) -> Any:
@@ -70,8 +72,6 @@ def run(folder: Path, seed: int) -> float:
     coded = any(field.codec for field in data.index.fields)
     options: dict[str, Any] = {}
     watcher = Watcher(int(mean_bytes * random.uniform(0.1, 4)) + 1 if decode else 0)
-    gc.collect()  # loaders of other tests have their share of what is kept decoded
-    RECENT.share(watcher, 0)
     if decode:
         options |= {"decode": watcher.decode, "decode_threads": 2}
     total_bytes = int(data.index.mean_bytes * len(data)) + 1
@@ -83,6 +83,7 @@ def run(folder: Path, seed: int) -> float:
             ram_bytes=total_bytes // 3,
             disk_path=str(folder / "disk"),
             disk_bytes=total_bytes * 2 + MIB,
+            cache_block_bytes=4096,
         )
     if cache is not None:
         options |= {"cache": cache, "rank": 0, "world_size": 1}
@@ -94,6 +95,8 @@ def run(folder: Path, seed: int) -> float:
         step_bytes = 2 * int(sum(lengths)) + 200 * count
     else:
         step_bytes = max(sum(sorted(lengths.tolist())[-batch:]), batch * int(lengths[0]))
+    if cache is not None and cache.disk_bytes:  # and its cache blocks there, in whole pages
+        step_bytes += min(total_bytes, 2 * batch * max(4096, *lengths.tolist())) + 4096 * batch
     # As the arena counts: sizes in steps of an eighth, and a page of each of the few blocks.
     step_bytes = int(1.125 * (step_bytes + batch * watcher.decoded_bytes)) + 8 * 4096
     data[0]  # imports what decodes
