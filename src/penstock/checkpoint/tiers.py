@@ -20,7 +20,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..arguments import check_path
 from ..cache import machine_identity
@@ -68,7 +68,8 @@ Local = str | os.PathLike[str] | LocalTier | Sequence[str | os.PathLike[str] | L
 
 def parse_local(local: Local) -> list[LocalTier]:
     """List the tiers that `local=` names."""
-    tiers = list(local) if isinstance(local, list | tuple) else [local]
+    several = isinstance(local, Sequence) and not isinstance(local, str)
+    tiers: list[Any] = list(cast(Any, local)) if several else [local]
     if not tiers:
         raise UsageError(f"local={local!r}: name one tier or more, or leave it out")
     return [tier if isinstance(tier, LocalTier) else LocalTier(tier) for tier in tiers]
