@@ -4,7 +4,8 @@
 
 Files of 1 KiB are written once into FOLDER (default bench-data/). Timed, all warm: opening with the
 saved index; the index's version, by which caches are compared; the survey at the start of an epoch
-with a cache; its floor, one os.stat for each file in one thread; an epoch that reads all files.
+with a cache; its floor, one os.stat for each file in one thread; an epoch that reads all files. The
+record is benchmarks/results/survey.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from statistics import median
 
 import penstock
+
+from .record import Record, Row
 
 FILE_BYTES = 1024
 FILES_A_FOLDER = 1000
@@ -47,22 +50,23 @@ def stat_all(paths: list[str]) -> None:
         os.stat(path)
 
 
-def measure(act: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Medians of seconds on the clock and on processors."""
+def measure(act: Callable[[], object], repeats: int) -> list[tuple[float, float]]:
+    """Seconds on the clock and on processors, of each repetition."""
     runs = []
     for _ in range(repeats):
         clock, processors = time.perf_counter(), time.process_time()
         act()
         runs.append((time.perf_counter() - clock, time.process_time() - processors))
-    return median(run[0] for run in runs), median(run[1] for run in runs)
+    return runs
 
 
 def main() -> None:
-    """Print a line for each."""
+    """Print a line for each, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("bench-data"))
     parser.add_argument("--files", type=int, default=1_000_000)
     options = parser.parse_args()
+    record = Record("survey", 0, {"files": options.files, "file_bytes": FILE_BYTES})
     tree = write_files(options.folder, options.files)
     dataset = penstock.open(tree)
     files = dataset.index.files
@@ -76,10 +80,14 @@ def main() -> None:
         ("epoch without a cache", partial(read_all, dataset), 3),
     ]
     for what, act, repeats in acts:
-        clock, processors = measure(act, repeats)
+        runs = measure(act, repeats)
+        record.raw[what] = {"runs": runs}
+        clock, processors = (median(times) for times in zip(*runs, strict=True))
+        record.rows.append(Row(what, clock, "s", note=f"{processors:.3f} s of processors"))
         print(
             f"{what:28} {clock:8.3f} s on the clock {processors:8.3f} s on processors", flush=True
         )
+    print(record.write())
 
 
 if __name__ == "__main__":

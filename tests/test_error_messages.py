@@ -1,4 +1,4 @@
-"""Every error of the public names, as a user reads it: the call, its class, its first line.
+"""Every error of the public names and faces, as a user reads it: call, class and first line.
 
 A new error gets a row here, which is reviewed as whoever made the mistake would read it: what
 happened, where, the value, and what to do. {d} is the folder of the files that `make_scene` makes;
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import errors
+from penstock import bench, checkpoint, convert, errors, sharing, sim
 from penstock.errors import (
     ChangedError,
     CollateError,
@@ -29,13 +30,14 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from tests import warm
 
 ERRORS: list[tuple[str, type[Exception], str]] = [
     # open: the place
     (
         'penstock.open("")',
         UsageError,
-        "the path is empty: name a file or a folder",
+        "path is empty: name a file or a folder",
     ),
     (
         "penstock.open([])",
@@ -976,8 +978,525 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         UsageError,
         "sample 30 does not exist: there are 30, from 0 on",
     ),
+    # bench
+    (
+        "bench.read_workload(3)",
+        UsageError,
+        "source is 3: give a path",
+    ),
+    (
+        'bench.read_workload("nothing")',
+        UsageError,
+        "there is no workload 'nothing': use the path of a .yaml file, or one of ...",
+    ),
+    (
+        'bench.read_workload(d / "none.yaml")',
+        UsageError,
+        "cannot read workload {d}/none.yaml (No such file or directory): check the path",
+    ),
+    (
+        'bench.read_workload(d / "cut.yaml")',
+        UsageError,
+        "{d}/cut.yaml:2: not YAML: did not find expected ',' or ']'",
+    ),
+    (
+        'bench.read_workload(d / "list.yaml")',
+        UsageError,
+        "{d}/list.yaml:1: a workload is a mapping: begin with a section, such as dataset:",
+    ),
+    (
+        'bench.read_workload(d / "odd.yaml")',
+        UsageError,
+        "{d}/odd.yaml:1: nonsense: unknown key 'nonsense'; use one of framework, model, "
+        "workflow, storage, dataset, reader, train, evaluation, checkpoint, output, profiling, "
+        "metric",
+    ),
+    (
+        'bench.read_workload({"dataset": {"num_files_train": -1}})',
+        UsageError,
+        "workload: dataset.num_files_train: must be an integer >= 1, got -1",
+    ),
+    (
+        'bench.read_workload({"dataset": {"format": "gif"}})',
+        UsageError,
+        "workload: dataset.format: 'gif' is not one of tfrecord, hdf5, csv, npz, npy, jpeg, "
+        "png, indexed_binary, mmap_indexed_binary, synthetic, parquet, tar, lmdb",
+    ),
+    (
+        'bench.read_workload({"reader": {"batch_size": "x"}})',
+        UsageError,
+        "workload: reader.batch_size: must be an integer >= 1, got string 'x'",
+    ),
+    (
+        'bench.read_workload(None, ["nonsense"])',
+        UsageError,
+        "CLI: 'nonsense' has no value: write nonsense=value",
+    ),
+    (
+        'bench.read_workload(None, ["++workload.nothing=1"])',
+        UsageError,
+        "CLI: nothing: unknown key 'nothing'; use one of framework, model, workflow, storage, "
+        "dataset, reader, train, evaluation, checkpoint, output, profiling, metric",
+    ),
+    (
+        "bench.read_record(3)",
+        UsageError,
+        "path is 3: give a path",
+    ),
+    (
+        'bench.read_record(d / "none.json")',
+        MissingError,
+        "{d}/none.json is not there: name a record.json, or its folder",
+    ),
+    (
+        'bench.read_record(d / "cut.json")',
+        FormatError,
+        "{d}/cut.json is no JSON (Expecting property name enclosed in double quotes: line 1 "
+        "column 2 (char 1)): name a record.json",
+    ),
+    (
+        'bench.read_record(d / "odd.json")',
+        FormatError,
+        "{d}/odd.json is no record of penstock bench: it has no 'penstock_bench'; name the "
+        "record.json of a run",
+    ),
+    (
+        'bench.check("nothing", None)',
+        UsageError,
+        "--loader is 'nothing': use one of penstock, torch, grain, litdata, ffcv, webdataset, "
+        "spdl, none, or module:function for a loader of your own",
+    ),
+    # sim
+    (
+        "sim.load_scenario(3)",
+        UsageError,
+        "source is 3: give a path",
+    ),
+    (
+        'sim.load_scenario("nothing")',
+        UsageError,
+        "there is no scenario 'nothing': use one of ..., or the path of a .yaml file",
+    ),
+    (
+        'sim.load_scenario(d / "none.yaml")',
+        UsageError,
+        "cannot read scenario {d}/none.yaml (No such file or directory): check the path",
+    ),
+    (
+        'sim.load_scenario(d / "cut.yaml")',
+        UsageError,
+        "{d}/cut.yaml is not YAML that can be read (expected ',' or ']', but got '<stream end>', "
+        "line 1): begin with name, data, training and system",
+    ),
+    (
+        'sim.load_scenario(d / "list.yaml")',
+        UsageError,
+        "{d}/list.yaml holds list, not a mapping: begin with name, data, training and system",
+    ),
+    (
+        'sim.load_scenario(d / "odd.yaml")',
+        UsageError,
+        "{d}/odd.yaml: name is missing: give it",
+    ),
+    (
+        'sim.simulate(sim.load_scenario("s1"), "nothing")',
+        UsageError,
+        "there is no policy 'nothing': use one of naive, staging, deepio, "
+        "deepio_opportunistic, parallel_staging, lbann_dynamic, lbann_preloading, "
+        "locality_aware, nopfs, penstock, penstock_local, lower_bound, by_value, recent, fixed",
+    ),
+    (
+        'sim.simulate(sim.load_scenario("s1"), "penstock", "odd")',
+        UsageError,
+        "model is 'odd': use one of corrected, parity",
+    ),
+    (
+        "sim.record.load_run([])",
+        UsageError,
+        "there is no record of a rank: give what Loader.run_record() returned",
+    ),
+    (
+        'sim.record.load_run([d / "none.json"])',
+        UsageError,
+        "cannot read record {d}/none.json (No such file or directory): give a file of JSON",
+    ),
+    (
+        'sim.record.load_run([d / "cut.json"])',
+        UsageError,
+        "cannot read record {d}/cut.json (Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)): give a file of JSON",
+    ),
+    (
+        'sim.record.load_run([d / "odd.json"])',
+        UsageError,
+        "{d}/odd.json is no record of a run: give what Loader.run_record() returned, as JSON",
+    ),
+    # sharing
+    (
+        "sharing.Address(3)",
+        UsageError,
+        "address 3 is none: use such as tcp://storage-1:7077 or tcp://[fd00::1]:7077",
+    ),
+    (
+        'sharing.Address("nowhere")',
+        UsageError,
+        "address 'nowhere' is none: use such as tcp://storage-1:7077 or tcp://[fd00::1]:7077",
+    ),
+    (
+        'sharing.read_key(d / "none")',
+        UsageError,
+        "key file '{d}/none' cannot be read ([Errno 2] No such file or directory: '{d}/none'): "
+        "make it with `(umask 077; openssl rand -hex 32 > {d}/none)`",
+    ),
+    (
+        'sharing.read_key(d / "short.key")',
+        UsageError,
+        "key file '{d}/short.key' holds 5 bytes: use 16 to 4096; make it with `(umask 077; "
+        "openssl rand -hex 32 > {d}/short.key)`",
+    ),
+    (
+        'sharing.read_key(d / "open.key")',
+        UsageError,
+        "key file '{d}/open.key' is open to everybody (mode 0644): chmod 600, and use a new key",
+    ),
+    (
+        "sharing.Resources(cores=0, bytes_per_s=1)",
+        UsageError,
+        "Resources.cores is 0: use a number, 1e-12 to 1e+18",
+    ),
+    (
+        'sharing.Resources(cores="2", bytes_per_s=1)',
+        UsageError,
+        "Resources.cores is '2': use a number, 1e-12 to 1e+18",
+    ),
+    (
+        "sharing.Resources(cores=2, bytes_per_s=-1)",
+        UsageError,
+        "Resources.bytes_per_s is -1: use a number, 1e-12 to 1e+18, or inf",
+    ),
+    (
+        'sharing.Ledger(sharing.Resources(cores=2, bytes_per_s=1), "odd")',
+        UsageError,
+        "objective is 'odd': use one of samples, utilisation, makespan",
+    ),
+    (
+        "sharing.Ledger(sharing.Resources(cores=2, bytes_per_s=1), floors=0)",
+        UsageError,
+        "floors is 0: use a part of the even split, 0.01 to 1",
+    ),
+    (
+        'sharing.Broker(d / "b.sock", sharing.Ledger(sharing.Resources(cores=2, '
+        'bytes_per_s=1)), group="no9")',
+        UsageError,
+        "group 'no9' is not known: use a name that `getent group` lists",
+    ),
+    (
+        "sharing.TransferPermit(0)",
+        UsageError,
+        "bytes is 0: use a number above 0",
+    ),
+    (
+        'next(iter(sharing.watch_broker(str(d / "none.sock"))))',
+        UsageError,
+        "no broker serves at {d}/none.sock: start one with `penstock broker`, or say with "
+        "--socket where it is",
+    ),
+    # checkpoint
+    (
+        'checkpoint.Checkpoints("")',
+        UsageError,
+        "folder is empty: name a file or a folder",
+    ),
+    (
+        "checkpoint.Checkpoints(3)",
+        UsageError,
+        "folder is 3: give a path",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "raw")',
+        UsageError,
+        "{d}/raw is a file: name a folder for the checkpoints",
+    ),
+    (
+        'checkpoint.Checkpoints("ftp://host/x")',
+        UsageError,
+        "penstock does not read ftp:// URLs: use s3://, gs://, az://, http://, https:// or a path",
+    ),
+    (
+        'checkpoint.Checkpoints("s3:/bucket/x")',
+        UsageError,
+        "s3:/bucket/x: write two slashes for a URL, or ./ before a folder's name",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", keep=0)',
+        UsageError,
+        "keep=0: keep 2 checkpoints or more",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", busy="never")',
+        UsageError,
+        "busy='never': use 'wait' or 'skip'",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", budget=3)',
+        UsageError,
+        "budget is 3: give a penstock.Budget",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", rank=0)',
+        UsageError,
+        "rank=0, world_size=None: give both or neither (neither takes them from "
+        "torch.distributed or the launcher)",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", local=3)',
+        UsageError,
+        "LocalTier.path is 3: give a path",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", local=[])',
+        UsageError,
+        "local=[]: name one tier or more, or leave it out",
+    ),
+    (
+        'checkpoint.Checkpoints(d / "c", local="s3://x/y")',
+        UsageError,
+        "s3://x/y is no folder: a tier is a folder of this host",
+    ),
+    (
+        'checkpoint.LocalTier("/x", bytes=0)',
+        UsageError,
+        "LocalTier.bytes is 0: use None or a number above 0",
+    ),
+    (
+        "saves.save(-1, {})",
+        UsageError,
+        "step is -1: use an integer from 0 on",
+    ),
+    (
+        'saves.save("1", {})',
+        UsageError,
+        "step is '1': use an integer from 0 on",
+    ),
+    (
+        'saves.save(1, {"w": object()})',
+        UsageError,
+        "state.w is of type builtins.object, which cannot be saved: make it of dicts, lists, "
+        "tuples, numbers, strings, bytes, numpy arrays and torch tensors (save the "
+        "state_dict() of an object)",
+    ),
+    (
+        'saves.save(1, {"w": np.array([{}], object)})',
+        UsageError,
+        "state.w is a ndarray of object: only plain arrays of numbers, times and strings of a "
+        "fixed length can be saved: convert it",
+    ),
+    (
+        'saves.wait(until="never")',
+        UsageError,
+        "until='never': use 'committed' or 'held'",
+    ),
+    (
+        "saves.wait(timeout_s=-1)",
+        UsageError,
+        "timeout_s=-1: use seconds from 0 on, or None",
+    ),
+    (
+        "saves.load(7)",
+        MissingError,
+        "{d}/saves has no checkpoint of step 7: it has none",
+    ),
+    (
+        "saves.attach(3)",
+        UsageError,
+        "int has no register_step_pre_hook: attach an optimizer of torch",
+    ),
+    (
+        "saves.advice(3600)",
+        UsageError,
+        "no save has been committed yet: ask for advice after one",
+    ),
+    (
+        "checkpoint.load(3)",
+        UsageError,
+        "folder is 3: give a path",
+    ),
+    (
+        'checkpoint.load(d / "none")',
+        MissingError,
+        "{d}/none is not a folder: name the folder of the checkpoints",
+    ),
+    (
+        'checkpoint.load(d / "saves")',
+        MissingError,
+        "there is no checkpoint in {d}/saves: save one first",
+    ),
+    (
+        "checkpoint.Failures(mtbf_s=0, nodes=1)",
+        UsageError,
+        "Failures.mtbf_s is 0: use a number, 1e-12 to 1e+18",
+    ),
+    (
+        "checkpoint.Costs(step_s=0, blocked_s=1, commit_s=1)",
+        UsageError,
+        "Costs.step_s is 0: use a number, 1e-12 to 1e+18",
+    ),
+    # convert
+    (
+        'convert.convert(3, d / "out", to="tar")',
+        UsageError,
+        "source is 3: give what penstock.open() returns",
+    ),
+    (
+        'convert.convert(data, "", to="tar")',
+        UsageError,
+        "destination is empty: name a file or a folder",
+    ),
+    (
+        'convert.convert(data, 3, to="tar")',
+        UsageError,
+        "destination is 3: give a path",
+    ),
+    (
+        'convert.convert(data, "s3://bucket/x", to="tar")',
+        UsageError,
+        "destination is 's3://bucket/x': write to a folder, and copy it then",
+    ),
+    (
+        'convert.convert(data, d / "raw", to="tar")',
+        UsageError,
+        "{d}/raw exists and is not a folder: choose another destination",
+    ),
+    (
+        'convert.convert(data, d / "empty/out", to="zip")',
+        UsageError,
+        "to is 'zip': use tar, tfrecord, records or lmdb",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", shard_bytes=0)',
+        UsageError,
+        "shard_bytes is 0: use at least 1",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", shards=0)',
+        UsageError,
+        "shards is 0: use at least 1",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", shards=3, shard_bytes=9)',
+        UsageError,
+        "shard_bytes and shards are both given: choose one",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", shards=99)',
+        UsageError,
+        "shards is 99 and there are 30 samples: use fewer shards",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", shuffle=-1)',
+        UsageError,
+        "shuffle is -1: give a seed, an integer of 0..2^64-1",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", fields=["no"])',
+        UsageError,
+        "there is no field 'no': the fields are data",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", fields=[])',
+        UsageError,
+        "fields is []: name each field once",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", keys=3)',
+        UsageError,
+        "keys is 3: use names, numbers or both",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", raw=True)',
+        UsageError,
+        "raw applies to TFRecord files only: leave it out, or use to='tfrecord'",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", datum=True)',
+        UsageError,
+        "datum applies to LMDB only: leave it out, or use to='lmdb'",
+    ),
+    (
+        'convert.convert(data, d / "out", to="lmdb", shards=2)',
+        UsageError,
+        "LMDB is one file: leave shard_bytes= and shards= out",
+    ),
+    (
+        'convert.convert(data, d / "out", to="tar", name="a/b")',
+        UsageError,
+        "name is 'a/b': use letters, digits, '_', '-', '.', 100 at most",
+    ),
 ]
 """The errors: a call, over the names of `make_scene`; its class; the first line of its message."""
+
+TORCH_ERRORS: list[tuple[str, type[Exception], str]] = [
+    ("DataLoader(data, 0)", UsageError, "batch_size is 0: use a whole number from 1 on"),
+    (
+        'DataLoader(data, 2, shuffle="x")',
+        UsageError,
+        "shuffle is 'x': use True, False, 'exact', 'blocked', 'none', or, for what "
+        "penstock.open() returns, 'auto'",
+    ),
+    (
+        "DataLoader(data, 2, num_workers=-1)",
+        ValueError,
+        "num_workers is -1: use 0 (no workers) or more",
+    ),
+    (
+        "DataLoader(data, 2, prefetch_factor=2)",
+        ValueError,
+        "prefetch_factor counts batches of each worker: it needs num_workers > 0",
+    ),
+    (
+        "DataLoader(data, 2, timeout=-1)",
+        ValueError,
+        "timeout is -1: use seconds, or 0 to wait for ever",
+    ),
+    (
+        "DataLoader(data, 2, sampler=[0], shuffle=True)",
+        ValueError,
+        "sampler and shuffle=True are both given: the sampler decides the order",
+    ),
+    (
+        "DataLoader(data, 2, batch_sampler=[[0]], drop_last=True)",
+        ValueError,
+        "batch_sampler decides batches alone: leave out batch_size, shuffle, sampler and drop_last",
+    ),
+    (
+        "DataLoader(data, 2, persistent_workers=True)",
+        ValueError,
+        "persistent_workers=True needs num_workers > 0",
+    ),
+    ("DataLoader(data, 2, collate_fn=3)", UsageError, "collate is 3: give a function"),
+    ("DeviceLoader(3)", UsageError, "dataset is a int: give what penstock.open() returns"),
+    ("DeviceLoader(data, 0)", UsageError, "batch_size is 0: use a whole number from 1 on"),
+    (
+        "gpu.shuffle(3, 1)",
+        UsageError,
+        "x is a int: give a tensor (penstock.order.shuffle takes arrays)",
+    ),
+]
+"""Those of `penstock.torch`, some of which are torch's own classes, as users of torch expect."""
+
+TORCH_PROGRAM = """
+import sys
+import penstock
+from penstock.torch import DataLoader, DeviceLoader, gpu
+data = penstock.open("x.npy", index="memory")
+for call in sys.argv[1:]:
+    try:
+        eval(call)
+    except Exception as error:
+        print(type(error).__name__, str(error).splitlines()[0])
+    else:
+        print("no error")
+"""
 
 
 ELSEWHERE = {
@@ -1010,6 +1529,13 @@ def make_scene(d: Path) -> dict[str, Any]:
         "header.csv": "path,label\na.jpg,1\n",
         "table.csv": "a,b\n1,2\n",
         "missing.txt": "none.jpg\n",
+        "cut.yaml": "a: [1",
+        "list.yaml": "- 1\n",
+        "odd.yaml": "nonsense: 1\n",
+        "cut.json": "{",
+        "odd.json": '{"a": 1}',
+        "short.key": "short",
+        "open.key": "x" * 40,
         "blank.txt": "\n# nothing\n",
         "unlabelled.txt": "a.jpg 1\nb.jpg\n",
         "tree/cat/1.jpg": "1",
@@ -1026,6 +1552,8 @@ def make_scene(d: Path) -> dict[str, Any]:
     for name, content in contents.items():
         (d / name).parent.mkdir(parents=True, exist_ok=True)
         (d / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    (d / "open.key").chmod(0o644)
+    (d / "short.key").chmod(0o600)
     (d / "empty").mkdir()
     (d / "gone").symlink_to("nowhere")
     (d / "loop").symlink_to("loop")
@@ -1044,6 +1572,12 @@ def make_scene(d: Path) -> dict[str, Any]:
         "np": np,
         "penstock": penstock,
         "first": first,
+        "bench": bench,
+        "checkpoint": checkpoint,
+        "convert": convert,
+        "sharing": sharing,
+        "sim": sim,
+        "saves": checkpoint.Checkpoints(d / "saves"),
         "data": data,
         "unequal": lambda sample: np.zeros(sample["__id__"]),
         "cut_index": d / "cut.penstock",
@@ -1084,6 +1618,14 @@ def test_error(
     said = str(caught.value).splitlines()[0].replace(str(scene["d"]), "{d}")
     wanted = re.escape(line).replace(re.escape("..."), ".*")
     assert re.fullmatch(wanted, said), said
+
+
+def test_errors_of_torch(scene: dict[str, Any]) -> None:
+    """Likewise for `penstock.torch`."""
+    command = [sys.executable, "-c", TORCH_PROGRAM, *(call for call, _, _ in TORCH_ERRORS)]
+    done = warm.run(command, cwd=scene["d"], capture_output=True, text=True, timeout=240)
+    wanted = [f"{kind.__name__} {line}" for _, kind, line in TORCH_ERRORS]
+    assert done.stdout.splitlines() == wanted, done.stderr
 
 
 def test_every_class_has_a_row() -> None:

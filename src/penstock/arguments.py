@@ -37,6 +37,8 @@ def check_path(name: str, value: object) -> str:
     can be: one with a lone surrogate that stands for no byte."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise UsageError(f"{name} is {value!r:.100}: give a path")
+    if not value:
+        raise UsageError(f"{name} is empty: name a file or a folder")
     try:
         return os.fsdecode(os.fsencode(value))
     except UnicodeEncodeError as error:

@@ -250,7 +250,8 @@ as others have the data."""
 
 # -- tiers ---------------------------------------------------------------------------------------
 disk_buffers_bytes_max = 64 * MIB
-"""Bytes of buffers of the disk tier that are kept to be used again."""
+"""Bytes of cache blocks that are on their way to or from the disk tier of a rank, or of buffers
+kept for them, if a quarter of its budget is as much; one step may take more."""
 
 # -- checkpoints ---------------------------------------------------------------------------------
 checkpoint_piece_bytes = 64 * MIB

@@ -340,7 +340,7 @@ def test_a_path_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(MissingError, match="none does not exist: check the path") as caught:
         penstock.open(tmp_path / "none")
     assert isinstance(caught.value, FileNotFoundError)
-    with pytest.raises(UsageError, match="the path is empty"):
+    with pytest.raises(UsageError, match="path is empty"):
         penstock.open("")
     with pytest.raises(UsageError, match="zero byte"):
         penstock.open("a\0b")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import check_path
 from ..errors import FormatError, MissingError
 from .recorded import VERSION, check_record, figure, read_json
 
@@ -26,7 +27,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
 
     Raises MissingError if there is none, FormatError if it is something else.
     """
-    place = Path(path)
+    place = Path(check_path("path", path))
     if place.name == "summary.json":
         return read_dlio(place.parent)
     if place.is_dir():

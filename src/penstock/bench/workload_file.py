@@ -15,6 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from ..arguments import check_path
 from ..errors import UsageError
 from . import checks, document, schema
 from . import overrides as grammar
@@ -107,7 +108,8 @@ def _root(source: str | Path | Mapping[str, Any]) -> tuple[Given, str, list[Prob
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read workload {name}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read workload {name} ({reason}): check the path") from None
     root, problems = document.read(text, name)
     # DLIO's record of its configuration holds all of it below `workload`.
     if isinstance(root.value.get("workload", Given(None, "")).value, dict):
@@ -119,7 +121,7 @@ def _root(source: str | Path | Mapping[str, Any]) -> tuple[Given, str, list[Prob
 
 
 def _file(source: str | Path) -> tuple[str, Any]:
-    path = Path(source)
+    path = Path(check_path("source", source))
     if path.suffix in {".yaml", ".yml"}:
         return str(path), path
     name = str(source)

@@ -164,6 +164,24 @@ class DiskTier:
         """True while cache blocks are still written: no write of this rank has failed."""
         return self._writable
 
+    def limit(self, bytes_max: int) -> None:
+        """Bound the buffers of cache blocks that are passing, or kept for the next ones."""
+        self._arena.limit(bytes_max)
+
+    @property
+    def buffer_bytes_max(self) -> int:
+        """Bound of these buffers."""
+        return self._arena.bytes_max
+
+    @property
+    def passing_bytes(self) -> int:
+        """Bytes of buffers in use."""
+        return self._arena.lent_bytes
+
+    def take_buffer(self, size_bytes: int) -> Buffer:
+        """Return a buffer for cache blocks that are to be written."""
+        return self._arena.take(size_bytes)
+
     def claim(self, slots: Int) -> Codes:
         """Claim slots; return READY, MINE (to be given to `write` or `abandon`) or BUSY for each.
 

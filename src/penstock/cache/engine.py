@@ -219,8 +219,9 @@ class CacheShell:
         return done
 
     def adopt(self, budget: Budget) -> None:
-        """Pass the budget for reading storage on to the storage engine."""
+        """Pass the budget for reading storage on to the storage engine, and that of the disk."""
         self._inner.adopt(budget)
+        self._tiers.adopt(budget)
 
     def survey(self) -> None:
         """Look whether files have changed since they were indexed; see `SourceCheck`.
@@ -323,11 +324,8 @@ class CacheShell:
             while self._reports:
                 self._take_report(self._reports.popleft())
             self._tiers.drain()
-            with self._lock:
-                asked = list(self._asked)
-                self._asked.clear()
-            for step in asked:
-                self._begin(step)
+            while self._asked and not self._tiers.is_full:
+                self._begin(self._asked.popleft())
             if busy:
                 self._tiers.look_again()
 

@@ -252,6 +252,7 @@ def join_cache(
             parts.peer,
             parts.replicas(job, index),
         )
+        engine.adopt(budget)
         opened.pop_all()
     if leads:
         kept = "%s: %d hosts keep %.0f %% of the samples, in cache blocks of %d: %s; peers: %s"

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..budget import Budget
 from ..engine import Buffer, Completion, Purpose, ThreadPool
 from ..extent import Int, Requests, merge
 from ..plan import Placement
@@ -100,6 +101,7 @@ class NodeTiers:
         self._reading: dict[tuple[bool, int], int] = {}  # (on disk, slot) -> that ticket
         self._wanted: list[WantedKeys] = []
         self._news: deque[Callable[[], None]] = deque()  # from the threads of the disk
+        self._queued_bytes = 0  # of cache blocks that are about to be read from the disk
         self._jobs = itertools.count(-1, -1)  # told from tickets by their sign
         self._disk_threads = ThreadPool(limits.disk_threads, "penstock-disk")
 
@@ -107,6 +109,19 @@ class NodeTiers:
     def busy(self) -> bool:
         """True if cache blocks are awaited that another rank reads: call `look_again` soon."""
         return any(len(wanted.busy) for wanted in self._wanted)
+
+    @property
+    def is_full(self) -> bool:
+        """True if cache blocks on their way to or from the disk take all memory that they may."""
+        if self._disk is None:
+            return False
+        passing_bytes = self._queued_bytes + self._disk.passing_bytes
+        return passing_bytes >= max(1, self._disk.buffer_bytes_max)
+
+    def adopt(self, budget: Budget) -> None:
+        """Bound the memory of cache blocks on their way to or from the disk."""
+        if self._disk is not None:
+            self._disk.limit(budget.disk_buffer_bytes)
 
     def look_again(self) -> None:
         """Look for cache blocks that other ranks have read, or have given up."""
@@ -207,7 +222,8 @@ class NodeTiers:
                 )
         else:
             at = np.cumsum(size) - size
-            buffer = np.empty(int(size.sum()), np.uint8)
+            assert self._disk is not None
+            buffer = self._disk.take_buffer(int(size.sum()))
         if not len(slots):
             return
         keys, first = self._list_keys(cache_blocks)
@@ -265,28 +281,37 @@ class NodeTiers:
         assert disk is not None
         slots, size = wanted.slots[rows], self._measure_cache_blocks(wanted.cache_blocks[rows])
         wanted.waiting.add(job)
+        queued_bytes = int(size.sum())
+        self._queued_bytes += queued_bytes
+
+        def finish() -> None:
+            self._queued_bytes -= queued_bytes
+            self._finish_waiting(job, cache_blocks)
+
+        cache_blocks: dict[int, Buffer] = {}
 
         def read() -> None:
-            cache_blocks: dict[int, Buffer] = {}
             try:
                 pairs = zip(slots.tolist(), disk.read(slots, size), strict=True)
-                cache_blocks |= {
-                    slot: cache_block for slot, cache_block in pairs if cache_block is not None
-                }
+                cache_blocks.update(
+                    (slot, cache_block) for slot, cache_block in pairs if cache_block is not None
+                )
             finally:  # no memory, for instance: who waits reads from storage
-                self._news.append(lambda: self._finish_waiting(job, cache_blocks))
+                self._news.append(finish)
                 self._wake()
 
         self._run_behind(read)
 
     def _run_behind(self, function: Callable[[], None]) -> None:
         """Run a function in a thread of the disk; its exception is raised by `drain`."""
+        functions = [function]
 
         def run() -> None:
             try:
-                function()
+                functions.pop()()  # its buffers are free when we wake
             except BaseException as error:
                 self._news.append(functools.partial(_raise, error))
+            finally:
                 self._wake()
 
         self._disk_threads.submit(run)

@@ -90,6 +90,8 @@ class Checkpoints:
             raise UsageError(f"keep={keep!r}: keep {KEEP_MIN} checkpoints or more")
         if busy not in ("wait", "skip"):
             raise UsageError(f"busy={busy!r}: use 'wait' or 'skip'")
+        if budget is not None and not isinstance(budget, Budget):
+            raise UsageError(f"budget is {budget!r}: give a penstock.Budget")
         tiers = () if local is None else parse_local(local)
         self.keep = keep
         self.busy = busy

@@ -46,6 +46,8 @@ class Folder(Repository):
 
     def __init__(self, path: str | os.PathLike[str], *, make: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
+        if os.path.isfile(self.path):
+            raise UsageError(f"{self.path} is a file: name a folder for the checkpoints")
         if make:
             with storage_errors(self.path, "try again"):
                 os.makedirs(self.path, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from ..arguments import check_path
 from ..errors import UsageError
 from .folder_repository import Folder
 from .object_repository import Prefix
@@ -16,7 +17,7 @@ _NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
 def open_repository(path: str | os.PathLike[str], *, make: bool = False) -> Repository:
     """Open the repository at a path or URL. A folder is made if `make`; otherwise MissingError if
     it does not exist. UsageError if a slash of a URL is missing."""
-    text = os.fspath(path)
+    text = check_path("folder", path)
     if _NEARLY_A_URL.match(text):
         raise UsageError(f"{text}: write two slashes for a URL, or ./ before a folder's name")
     return Prefix(text) if "://" in text else Folder(text, make=make)

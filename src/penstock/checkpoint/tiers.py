@@ -20,8 +20,9 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from ..arguments import check_path
 from ..cache import machine_identity
 from ..engine import storage_errors, sync_folder
 from ..errors import DataError, FormatError, StorageError, UsageError
@@ -58,7 +59,7 @@ class LocalTier:
     def __post_init__(self) -> None:
         if self.bytes is not None and not (type(self.bytes) is int and self.bytes > 0):
             raise UsageError(f"LocalTier.bytes is {self.bytes!r}: use None or a number above 0")
-        if "://" in os.fspath(self.path):
+        if "://" in check_path("LocalTier.path", self.path):
             raise UsageError(f"{self.path} is no folder: a tier is a folder of this host")
 
 
@@ -67,7 +68,8 @@ Local = str | os.PathLike[str] | LocalTier | Sequence[str | os.PathLike[str] | L
 
 def parse_local(local: Local) -> list[LocalTier]:
     """List the tiers that `local=` names."""
-    tiers = [local] if isinstance(local, str | os.PathLike | LocalTier) else list(local)
+    several = isinstance(local, Sequence) and not isinstance(local, str)
+    tiers: list[Any] = list(cast(Any, local)) if several else [local]
     if not tiers:
         raise UsageError(f"local={local!r}: name one tier or more, or leave it out")
     return [tier if isinstance(tier, LocalTier) else LocalTier(tier) for tier in tiers]

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import limits
+from ..arguments import check_path
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
@@ -76,10 +77,10 @@ def convert(
     nothing half-written has a final name, and the same call resumes.
     """
     if not isinstance(source, Dataset):
-        raise UsageError(f"source is a {type(source).__name__}: give what penstock.open() returns")
+        raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
     if not len(source):
         raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
-    if is_url(os.fspath(destination)):
+    if is_url(check_path("destination", destination)):
         raise UsageError(f"destination is {destination!r}: write to a folder, and copy it then")
     path = os.path.abspath(os.fspath(destination))
     _check_outside(source, path)

@@ -194,8 +194,6 @@ class _Request:
 def locate_data(*paths: str) -> tuple[Location, stores.Store]:
     """Return the location that paths stand for, and the store that holds it."""
     for name in paths:
-        if not name:
-            raise UsageError("the path is empty: name a file or a folder")
         if "\0" in name:
             raise UsageError(f"the path {name!r} holds a zero byte: no file name does, correct it")
     if any(is_url(name) for name in paths):

@@ -236,7 +236,7 @@ class Loader:
             self._threads.adopt(budget.cores)
         self._budget = budget
         if self._arena is not None:
-            share_memory(self._arena, self.dataset.index, budget)
+            self._share_memory(self._arena, budget)
         if self._auto_shuffle is not None:
             self._auto_shuffle.budget = budget
         for iterator in self._iterators:
@@ -487,8 +487,12 @@ class Loader:
             self._router = TicketRouter(self._engine)
         if self._arena is None:
             self._arena = Arena(0)
-            share_memory(self._arena, index, self._budget)
+            self._share_memory(self._arena, self._budget)
         return ReadResources(index, self._engine, self._router, self._arena, self.meter)
+
+    def _share_memory(self, arena: Arena, budget: Budget) -> None:
+        has_disk = self._cache is not None and self._cache.disk_bytes > 0
+        share_memory(arena, self.dataset.index, budget, has_disk)
 
     def _open_source(
         self, resources: ReadResources, epoch: int, step: int, timeout_s: float | None

@@ -33,7 +33,7 @@ class Address:
         try:
             parts = urlsplit(self.text)
             host, port = parts.hostname, parts.port
-        except ValueError:
+        except (ValueError, AttributeError):  # no text
             host = port = None
         else:
             if parts.scheme != "tcp" or parts.path or parts.query or parts.fragment:
@@ -46,7 +46,7 @@ class Address:
         try:
             entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise UsageError(f"address {self.text!r} is not found ({error}): look at it") from None
+            raise UsageError(f"address {self.text!r} is not found ({error}): correct it") from None
         self.places = [(family, place) for family, _, _, _, place in entries]
 
     def call(self) -> socket.socket:

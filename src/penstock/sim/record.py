@@ -121,7 +121,8 @@ def _load_ranks(path: Path) -> list[tuple[str, RankRecord]]:
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read record {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read record {path} ({reason}): give a file of JSON") from None
     is_list = isinstance(values, list)
     ranks = []
     for number, value in enumerate(values if is_list else [values]):

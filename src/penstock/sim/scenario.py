@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from ..arguments import check_path
 from ..errors import UsageError
 
 try:
@@ -303,12 +304,13 @@ def load_scenario(source: str | Path) -> Scenario:
 
     A system may be written out, or be the name of one that comes with penstock. Raises UsageError.
     """
-    path = Path(source)
+    path = Path(check_path("source", source))
     if path.suffix in {".yaml", ".yml"}:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read scenario {path}: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot read scenario {path} ({reason}): check the path") from None
         return parse_scenario(text, str(path))
     if str(source) not in list_scenarios():
         raise UsageError(
@@ -347,7 +349,12 @@ def parse_mapping(text: str, where: str, begin: str) -> dict[Any, Any]:
         _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), set())
         given = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not YAML that can be read: {error}") from None
+        at = getattr(error, "problem_mark", None)
+        line = f", line {at.line + 1}" if at else ""
+        reason = getattr(error, "problem", None) or error
+        raise UsageError(
+            f"{where} is not YAML that can be read ({reason}{line}): {begin}"
+        ) from None
     if not isinstance(given, dict):
         raise UsageError(f"{where} holds {type(given).__name__}, not a mapping: {begin}")
     return given

@@ -126,6 +126,29 @@ for filters in ([[1, 0, [6], ""]], [[2, 0, [1], ""], [1, 0, [6], ""], [3, 0, [],
     options = {"variants": [variant], "since": [0], "masks": []}
     check_refused("hdf5", lambda: hdf5.decode(options, chunk(bombs["zlib"] + bytes(4))))
 
+# Filters of HDF5's library and of plugins: bytes that claim, or make, a GiB for a chunk of 16.
+gib = 1 << 30
+for code, values, bomb in (
+    (4, [], gib.to_bytes(4, "little") + b"szip"),
+    (307, [9], bombs["bz2"]),
+    (32000, [4, 261, gib], b"lzf" * MIB),
+    (32001, [2, 2, 1, 16, 5, 1, 1], bytes(4) + gib.to_bytes(4, "little") + bytes(8)),
+    (32004, [0], gib.to_bytes(8, "big") + bytes(4)),
+    (32008, [0, 4, 1, 0, 2], gib.to_bytes(8, "big") + bytes(4)),
+    (32015, [3], zstandard.ZstdCompressor().compress(bytes(64 * MIB))),
+):
+    for behind in ([], [[1, 0, [6], ""]]):
+        data = zlib.compress(bomb) if behind else bomb
+        for inner in ([], [[2, 0, [1], ""]]):
+            filters = [*inner, [code, 0, values, ""], *behind]
+            check_refused(
+                f"filter {code}",
+                lambda: hdf5._undo_last_filters(memoryview(data), filters, 0, 16, 1),
+            )
+twice = [[1, 0, [6], ""], [32004, 0, [0], ""]]
+inner = (16).to_bytes(8, "big") + bytes(4)
+check_refused("two", lambda: hdf5._undo_last_filters(memoryview(inner), twice, 0, 16, 1))
+
 limits.undeclared_chunk_bytes_max = 4 * MIB
 options = {"leaves": 1, "leaf": 0, "dtype": None, "whole": False}
 check_refused("litdata", lambda: litdata.decode(options, chunk(bombs["zstd"])))

@@ -95,6 +95,7 @@ FILTERS = [
     {"fletcher32": True},
     {"compression": "gzip", "fletcher32": True, "shuffle": True},
     {"scaleoffset": 0},
+    {"scaleoffset": 0, "shuffle": True},
 ]
 
 

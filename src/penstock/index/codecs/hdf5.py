@@ -7,12 +7,16 @@ in hexadecimal), each used from the compressed chunk in `since` on; `masks`, the
 were written without, by compressed chunk and piece.
 
 Deflate, shuffle and fletcher32 are undone here, by several threads at once. For other filters the
-chunks are written into a file in memory, and HDF5 reads them from it.
+chunks are written into a file in memory, and HDF5 reads them from it. Before that, the size that
+each would allocate is compared with that of the chunk; Blosc2, ZFP and rarer filters tell it
+nowhere near the start, and are trusted.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,11 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ...errors import UsageError
 from .chunks import paste_chunks
 from .decompression import decompress
 from .registry import CompressedChunk, Decoded, missing_library
+from .zarr import read_claimed_bytes
 
-_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
+_DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP = 1, 2, 3, 4
+_BZIP2, _LZF, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD = 307, 32000, 32001, 32004, 32008, 32015
+_SIZED = {_SHUFFLE, _FLETCHER32, 5, 6}
+"""Filters whose output has the size that the dataset says; 5 and 6 are nbit and scale-offset."""
 _SPARE = 64
 """Bytes that the filters before deflate may have added."""
 
@@ -60,27 +69,70 @@ def _undo_filters(
 ) -> npt.NDArray[Any]:
     """Undo the filters of one chunk, from the last to the first."""
     size = math.prod(chunk) * dtype.itemsize
+    data, left = _undo_last_filters(piece, filters, mask, size, dtype.itemsize)
+    assert left == (1 << len(filters)) - 1
+    return np.frombuffer(data, dtype).reshape(chunk)
+
+
+def _undo_last_filters(
+    piece: memoryview, filters: Sequence[Sequence[Any]], mask: int, size: int, itemsize: int
+) -> tuple[bytes | memoryview, int]:
+    """Undo the last filters of a chunk of `size` bytes as far as they are known here.
+
+    Returns the data, and the mask of filters that need not be undone any more. ValueError if those
+    left would make far more than `size` bytes, as far as the data tell.
+    """
     if size > limits.decoded_chunk_bytes_max:
-        raise ValueError(f"a chunk of {chunk} {dtype} has {size:,} bytes")
+        raise ValueError(f"a chunk has {size:,} bytes")
     data: bytes | memoryview = piece
     for number in reversed(range(len(filters))):
         if mask >> number & 1:
             continue
-        if filters[number][0] == _DEFLATE:
+        code, _, values, *_ = filters[number]
+        if code in (_DEFLATE, _BZIP2):
             # Filters behind it in the file may have added to the data: checksums.
-            data = decompress("zlib", memoryview(data), size + _SPARE)
-        elif filters[number][0] == _FLETCHER32:
+            method = "zlib" if code == _DEFLATE else "bz2"
+            data = decompress(method, memoryview(data), size + _SPARE)
+        elif code == _FLETCHER32:
             data = _check_fletcher32(memoryview(data))
+        elif code == _SHUFFLE:
+            stored = int(values[0]) if values else itemsize
+            if stored < 1:
+                raise ValueError(f"a chunk cannot have been shuffled in elements of {stored} bytes")
+            end = len(data) - len(data) % stored  # HDF5 leaves the rest where it is
+            columns = np.frombuffer(data, np.uint8, end).reshape(stored, -1)
+            data = columns.T.tobytes() + bytes(data[end:])
         else:
-            stored = int(filters[number][2][0]) if filters[number][2] else dtype.itemsize
-            if stored < 1 or len(data) % stored:
-                raise ValueError(
-                    f"{len(data):,} bytes cannot have been shuffled in elements of {stored} bytes"
-                )
-            data = np.frombuffer(data, np.uint8).reshape(stored, -1).T.tobytes()
+            _check_claim(code, values, memoryview(data), size)
+            inner = [each[0] for n, each in enumerate(filters[:number]) if not mask >> n & 1]
+            if code not in _SIZED and not _SIZED.issuperset(inner):
+                raise ValueError(f"a chunk is compressed several times, by {[*inner, code]}")
+            return data, mask
+        mask |= 1 << number
     if len(data) != size:
         raise ValueError(f"a chunk has {len(data):,} bytes, but {size:,} are expected")
-    return np.frombuffer(data, dtype).reshape(chunk)
+    return data, mask
+
+
+def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) -> None:
+    """Check the size that a filter would allocate: each tells it at the start of its data.
+
+    Formats: H5Zszip.c, c-blosc's header, the registered filters LZ4, bitshuffle and Zstandard. LZF
+    tells none, and makes at most 88 times its data, which are smaller than the chunk.
+    """
+    claimed = size
+    if code == _SZIP:
+        claimed = int.from_bytes(data[:4], "little")
+    elif code == _BLOSC:
+        claimed = int.from_bytes(data[4:8], "little")
+    elif code == _LZ4 or (code == _BITSHUFFLE and len(values) > 4 and values[4]):
+        claimed = int.from_bytes(data[:8], "big")
+    elif code == _ZSTD:
+        claimed = read_claimed_bytes("zstd", bytes(data[:18]))
+    elif code in (_LZF, _BITSHUFFLE):
+        claimed = len(data)
+    if claimed > size + _SPARE:
+        raise ValueError(f"filter {code} claims {claimed:,} bytes for a chunk of {size:,}")
 
 
 def _check_fletcher32(data: memoryview) -> memoryview:
@@ -119,21 +171,29 @@ def _decode_with_h5py(
     layout.set_fill_value(fill.copy())
     for code, flags, values, name in variant["filters"]:
         if not h5py.h5z.filter_avail(code):
-            raise missing_library("hdf5plugin", "hdf5", f"HDF5 filter {code} ({name})")
-        layout.set_filter(code, flags, tuple(values))
-    whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module("hdf5plugin")  # registers its filters
+        if not h5py.h5z.filter_avail(code):
+            raise UsageError(f"HDF5 filter {code} ({name}) needs pip install hdf5plugin")
+        # Bitshuffle puts three values before those that it is given, which are there already.
+        layout.set_filter(code, flags, tuple(values[3 * (code == _BITSHUFFLE) :]))
+    size = math.prod(chunk) * dtype.itemsize
+    whole = tuple(-(-rows // step) * step for rows, step in zip(shape, chunk, strict=True))
     try:
         with h5py.File("chunk", "w", driver="core", backing_store=False) as file:
             space = h5py.h5s.create_simple(whole)
             kind = h5py.h5t.py_create(dtype, logical=True)
             dataset = h5py.h5d.create(file.id, b"rows", kind, space, dcpl=layout)
-            grid = np.ndindex(*(size // step for size, step in zip(whole, chunk, strict=True)))
+            grid = np.ndindex(*(rows // step for rows, step in zip(whole, chunk, strict=True)))
             for number, (cell, piece) in enumerate(zip(grid, compressed.pieces(), strict=True)):
                 if len(piece):
+                    data, mask = _undo_last_filters(
+                        piece, variant["filters"], masks.get(number, 0), size, dtype.itemsize
+                    )
                     at = tuple(c * step for c, step in zip(cell, chunk, strict=True))
-                    dataset.write_direct_chunk(at, bytes(piece), masks.get(number, 0))
+                    dataset.write_direct_chunk(at, bytes(data), mask)
             del dataset  # opened again: HDF5 2.0.0 forgets the mask of the chunk written last
-            rows: npt.NDArray[Any] = file["rows"][tuple(slice(size) for size in shape)]
+            rows: npt.NDArray[Any] = file["rows"][tuple(map(slice, shape))]
             return rows
     except (OSError, RuntimeError, KeyError) as error:
         raise ValueError(str(error)) from None
