@@ -14,7 +14,7 @@ RUN := $(VENV)/bin/python
 # Write what tests read. Without the rest of what they ask for: other torch packages, clouds' clients.
 WRITERS := 'mosaicml-streaming>=0.13' 'megatron-core>=0.16' 'litdata>=0.2.50'
 
-# Of the tests: some wait for deadlines, so there is one more of them than cores. Each costs 11 s of a core to start.
+# Of the tests: some wait for deadlines, so there is one more of them than cores. Each costs 5 s of a core to start.
 WORKERS ?= $(shell echo $$((1 + $$(nproc))))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)

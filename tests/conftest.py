@@ -24,7 +24,7 @@ from tests import ROOT, warm
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
 # Each property is tried with the same examples every time. PENSTOCK_EXAMPLES=200 tries more.
-examples = int(os.environ.get("PENSTOCK_EXAMPLES", "10"))
+examples = int(os.environ.get("PENSTOCK_EXAMPLES", "6"))
 settings.register_profile("fixed", _patient, max_examples=examples, derandomize=True, database=None)
 # With others every time: explore.py.
 settings.register_profile("explore", _patient, max_examples=examples, database=None)
@@ -63,6 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(stack.close)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tests-"))
         stack.enter_context(warm.serving(Path(folder) / "warm"))
+        if workers := config.getoption("tx", None):
+            command = f"popen//python={sys.executable} {warm.__file__}"
+            config.option.tx = [command if each == "popen" else each for each in workers]
 
 
 def pytest_runtest_setup() -> None:

@@ -11,6 +11,9 @@ freeing torch, which would take longer than most tests: its threads are joined, 
 variables of its program are dropped, but not the modules. With `whole_end=True` the interpreter
 ends as always; with `lean=True`, too, but soon: it comes from a second server, which has not
 imported torch. Tests of starts, imports and memory use subprocess.
+
+`python warm.py -c ...` is such a process too: workers of xdist are, which would import all that
+tests use, each for itself.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ LEAN = [
 MODULES = [
     "numpy", "torch", "torch.distributed", "torch.distributed.checkpoint", "torch.utils.data",
     "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis", "zmq", "obstore",
-    "typer", "rich.table", "yaml", "pydantic",
+    "typer", "rich.table", "yaml", "pydantic", "h5py", "zarr", "tfrecord",
+    "scipy.stats", "scipy.optimize", "scipy.sparse.linalg", "torch._dynamo", "numcodecs", "boto3",
+    "torch.distributed.checkpoint.default_planner",
     "moto.moto_server.werkzeug_app", "moto.s3.responses", "moto.iam.models",
     "penstock", "penstock.torch", "penstock.cli", "penstock.checkpoint",
 ]  # fmt: skip
@@ -393,6 +398,9 @@ def _end(error: BaseException | None) -> int:
 def _main() -> None:
     """The server, and each of the processes."""
     del sys.path[0]  # the folder of this file, where `torch` are the tests of penstock.torch
+    if "-c" in sys.argv:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the process has its own
+        sys.exit(run([sys.executable, *sys.argv[sys.argv.index("-c") :]]).returncode)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         told, given = _serve(listener)
     _become(told, given)

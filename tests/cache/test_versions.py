@@ -100,7 +100,7 @@ KINDS = [Records, Replaced, Tree, Objects]
 
 
 @pytest.mark.usefixtures("bucket")
-@pytest.mark.parametrize("hosts", first(2, [[0], [0, 1], [0, 0]]))
+@pytest.mark.parametrize("hosts", first(1, [[0, 1], [0], [0, 0]]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_of_another_version_is_refilled(
     kind: Callable[[Path], Records], hosts: list[int], tmp_path: Path

@@ -149,6 +149,7 @@ def test_tiers_of_several_hosts(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("tier-*/*")} == {".lock"}
 
 
+@pytest.mark.long
 def test_a_home_that_fails_for_all(tmp_path: Path) -> None:
     """Each error is raised once, at the same call of all ranks, and no held save is lost."""
     said = ranks("homeless", tmp_path / "x", 3)
