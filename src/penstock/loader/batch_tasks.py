@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from .. import limits
 from ..order import Marks, Order
 from ..plan import Cursor, Identity
-from ..topology import detect
+from ..topology import Place, detect
 from .sampler import StepSampler
 
 
@@ -41,6 +41,11 @@ class EpochTasks(Protocol):
 
     @property
     def cursor(self) -> Cursor: ...
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size, and their source."""
+        ...
 
     def __len__(self) -> int:
         """Steps of an epoch."""
@@ -78,6 +83,10 @@ class OrderTasks:
     @property
     def cursor(self) -> Cursor:
         return self.step_sampler.cursor
+
+    @property
+    def place(self) -> Place:
+        return self.step_sampler.place
 
     def begin(self) -> tuple[int, int]:
         return self.step_sampler.begin()
@@ -125,7 +134,7 @@ class SamplerTasks:
         self._steps = steps
         self._sampler = sampler
         self._seed = seed
-        self._place = place
+        self._requested_place = place
         self._sampler_epoch = 0  # the epoch that the sampler stands in, as far as we know
         self._length = limits.order_count_max
         size = getattr(steps, "batch_size", 1)
@@ -139,6 +148,10 @@ class SamplerTasks:
     def __len__(self) -> int:
         return len(self._steps)
 
+    @property
+    def place(self) -> Place:
+        return detect(*self._requested_place, os.environ, sys.modules)
+
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length
             self._length = len(self._steps)
@@ -150,7 +163,7 @@ class SamplerTasks:
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
         keys = Order(1, self._seed, epoch, purpose="augmentation")
-        rank = detect(*self._place, os.environ, sys.modules).rank
+        rank = self.place.rank
         self._tell(epoch)  # here, because several epochs may be begun before the first task
         for step, ids in enumerate(self._steps):
             if step >= first:

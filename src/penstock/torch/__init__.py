@@ -1,7 +1,8 @@
 """PyTorch's side of penstock: loaders with torch's arguments, and orders on its devices.
 
 `DataLoader` takes the arguments of torch.utils.data.DataLoader; `DeviceLoader` keeps a dataset in
-the memory of a device and gathers its batches there; `gpu` shuffles rows of device memory as
+the memory of a device and gathers its batches there; `StepLoader` is for trainers that take a
+DataLoader of torch's own class apart; `gpu` shuffles rows of device memory as
 `Order` says, bit for bit. Batches have tensors where the loader folder has arrays; `Ragged` is that
 of `penstock`.
 
@@ -26,5 +27,6 @@ except ModuleNotFoundError as _missing:
 from . import gpu
 from .device_loader import DeviceLoader
 from .loader import DataLoader
+from .step_loader import StepLoader
 
-__all__ = ["DataLoader", "DeviceLoader", "gpu"]
+__all__ = ["DataLoader", "DeviceLoader", "StepLoader", "gpu"]

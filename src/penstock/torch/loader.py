@@ -48,9 +48,9 @@ from ..loader import (
 )
 from ..meter import Counters, Meter
 from ..order import Order
-from ..plan import Assignment
+from ..plan import Assignment, Cursor
 from ..sharing import LeasedBudget
-from ..topology import detect
+from ..topology import Place, detect
 from .arguments import (
     check_integer,
     check_iterable,
@@ -292,6 +292,20 @@ class DataLoader:
         """
         self._check_seed()
         self._epochs.restore(state)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the position that `state_dict` gives."""
+        return self.cursor.epoch
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._epochs.cursor
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size, and their source."""
+        return self._epochs.place
 
     def stats(self) -> dict[str, Any]:
         """Answer "how is my data read, and how much so far?" See `Loader.stats`.

@@ -1,0 +1,247 @@
+"""A genuine torch DataLoader over steps, for trainers that deal batches to processes by themselves.
+
+Such a trainer (accelerate, and all that stands on it) takes a DataLoader apart and makes another of
+its dataset and batch sampler, of which each of W processes has every W-th batch. Here the dataset
+is the *steps* of a `DataLoader` of ours: item k is the finished batch of step k // W on rank k % W.
+So the trainer's dealing is ours, its skipping is a seek, and nothing of ours is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data import BatchSampler
+
+from ..errors import UsageError
+from ..loader import EpochIterator
+from ..meter import Counters
+from .loader import DataLoader
+
+
+class StepNumber(int):
+    """Number of a batch in its epoch; whoever reorders batches hands it on unchanged."""
+
+    epoch: int
+
+
+class StepBatches(torch.utils.data.Dataset[Any]):
+    """Batches of a loader by number: item k is that of step k // W on rank k % W, of W ranks.
+
+    Batches are read ahead in their sequence; a number out of turn is a seek, which reads nothing of
+    what lies between. A process gives the batches of its own rank only. Raises UsageError for those
+    of another, and in worker processes, whose copies of the loader would each read everything.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+        self._batches: EpochIterator | None = None
+        self._next: tuple[int, int] | None = None  # epoch and step that `_batches` gives next
+        self._epochs_before = 0  # begun before the run that counts epochs from zero
+        self._taker: weakref.ref[Any] | None = None  # accelerate's loader that took the last batch
+
+    def __len__(self) -> int:
+        """Number of samples, for trainers that report it."""
+        return len(self.loader.dataset)
+
+    @property
+    def total_dataset_length(self) -> int:
+        """Number of batches on all ranks: accelerate takes its remainder for the last batch."""
+        return len(self.loader) * self.loader.place.world_size
+
+    def __getitem__(self, number: int) -> Any:
+        if torch.utils.data.get_worker_info() is not None:
+            raise UsageError(
+                "a StepLoader gives finished batches, and was put into worker processes: leave "
+                "num_workers to StepLoader(num_workers=) and make the trainer's 0"
+            )
+        place = self.loader.place
+        step, rank = divmod(int(number), place.world_size)
+        if rank != place.rank:
+            raise UsageError(
+                f"rank {place.rank} of {place.world_size} ({place.source}) was asked for the batch "
+                f"of rank {rank} at step {step}: the trainer deals batches to another number of "
+                "processes (leave out dispatch_batches and split_batches), or the loader was not "
+                "given to prepare(); otherwise pass place="
+            )
+        self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
+        wanted = getattr(number, "epoch", self.loader.epoch), step
+        if wanted != self._next or self._batches is None:
+            self._seek(*wanted)
+        assert self._batches is not None
+        self._next = wanted[0], step + 1
+        batch = next(self._batches, _end)
+        if batch is _end:  # a StopIteration would end the trainer's epoch without an error
+            self._next = None
+            raise UsageError(f"step {step} of epoch {wanted[0]} was not read: begin it again")
+        return batch
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "a StepLoader reads in the process of its rank and is not sent to others: make the "
+            "trainer's number of workers 0; StepLoader(num_workers=) decodes"
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is begun next, as a trainer counts.
+
+        A trainer that was started anew counts from 0, whatever epoch was restored: 0 then is that
+        epoch, 1 the next.
+        """
+        if self._epochs_before and epoch == self.loader.epoch:
+            self._epochs_before = 0  # it counts as we do
+        self._move(epoch + self._epochs_before)
+
+    def choose_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is begun next, counted from the first of the run."""
+        self._epochs_before = 0
+        self._move(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch that the trainer's loop has been given."""
+        state = self.loader.state_dict()
+        if self._next is None:
+            return state
+        epoch, step = self._next
+        step -= self._count_held()
+        if step >= len(self.loader):
+            epoch, step = epoch + 1, 0
+        return state | {"epoch": epoch, "step": step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+        self._next, self._epochs_before = None, self.loader.epoch
+
+    def next_numbers(self) -> Iterator[StepNumber]:
+        """Generate the numbers of the epoch that is begun next, from its first step."""
+        cursor, ranks = self.loader.cursor, self.loader.place.world_size
+        epoch, first = cursor.next_epoch, 0 if cursor.begun else cursor.step
+        for k in range(first * ranks, len(self.loader) * ranks):
+            number = StepNumber(k)
+            number.epoch = epoch
+            yield number
+
+    def _seek(self, epoch: int, step: int) -> None:
+        self.loader.load_state_dict(self.loader.state_dict() | {"epoch": epoch, "step": step})
+        self._batches = iter(self.loader)
+
+    def _move(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+        self._next = None
+
+    def _count_held(self) -> int:
+        """Count the batches that accelerate holds back: one, until it knows which is the last."""
+        taker = None if self._taker is None else self._taker()
+        if taker is None or taker.end_of_dataloader:
+            return 0
+        return sum(one is taker for one in self._list_prepared())
+
+    def _list_prepared(self) -> list[Any]:
+        """List accelerate's loaders that iterate over these batches, the last begun last."""
+        states = sys.modules.get("accelerate.state")
+        loaders = [] if states is None else states.GradientState().dataloader_references
+        return [loader for loader in loaders if loader is not None and loader.dataset is self]
+
+
+_end = object()
+
+
+class _One(int):
+    """The size of a batch of one item, which is a finished batch and cannot be divided."""
+
+    def __mod__(self, ranks: int) -> int:
+        if ranks > 1:
+            raise UsageError(
+                "split_batches cannot divide the finished batches of a StepLoader: leave it out, "
+                "batch_size is that of one process"
+            )
+        return 0
+
+
+class StepSequence(BatchSampler):
+    """Sampler of the steps of all ranks, one at a time, in turn."""
+
+    def __init__(self, batches: StepBatches) -> None:
+        self.batch_size = _One(1)
+        self.drop_last = False
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches.total_dataset_length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number in self._batches.next_numbers():
+            yield [number]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is begun next, as a trainer counts."""
+        self._batches.set_epoch(epoch)
+
+
+def _take_only(batches: list[Any]) -> Any:
+    (batch,) = batches
+    return batch
+
+
+class StepLoader(torch.utils.data.DataLoader[Any]):
+    """The batches of `penstock.torch.DataLoader`, as a DataLoader of torch's own class.
+
+    For accelerate, transformers' Trainer, TRL, and whatever else makes a loader of its own out of
+    a torch DataLoader, and deals batches to W processes: each gets the batches of its rank, exactly
+    as from `DataLoader`, and skipping batches (`skip_first_batches`, a resumed Trainer) is a seek
+    that reads nothing. Takes the arguments of `DataLoader`; `batch_size` is that of one process,
+    and `num_workers` decode.
+
+    `len()` counts the batches of all W processes until the trainer has dealt them; `dataset` is the
+    steps, and `len(loader.dataset)` the number of samples. Iterated without a trainer it gives all
+    batches on one process, and raises UsageError at the first batch on several.
+    """
+
+    def __init__(self, dataset: Any, *arguments: Any, **options: Any) -> None:
+        pin_memory = bool(options.pop("pin_memory", False))
+        steps = StepBatches(DataLoader(dataset, *arguments, **options))
+        super().__init__(
+            steps,
+            batch_sampler=StepSequence(steps),
+            collate_fn=_take_only,
+            pin_memory=pin_memory,
+        )
+        self.steps = steps
+
+    @property
+    def loader(self) -> DataLoader:
+        """The loader that reads."""
+        return self.steps.loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
+        self.steps.choose_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run, as `DataLoader` does; either continues from it.
+
+        Under accelerate too, which holds one batch back: that one is not counted.
+        """
+        return self.steps.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of `state` with the epoch that is begun next.
+
+        A trainer that counts epochs from 0 again means this one by 0.
+        """
+        self.steps.load_state_dict(state)
+
+    def stats(self) -> dict[str, Any]:
+        """Answer "how is my data read, and how much so far?" See `penstock.Loader.stats`."""
+        return self.loader.stats()
+
+    def counters(self) -> Counters:
+        """Answer "how much time and work went where between two moments?" See `Loader.counters`."""
+        return self.loader.counters()
+
+    def close(self) -> None:
+        """End all workers and threads; the loader may be iterated again, which starts new ones."""
+        self.loader.close()
