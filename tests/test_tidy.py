@@ -25,6 +25,7 @@ PUBLIC = [
     "Loader",
     "Order",
     "PenstockError",
+    "Place",
     "Ragged",
     "mix",
     "open",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from .. import limits
 from ..order import Marks, Order
 from ..plan import Cursor, Identity
-from ..topology import detect
+from ..topology import Place, detect
 from .sampler import StepSampler
 
 
@@ -89,7 +89,7 @@ class OrderTasks:
             yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
     def record_step(self, epoch: int, step: int) -> None:
-        self.cursor.move(epoch, step)
+        self.step_sampler.record_step(epoch, step)
 
     def end_epoch(self, epoch: int) -> None:
         pass  # the last step was recorded already
@@ -111,7 +111,7 @@ class SamplerTasks:
     generator that has moved on.
 
     steps:  iterable over the samples of each step, once an epoch: the sampler, or batches of it.
-    place:  rank and world size as requested; only random numbers depend on it.
+    place:  of this process, None detects it; only random numbers depend on it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SamplerTasks:
         sampler: Any,
         steps: Any,
         seed: int,
-        place: tuple[int | None, int | None],
+        place: Place | None,
     ) -> None:
         self._steps = steps
         self._sampler = sampler
@@ -150,7 +150,7 @@ class SamplerTasks:
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
         keys = Order(1, self._seed, epoch, purpose="augmentation")
-        rank = detect(*self._place, os.environ, sys.modules).rank
+        rank = (self._place or detect(None, None, os.environ, sys.modules)).rank
         self._tell(epoch)  # here, because several epochs may be begun before the first task
         for step, ids in enumerate(self._steps):
             if step >= first:
