@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .order import Order as Order
     from .order import rng as rng
     from .topology import Place as Place
+    from .trainers import jax as jax
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -47,7 +48,8 @@ else:
             "order": "Order rng",
             "topology": "Place",
         },
-        folders="checkpoint convert errors limits loader order sharing sim testing torch",
+        folders="checkpoint convert errors limits loader order sharing sim testing torch "
+        "trainers.jax",
     )
 
 __version__ = "0.1.0"

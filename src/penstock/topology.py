@@ -248,7 +248,7 @@ def _place_in_sharding(sharding: Any) -> Place:
 
     The rows of a process are those of its devices. Processes of equal rows have one coordinate.
     """
-    rows = find_rows(sharding, len(sharding.device_set))
+    rows = _find_rows(sharding, len(sharding.device_set))
     own = {device.process_index for device in sharding.addressable_devices}
     if not own:
         raise UsageError(
@@ -273,11 +273,23 @@ def _place_in_sharding(sharding: Any) -> Place:
     return Place(shares.index(rows[process]), len(shares), "sharding", None, list(rows))
 
 
-def find_rows(sharding: Any, batch: int) -> dict[int, Intervals]:
+def check_division(sharding: Any, batch: int) -> None:
+    """Check that a jax Sharding divides a global batch of so many rows. Raises UsageError."""
+    try:
+        _find_rows(sharding, batch)
+    except ValueError as error:
+        raise UsageError(
+            f"the global batch of {batch} samples is not divided evenly by {sharding}: choose a "
+            f"batch_size that is a multiple of the devices that split a process's rows ({error})"
+        ) from None
+
+
+def _find_rows(sharding: Any, batch: int) -> dict[int, Intervals]:
     """Return the rows of each process, of arrays of so many rows under a jax Sharding."""
-    axes = max(1, len(getattr(sharding, "spec", ())))
+    others = len(getattr(sharding, "spec", ())) - 1  # axes whose rows are of no interest
+    shape = batch, *[len(sharding.device_set)] * others
     rows: dict[int, set[tuple[int, int]]] = {}
-    for device, (first, *_) in sharding.devices_indices_map((batch,) * axes).items():
+    for device, (first, *_) in sharding.devices_indices_map(shape).items():
         start, stop, _ = first.indices(batch)
         rows.setdefault(device.process_index, set()).add((start, stop))
     return {process: _join_intervals(sorted(parts)) for process, parts in rows.items()}
