@@ -462,7 +462,8 @@ class DataLoader:
             return
         if not isinstance(self._epochs, OrderTasks):
             return
-        ranks = self._epochs.step_sampler.place.world_size
+        place = self._epochs.step_sampler.place
+        ranks = max(place.world_size, len(place.readers or ()))
         if ranks > 1:
             raise UsageError(
                 f"generator is given and {ranks} ranks shuffle: "
