@@ -542,6 +542,54 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "or the launcher)",
     ),
     (
+        "penstock.Place(2, 2)",
+        UsageError,
+        "rank 2 of world size 2 (from arguments) is not possible: use a rank in 0..world_size-1",
+    ),
+    (
+        "penstock.Place(0, 2, readers=[5])",
+        UsageError,
+        "readers has 1 processes (5) and there are 2 shares: name all processes that iterate, from "
+        "0 on",
+    ),
+    (
+        "penstock.Place(0, 2, readers=4)",
+        UsageError,
+        "readers is 4: give the ranks of the processes that read",
+    ),
+    (
+        "penstock.Loader(data, place=penstock.Place(0, 2), rank=0, world_size=2)",
+        UsageError,
+        "place is given, and rank=0, world_size=2: give place= alone, it says both",
+    ),
+    (
+        "penstock.Loader(data, place=(0, 2))",
+        UsageError,
+        "place is a tuple: give a penstock.Place, a torch DeviceMesh or a jax.sharding.Sharding",
+    ),
+    (
+        'penstock.Loader(data, data_axes="dp")',
+        UsageError,
+        "data_axes is 'dp' and there is no mesh: give place= too",
+    ),
+    (
+        'penstock.Loader(data, place=penstock.Place(0, 2), data_axes="dp")',
+        UsageError,
+        "data_axes is 'dp' and place a Place: they are the axes of a torch DeviceMesh; leave "
+        "data_axes out",
+    ),
+    (
+        "penstock.Loader(data, check_peers=10)",
+        UsageError,
+        "check_peers=10 compares the processes of one data coordinate, and nothing says that there "
+        "are several: give place= a mesh, a sharding, or Place(rank, world_size, readers=...)",
+    ),
+    (
+        "penstock.Loader(data, place=penstock.Place(0, 1, readers=[0]), check_peers=0)",
+        UsageError,
+        "check_peers is 0: use a whole number from 1 on",
+    ),
+    (
         "penstock.Loader(data, rank=2, world_size=2)",
         UsageError,
         "rank 2 of world size 2 (from arguments) is not possible: use a rank in 0..world_size-1",

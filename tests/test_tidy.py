@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ PUBLIC = [
     "Loader",
     "Order",
     "PenstockError",
+    "Place",
     "Ragged",
     "mix",
     "open",
@@ -59,7 +61,18 @@ KEYED_RANDOM = {
     "SeedSequence",
 }
 BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factory", "core", "misc"}
-OPTIONAL = {"torch", "triton", "pyarrow", "h5py", "zmq", "mpi4py", "obstore", "scipy", "yaml"} | {
+OPTIONAL = {
+    "torch",
+    "jax",
+    "triton",
+    "pyarrow",
+    "h5py",
+    "zmq",
+    "mpi4py",
+    "obstore",
+    "scipy",
+    "yaml",
+} | {
     "pydantic",
     "jinja2",
     "typer",
@@ -120,7 +133,9 @@ def test_lazy_faces_agree_with_what_type_checkers_read() -> None:
             for attribute in names.split()
         }
         folders = [ast.literal_eval(word.value) for word in call.keywords if word.arg == "folders"]
-        table |= {folder: folder for text in folders for folder in text.split()}
+        for dotted in itertools.chain.from_iterable(map(str.split, folders)):
+            folder, _, attribute = dotted.rpartition(".")
+            table[attribute] = folder or attribute
         read = {
             alias.name: node.module or alias.name
             for node in top_level(tree)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.topology import Place, detect
+from penstock.topology import Place, choose_place, detect, find_reader, suspect_processes
 
 
 def group(rank: int, world: int, initialised: bool = True) -> dict[str, Any]:
@@ -69,6 +69,82 @@ def test_group_wins_over_the_environment_and_says_so() -> None:
     assert (found.rank, found.world_size) == (3, 4)
     assert found.conflict == "torchrun says rank 1 of 2"
     assert detect(None, None, {"RANK": "3", "WORLD_SIZE": "4"}, group(3, 4)).conflict is None
+
+
+def coordinated(rank: int, world: int, initialised: bool = True) -> dict[str, Any]:
+    """Loaded modules in which jax.distributed is in this state."""
+    return {
+        "jax": SimpleNamespace(
+            distributed=SimpleNamespace(is_initialized=lambda: initialised),
+            process_index=lambda: rank,
+            process_count=lambda: world,
+        )
+    }
+
+
+def test_processes_of_jax() -> None:
+    """Where jax.distributed is initialised it is asked, after torch and before the environment."""
+    environ = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    found = detect(None, None, environ, coordinated(3, 4))
+    assert found == Place(3, 4, "jax.distributed", "Slurm says rank 1 of 2")
+    assert detect(None, None, environ, coordinated(0, 1, False)) == Place(1, 2, "Slurm")
+    both = group(0, 2) | coordinated(3, 4)
+    assert detect(None, None, {}, both) == Place(0, 2, "torch.distributed")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"WORLD_SIZE": "2"}, {"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "2"}],
+    ids=["no rank", "no world", "no number"],
+)
+def test_group_is_asked_before_half_an_environment(environ: dict[str, str]) -> None:
+    """A launcher that sets WORLD_SIZE alone, as Lightning's own does, has made a group by then."""
+    assert detect(None, None, environ, group(1, 2)) == Place(1, 2, "torch.distributed")
+    assert detect(None, None, environ, coordinated(1, 2)) == Place(1, 2, "jax.distributed")
+
+
+def test_hints_at_other_processes_of_jax() -> None:
+    """Variables of JAX that tell of others hint at them, in processes that have loaded it."""
+    for environ, hint in (
+        ({"JAX_COORDINATOR_ADDRESS": "h:1"}, "JAX_COORDINATOR_ADDRESS=h:1"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "TPU_WORKER_HOSTNAMES=a,b"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({}, None),
+    ):
+        assert suspect_processes(environ, coordinated(0, 1, False)) == hint
+        assert suspect_processes(environ, {}) is None
+
+
+def test_processes_that_read() -> None:
+    """Readers are numbered by their ranks in the group; without any, each share is one process."""
+    place = Place(1, 2, readers=[7, 4, 5, 6])
+    assert place.readers == (4, 5, 6, 7)
+    assert find_reader(place, {}, group(6, 8)) == Place(2, 4, "torch.distributed")
+    assert find_reader(Place(1, 2), {}, group(6, 8)) == Place(1, 2)
+    with pytest.raises(UsageError, match=r"rank 3 \(torch.distributed\) iterates .* 4, 5, 6, 7 do"):
+        find_reader(place, {}, group(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((Place(0, 2), None, 0, 2), "rank=0, world_size=2: give place= alone"),
+        ((Place(0, 2), None, None, 2), "world_size=2: give place= alone"),
+        ((Place(0, 2), ("dp",), None, None), "axes of a torch DeviceMesh"),
+        ((None, ("dp",), None, None), "there is no mesh"),
+        (((0, 2), None, None, None), "place is a tuple: give a penstock.Place"),
+    ],
+)
+def test_places_that_are_none(arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_place(*arguments)
+
+
+@pytest.mark.parametrize("readers", [[0], [0, 0], [-1, 1], "01", 2, [0.0, 1.0]])
+def test_readers_that_are_none(readers: Any) -> None:
+    """Fewer processes than shares, or values that are no ranks, are refused."""
+    with pytest.raises(UsageError, match="readers"):
+        Place(0, 2, readers=readers)
 
 
 def test_group_that_is_not_initialised_says_nothing() -> None:

@@ -28,6 +28,7 @@ FOLDERS = {
     "sharing": {"", "plan"},
     "loader": {"", "order", "engine", "index", "plan", "cache", "sharing"},
     "torch": {"", "order", "plan", "cache", "sharing", "loader"},
+    "trainers": {"", "loader"},
     "checkpoint": {"", "engine", "cache", "sharing"},
     "doctor": {"", "order", "engine", "index", "plan", "loader"},
     "page": {""},

@@ -39,7 +39,7 @@ SOCKET = "PENSTOCK_TESTS_WARM"
 
 LEAN = [
     "numpy", "concurrent.futures", "multiprocessing.pool", "pytest", "hypothesis",
-    "penstock", "penstock.loader", "penstock.testing",
+    "penstock", "penstock.loader", "penstock.testing.engine", "penstock.testing.peer",
 ]  # fmt: skip
 """Imported by the lean server before the first fork. None of them starts a thread."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import order as order
     from . import sharing as sharing
     from . import sim as sim
+    from . import testing as testing
     from . import torch as torch
     from .budget import Budget as Budget
     from .cache import Cache as Cache
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .loader import open as open
     from .order import Order as Order
     from .order import rng as rng
+    from .topology import Place as Place
+    from .trainers import jax as jax
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -43,8 +46,10 @@ else:
             "index": "Index",
             "loader": "Batch Dataset Loader Ragged mix open",
             "order": "Order rng",
+            "topology": "Place",
         },
-        folders="checkpoint convert errors limits loader order sharing sim torch",
+        folders="checkpoint convert errors limits loader order sharing sim testing torch "
+        "trainers.jax",
     )
 
 __version__ = "0.1.0"

@@ -141,6 +141,8 @@ peer_heartbeat_s = 1.0
 """Interval at which a silent connection is probed."""
 peer_silent_s = 3.0
 """Longest time that a connection may stay silent before it is closed."""
+coordination_wait_s = 300.0
+"""Longest time that a process of JAX waits for what the others say of themselves."""
 peer_pause_s = 1.0
 """Time for which a lost node is not asked again: fetches from it fail at once meanwhile."""
 peer_retry_s = 0.005

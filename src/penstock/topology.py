@@ -1,15 +1,22 @@
-"""Topology: the rank of this process, and the number of ranks.
+"""Topology: the data coordinate of this process, and the number of coordinates.
 
-Detection order: explicit arguments, an initialised torch.distributed group, the first complete
-pair of environment variables that a launcher sets, else (0, 1). Pure: the environment and the
-loaded modules are arguments.
+A training loop needs three things of a place: which share of each global batch this process gets
+(its data coordinate), how many shares there are, and which processes read at all. A `Place` says
+them. It comes from the caller (a `Place`, rank and world size, the mesh of torch, the sharding of
+JAX), or it is detected: an initialised torch.distributed group, an initialised jax.distributed, the
+first complete pair of environment variables that a launcher sets, else (0, 1).
+
+Pure: the environment and the loaded modules are arguments. Neither torch nor JAX is imported: a
+mesh and a sharding are known by the module of their type.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from .errors import UsageError
@@ -22,20 +29,104 @@ _launchers = (
     ("MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",)),
     ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
+_data_axes = ("dp_replicate", "dp_shard", "dp", "data", "batch")
+"""Names of the axes that split the batch, in the libraries that make meshes."""
+_jax_hosts = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
+"""Variables that list the hosts of a job of JAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Data-parallel coordinates: 0 <= rank < world_size.
+    """Data coordinate of this process: 0 <= rank < world_size.
 
-    source:    origin of the values, in words.
-    conflict:  the launcher whose variables disagree with the process group, which has priority.
+    rank:       number of this process's share of each global batch. Processes of one rank, such as
+                the peers of tensor parallelism, get equal batches.
+    world_size: number of shares.
+    source:     origin of the values, in words.
+    conflict:   the launcher whose variables disagree with the process group, which has priority.
+    readers:    ranks, in the process group, of all processes that iterate a loader; None if each
+                share has one process, whose number is that of the share. They tell each other
+                what they keep (`penstock.Cache`), and wait for each other. Processes that read
+                nothing, such as the middle stages of a pipeline, are left out.
+
+    Raises UsageError if the values are not possible.
     """
 
     rank: int
     world_size: int
-    source: str
+    source: str = "arguments"
     conflict: str | None = None
+    readers: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            object.__setattr__(self, name, _check_integer(name, getattr(self, name), self.source))
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank {self.rank} of world size {self.world_size} (from {self.source}) is not "
+                "possible: use a rank in 0..world_size-1"
+            )
+        if self.readers is None:
+            return
+        if isinstance(self.readers, str) or not isinstance(self.readers, Iterable):
+            raise UsageError(
+                f"readers is {self.readers!r}: give the ranks of the processes that read"
+            )
+        readers = {_check_integer("readers", reader, self.source) for reader in self.readers}
+        if len(readers) < self.world_size or min(readers) < 0:
+            raise UsageError(
+                f"readers has {len(readers)} processes ({_abbreviate(sorted(readers))}) and there "
+                f"are {self.world_size} shares: name all processes that iterate, from 0 on"
+            )
+        object.__setattr__(self, "readers", tuple(sorted(readers)))
+
+
+def choose_place(
+    place: Any,
+    data_axes: str | Iterable[str] | None,
+    rank: int | None,
+    world_size: int | None,
+) -> Place | None:
+    """Return the place that a caller gives in one of these ways; None if it is to be detected.
+
+    place:      a `Place`, a torch DeviceMesh, or a jax Sharding.
+    data_axes:  names of the axes of a mesh that split the batch; None takes the usual names.
+
+    Raises UsageError if a mesh or a sharding does not say which share this process gets.
+    """
+    if place is None:
+        if data_axes is not None:
+            raise UsageError(f"data_axes is {data_axes!r} and there is no mesh: give place= too")
+        if rank is None and world_size is None:
+            return None
+        if rank is None or world_size is None:
+            raise UsageError(
+                f"rank={rank}, world_size={world_size}: give both or neither "
+                "(neither takes them from torch.distributed or the launcher)"
+            )
+        return Place(rank, world_size)
+    if rank is not None or world_size is not None:
+        raise UsageError(
+            f"place is given, and rank={rank}, world_size={world_size}: give place= alone, it says "
+            "both"
+        )
+    library = type(place).__module__.partition(".")[0]
+    if library == "torch" and hasattr(place, "mesh_dim_names"):
+        return _place_in_mesh(place, data_axes)
+    if data_axes is not None:
+        raise UsageError(
+            f"data_axes is {data_axes!r} and place a {type(place).__name__}: they are the axes of "
+            "a torch DeviceMesh; leave data_axes out"
+        )
+    if isinstance(place, Place):
+        return place
+    if hasattr(place, "devices_indices_map"):
+        return _place_in_sharding(place)
+    hint = " (of a jax Mesh: NamedSharding(mesh, PartitionSpec(axes)))" if library == "jax" else ""
+    raise UsageError(
+        f"place is a {type(place).__name__}: give a penstock.Place, a torch DeviceMesh or a "
+        f"jax.sharding.Sharding{hint}"
+    )
 
 
 def detect(
@@ -45,28 +136,194 @@ def detect(
     modules: Mapping[str, Any],
 ) -> Place:
     """Detect the place of this process. Raises UsageError if the sources contradict themselves."""
-    if rank is not None or world_size is not None:
-        if rank is None or world_size is None:
-            raise UsageError(
-                f"rank={rank}, world_size={world_size}: give both or neither "
-                "(neither takes them from torch.distributed or the launcher)"
-            )
-        return _check_place(rank, world_size, "arguments")
-    launched = _detect_launcher(environ)
-    group = _detect_torch(modules)
+    given = choose_place(None, None, rank, world_size)
+    if given is not None:
+        return given
+    group = _detect_torch(modules) or _detect_jax(modules)
     if group is None:
-        return launched or Place(0, 1, "default")
+        return _detect_launcher(environ) or Place(0, 1, "default")
+    try:
+        launched = _detect_launcher(environ)
+    except UsageError:  # variables that make no sense, beside a group that does
+        return group
     if launched and (launched.rank, launched.world_size) != (group.rank, group.world_size):
         conflict = f"{launched.source} says rank {launched.rank} of {launched.world_size}"
         return Place(group.rank, group.world_size, group.source, conflict)
     return group
 
 
+def find_reader(place: Place, environ: Mapping[str, str], modules: Mapping[str, Any]) -> Place:
+    """Return the number of this process among the processes that read, as a place among them.
+
+    Hosts, caches and brokers count processes, where the batch counts data coordinates. Raises
+    UsageError if this process is none of those that read.
+    """
+    if place.readers is None or len(place.readers) == 1:  # nobody else is to be told apart
+        return place
+    own = detect(None, None, environ, modules)
+    if own.rank not in place.readers:
+        raise UsageError(
+            f"rank {own.rank} ({own.source}) iterates a loader, and its place says that ranks "
+            f"{_abbreviate(place.readers)} do: name all that iterate in Place(readers=...), or "
+            "give a mesh that holds them"
+        )
+    return Place(place.readers.index(own.rank), len(place.readers), own.source)
+
+
+def suspect_processes(environ: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
+    """Return the variable by which JAX would find other processes; None if nothing hints at any.
+
+    To be asked where a place was detected by default.
+    """
+    if "jax" not in modules:
+        return None
+    hints = {name: environ[name] for name in _jax_hosts if "," in environ.get(name, "")}
+    if "JAX_COORDINATOR_ADDRESS" in environ:
+        hints["JAX_COORDINATOR_ADDRESS"] = environ["JAX_COORDINATOR_ADDRESS"]
+    return next((f"{name}={value}" for name, value in hints.items()), None)
+
+
+# -- meshes ----------------------------------------------------------------------------------------
+
+
+def _place_in_mesh(mesh: Any, data_axes: str | Iterable[str] | None) -> Place:
+    """Return the place in a torch DeviceMesh: coordinates of its data axes, in its order."""
+    names, shape = mesh.mesh_dim_names, tuple(mesh.shape)
+    if not names:
+        raise UsageError(
+            f"the mesh of shape {shape} has no names for its axes: make it with mesh_dim_names=, "
+            "and name those that split the batch in data_axes="
+        )
+    axes = _choose_axes(names, data_axes)
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise UsageError(
+            f"this process is outside the mesh of {_describe_axes(names, shape)}, which says "
+            "nothing of its data: iterate loaders on the processes of the mesh, or give a mesh "
+            "that holds this one"
+        )
+    sizes = [size if name in axes else 1 for name, size in zip(names, shape, strict=True)]
+    rank = 0
+    for number, size in zip(coordinate, sizes, strict=True):
+        rank = rank * size + (number if size > 1 else 0)
+    readers = mesh.mesh.flatten().tolist()
+    return Place(rank, math.prod(sizes), f"mesh axes {', '.join(axes) or 'none'}", None, readers)
+
+
+def _choose_axes(names: Sequence[str], data_axes: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the axes that split the batch, in the order of the mesh."""
+    has = f"the mesh has the axes {', '.join(names)}"
+    if data_axes is not None:
+        wanted = (data_axes,) if isinstance(data_axes, str) else tuple(data_axes)
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise UsageError(f"data_axes names {unknown[0]!r}, and {has}: name some of these")
+        return tuple(name for name in names if name in wanted)
+    if "fsdp" in names:
+        raise UsageError(
+            f"{has}, and fsdp may hold context parallelism, whose ranks share their samples: say "
+            "which axes split the batch by data_axes=, in the mesh from which fsdp was made"
+        )
+    axes = tuple(name for name in names if name in _data_axes)
+    if not axes:
+        raise UsageError(
+            f"{has}, and none of {', '.join(_data_axes)}: name those that split the batch in "
+            "data_axes=; () if none does"
+        )
+    return axes
+
+
+def _describe_axes(names: Sequence[str], shape: Sequence[int]) -> str:
+    return " x ".join(f"{name} {size}" for name, size in zip(names, shape, strict=True))
+
+
+# -- shardings -------------------------------------------------------------------------------------
+
+Intervals = tuple[tuple[int, int], ...]
+"""Rows, as ascending intervals that do not touch."""
+
+
+def _place_in_sharding(sharding: Any) -> Place:
+    """Return the place in a jax Sharding of arrays whose first axis is the batch.
+
+    The rows of a process are those of its devices. Processes of equal rows have one coordinate.
+    """
+    rows = _find_rows(sharding, len(sharding.device_set))
+    own = {device.process_index for device in sharding.addressable_devices}
+    if not own:
+        raise UsageError(
+            f"no device of this process is in {sharding}, which says nothing of its data: iterate "
+            f"loaders on the processes {_abbreviate(sorted(rows))}"
+        )
+    shares = sorted(set(rows.values()))
+    intervals = sorted(interval for share in shares for interval in share)
+    sizes = {sum(end - start for start, end in share) for share in shares}
+    overlaps = any(end > start for (_, end), (start, _) in pairwise(intervals))
+    if overlaps or len(sizes) > 1:
+        whole = max(end for _, end in intervals)
+        said = "; ".join(
+            f"process {process}: {_describe_rows(rows[process], whole)}" for process in sorted(rows)
+        )
+        fault = "gives processes rows that no share has" if overlaps else "splits rows unevenly"
+        raise UsageError(
+            f"the sharding {fault} ({said}): order the mesh's devices so that the processes have "
+            f"equal shares, each its own or the same; {sharding}"
+        )
+    (process,) = own
+    return Place(shares.index(rows[process]), len(shares), "sharding", None, list(rows))
+
+
+def check_division(sharding: Any, batch: int) -> None:
+    """Check that a jax Sharding divides a global batch of so many rows. Raises UsageError."""
+    try:
+        _find_rows(sharding, batch)
+    except ValueError as error:
+        raise UsageError(
+            f"the global batch of {batch} samples is not divided evenly by {sharding}: choose a "
+            f"batch_size that is a multiple of the devices that split a process's rows ({error})"
+        ) from None
+
+
+def _find_rows(sharding: Any, batch: int) -> dict[int, Intervals]:
+    """Return the rows of each process, of arrays of so many rows under a jax Sharding."""
+    others = len(getattr(sharding, "spec", ())) - 1  # axes whose rows are of no interest
+    shape = batch, *[len(sharding.device_set)] * others
+    rows: dict[int, set[tuple[int, int]]] = {}
+    for device, (first, *_) in sharding.devices_indices_map(shape).items():
+        start, stop, _ = first.indices(batch)
+        rows.setdefault(device.process_index, set()).add((start, stop))
+    return {process: _join_intervals(sorted(parts)) for process, parts in rows.items()}
+
+
+def _join_intervals(parts: Iterable[tuple[int, int]]) -> Intervals:
+    joined: list[tuple[int, int]] = []
+    for start, end in parts:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def _describe_rows(intervals: Intervals, whole: int) -> str:
+    return "rows " + ", ".join(f"{start}..{end - 1}" for start, end in intervals) + f" of {whole}"
+
+
+# -- detection -------------------------------------------------------------------------------------
+
+
 def _detect_torch(modules: Mapping[str, Any]) -> Place | None:
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return _check_place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    return Place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _detect_jax(modules: Mapping[str, Any]) -> Place | None:
+    jax = modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return None
+    return Place(jax.process_index(), jax.process_count(), "jax.distributed")
 
 
 def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
@@ -74,19 +331,20 @@ def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
         rank = _find_variable(environ, rank_names)
         world = _find_variable(environ, world_names)
         if rank is not None and world is not None:
-            return _check_place(_parse_number(rank), _parse_number(world), launcher)
+            return Place(_parse_number(rank), _parse_number(world), launcher)
         # An interactive Slurm allocation shows its task count to a plain process: no rank, no job.
-        if launcher == "torchrun" and world is not None and _parse_number(world) > 1:
-            raise UsageError(
-                f"WORLD_SIZE={world[1]} is set but RANK is not: start with torchrun, set both, or "
-                "pass rank= and world_size="
-            )
-        if launcher == "torchrun" and rank is not None and _parse_number(rank) > 0:
-            raise UsageError(
-                f"RANK={rank[1]} is set but WORLD_SIZE is not: start with torchrun, set both, or "
-                "pass rank= and world_size="
-            )
+        if launcher == "torchrun":
+            _check_half(world, "RANK", 1)
+            _check_half(rank, "WORLD_SIZE", 0)
     return None
+
+
+def _check_half(variable: tuple[str, str] | None, other: str, most: int) -> None:
+    if variable is not None and _parse_number(variable) > most:
+        raise UsageError(
+            f"{variable[0]}={variable[1]} is set but {other} is not: start with torchrun, set "
+            "both, initialise torch.distributed first, or pass rank= and world_size="
+        )
 
 
 def _find_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
@@ -100,15 +358,13 @@ def _parse_number(variable: tuple[str, str]) -> int:
         raise UsageError(f"{variable[0]}={variable[1]!r} is not a number") from None
 
 
-def _check_place(rank: int, world_size: int, source: str) -> Place:
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        is_array = getattr(value, "shape", ()) != ()
-        if isinstance(value, bool) or is_array or not hasattr(value, "__index__"):
-            raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
-    rank, world_size = operator.index(rank), operator.index(world_size)
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise UsageError(
-            f"rank {rank} of world size {world_size} (from {source}) is not possible: "
-            "use a rank in 0..world_size-1"
-        )
-    return Place(rank, world_size, source)
+def _check_integer(name: str, value: Any, source: str) -> int:
+    is_array = getattr(value, "shape", ()) != ()
+    if isinstance(value, bool) or is_array or not hasattr(value, "__index__"):
+        raise UsageError(f"{name} is {value!r} (from {source}): use an integer")
+    return operator.index(value)
+
+
+def _abbreviate(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown}, ... ({len(ranks)} in all)" if len(ranks) > 8 else shown

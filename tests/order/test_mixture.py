@@ -18,6 +18,7 @@ from penstock import limits
 from penstock.errors import StateError, UsageError
 from penstock.loader.sampler import StepSampler
 from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
+from penstock.topology import Place
 
 COUNTS = (100, 37, 5)
 
@@ -112,8 +113,7 @@ def test_passes_are_whole_however_epochs_end(
             global_batch_size=None,
             drop_last=drop_last,
             pad=False,
-            rank=rank,
-            world_size=world,
+            place=Place(rank, world),
         )
         for rank in range(world)
     ]

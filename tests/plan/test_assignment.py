@@ -19,6 +19,7 @@ from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
 from penstock.plan.session import Session
 from penstock.plan.steps import Steps, plan_steps
+from penstock.topology import Place
 from tests.plan.test_steps import fixed_index
 
 
@@ -227,8 +228,7 @@ def deal(count: int, nodes: tuple[int, ...], rank: int, **options: Any) -> StepS
         "data",
         Order(count, 6),
         **{**asked, **options},
-        rank=rank,
-        world_size=len(nodes),
+        place=Place(rank, len(nodes)),
         assignment="local",
     )
 
@@ -310,7 +310,7 @@ def test_nodes_are_needed_to_begin_and_not_before() -> None:
     """The length is known before the nodes are; the epoch is dealt by those that it begins with."""
     dealt = StepSampler(
         "data", Order(100, 1), batch_size=10, global_batch_size=None, drop_last=False, pad=False,
-        rank=None, world_size=None, assignment="local",
+        place=None, assignment="local",
     )  # fmt: skip
     assert len(dealt) == 10
     assert dealt.steps.locality is None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from .join import Cache, CacheMembership, join_cache
 from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
-from .rendezvous import Gather, find_store, machine_identity
+from .rendezvous import Gather, exchange_values, find_gather, find_store, machine_identity
 
 __all__ = [
     "Bytes",
@@ -28,6 +28,8 @@ __all__ = [
     "PeerCompletion",
     "PeerRequest",
     "Reason",
+    "exchange_values",
+    "find_gather",
     "find_store",
     "join_cache",
     "machine_identity",

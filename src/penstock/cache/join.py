@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import secrets
+import socket
 import struct
 import sys
 from collections import Counter
@@ -26,6 +27,7 @@ from ..engine import open_engine
 from ..errors import PenstockError, UsageError
 from ..index import Index, measure_cost, summarize_cost
 from ..plan import (
+    Assignment,
     CacheBlockChoice,
     Locality,
     Placement,
@@ -35,7 +37,7 @@ from ..plan import (
     sample_key_lengths,
     samples_per_block,
 )
-from ..topology import Place
+from ..topology import Place, find_reader
 from .disk import DiskTier, read_note
 from .engine import CachedEngine
 from .key_index import Addressed
@@ -129,11 +131,11 @@ class Cache:
 class CacheMembership(NamedTuple):
     """A rank's part of the cache.
 
-    place:        of the rank, in the world that it was shared with.
+    place:        data coordinate of the rank, among those that it was shared with.
     cache_block:  samples, reason, reached of `CacheBlockChoice`; if storage was measured for it,
                   also latency_ns, reads_per_s, bytes_per_s and took_s of `probe.Probed`.
     group:        the store of the process group there was, if there was one.
-    neighbours:   the ranks of its host.
+    neighbours:   data coordinates of the ranks of its host.
     """
 
     place: Place
@@ -156,6 +158,7 @@ class _CacheAgreement:
     """The agreement of all ranks on their cache.
 
     name:        made up for this job; nobody else knows it.
+    place:       number of this rank among the readers, as all ranks are numbered here.
     version:     of the data, as this rank sees it: ranks of one node see the same.
     nodes:       of each rank.
     leaders:     of each node, its first rank, which makes the parts that the others attach to.
@@ -212,24 +215,34 @@ def _digest(text: str) -> bytes:
 
 
 def join_cache(
-    index: Index, path: str, cache: Cache, place: Place, budget: Budget
+    index: Index,
+    path: str,
+    cache: Cache,
+    place: Place,
+    budget: Budget,
+    assignment: Assignment = "strided",
 ) -> CacheMembership:
-    """Join the cache of an index's samples; called on all ranks.
+    """Join the cache of an index's samples; called on all ranks that read.
 
-    path:  the data's, for people.
+    path:   the data's, for people.
+    place:  data coordinate. Ranks are numbered among the readers, whose coordinates may be equal.
 
     Raises UsageError if the ranks disagree (other data, other cache blocks), and on all ranks if
     one of them cannot take part.
     """
+    coordinate, place = place, find_reader(place, os.environ, sys.modules)
     leads = place.rank == 0
-    gather = find_gather(place, sys.modules, os.environ, cache.gather)
-    members = exchange_values(gather, place, lambda: _introduce(index, cache, gather, place))
+    gather = find_gather(coordinate, sys.modules, os.environ, cache.gather)
+    members = exchange_values(
+        gather, place, lambda: _introduce(index, cache, gather, place, coordinate)
+    )
     _check_alike(members)
     cache_block = _choose_without_measuring(index, members)
     if cache_block is None:
         (cache_block, *_) = exchange_values(
             gather, place, lambda: _choose_by_measuring(index, budget) if leads else {}
         )
+    coordinate_nodes = _locate_coordinates(members, assignment)
     job = _agree(index, place, members, cache_block["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
@@ -264,8 +277,9 @@ def join_cache(
         if cache.replicas:
             log.info("room for copies of what other hosts keep: %d bytes", job.left_bytes)
     group = find_store(sys.modules)
-    locality = Locality(job.placement, job.nodes)
-    return CacheMembership(place, engine, locality, addressed, cache_block, group, job.neighbours)
+    locality = Locality(job.placement, coordinate_nodes)
+    neighbours = tuple(sorted({members[rank]["coordinate"] for rank in job.neighbours}))
+    return CacheMembership(coordinate, engine, locality, addressed, cache_block, group, neighbours)
 
 
 def _choose_transport(cache: Cache, gather: Gather, place: Place) -> str:
@@ -283,11 +297,16 @@ def _choose_transport(cache: Cache, gather: Gather, place: Place) -> str:
     return "zeromq"
 
 
-def _introduce(index: Index, cache: Cache, gather: Gather, place: Place) -> dict[str, Any]:
+def _introduce(
+    index: Index, cache: Cache, gather: Gather, place: Place, coordinate: Place
+) -> dict[str, Any]:
     """Make the introduction of this rank, its first text."""
     Addressed(index)  # what cannot be cached is told to all
     return {
         "host": cache.host or host_identity(),
+        "name": cache.host or socket.gethostname(),
+        "coordinate": coordinate.rank,
+        "world_size": coordinate.world_size,
         "ram_bytes": cache.ram_bytes,
         "disk_bytes": cache.disk_bytes,
         "replicas": cache.replicas,
@@ -305,6 +324,7 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
     first = members[0]
     for name, remedy in (
         ("data", "open the same data"),
+        ("world_size", "give the same place"),
         ("cache_block_bytes", "give the same cache_block_bytes"),
         ("peers", "give the same peers"),
     ):
@@ -323,6 +343,29 @@ def _check_alike(members: list[dict[str, Any]]) -> None:
                 "ranks began, start the job again; if each host has a copy there, copy the times "
                 "too (cp -p, rsync -t)"
             )
+
+
+def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -> tuple[int, ...]:
+    """Return the node of each data coordinate: of its first rank, if it spans several."""
+    hosts = list(dict.fromkeys(member["host"] for member in members))
+    spans: dict[int, dict[str, str]] = {}
+    for member in members:
+        spans.setdefault(member["coordinate"], {})[member["host"]] = member["name"]
+    absent = set(range(members[0]["world_size"])) - spans.keys()
+    if absent:
+        raise UsageError(
+            f"data coordinate {min(absent)} of {members[0]['world_size']} is of none of the "
+            f"{len(members)} ranks that read, and its samples would be left out: name all that "
+            "iterate in Place(readers=...)"
+        )
+    for coordinate, names in sorted(spans.items()):
+        if assignment == "local" and len(names) > 1:
+            raise UsageError(
+                f"assignment='local' deals samples to the host that keeps them, and data "
+                f"coordinate {coordinate} spans {len(names)} hosts ({', '.join(names.values())}): "
+                "use assignment='strided', or a mesh that keeps each data coordinate on one host"
+            )
+    return tuple(hosts.index(next(iter(spans[number]))) for number in sorted(spans))
 
 
 def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
@@ -405,7 +448,10 @@ def _agree(
             count_cache_blocks(index, cache_block, members[k]["disk_bytes"], _page_bytes)
             for k in leaders
         ),
-        tuple(nodes.count(node) for node in range(len(hosts))),
+        tuple(
+            len({member["coordinate"] for member in members if member["host"] == host})
+            for host in hosts
+        ),
         seed=_seed,
         cache_block=cache_block,
     )

@@ -1,23 +1,26 @@
 """Rendezvous of the ranks of a job: each rank sends a text, and receives the texts of all.
 
 penstock starts no cluster and runs no service of its own. Ranks find each other through whatever
-started them: the process group of torch.distributed (torchrun, Ray Train), MPI, or a function of
-the user.
+started them: the process group of torch.distributed (torchrun, Ray Train), jax.distributed, MPI, or
+a function of the user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import hmac
 import ipaddress
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .. import limits
 from ..errors import UsageError
-from ..topology import Place
+from ..topology import Place, detect, find_reader
 
 Gather = Callable[[str], list[str]]
 """Function that exchanges texts between all ranks.
@@ -37,68 +40,124 @@ def find_gather(
     environ: Mapping[str, str],
     user_gather: Gather | None = None,
 ) -> Gather:
-    """Return the function by which the ranks of this job exchange texts.
+    """Return the function by which the readers of this job exchange texts: all that iterate.
 
     user_gather:  the user's own function, which is used unchecked.
 
     Raises UsageError if there is no way to exchange texts. MPI is begun here only in processes that
     were started for MPI: in others, beginning it may end the process.
     """
-    if place.world_size == 1:
+    reader = find_reader(place, environ, modules)
+    if reader.world_size == 1:
         return lambda text: [text]
     if user_gather is not None:
         return user_gather
     store = find_store(modules)
     if store is not None:
-        ranks = modules["torch.distributed"].get_world_size()
-        if ranks != place.world_size:
+        ranks = detect(None, None, {}, modules).world_size
+        if place.readers is None and ranks != place.world_size:
             raise UsageError(
                 f"the process group has {ranks} ranks, the loader "
-                f"{place.world_size} ({place.source}): give Cache(gather=...) among those that "
-                "share the data, by all_gather_object in a group of them for instance"
+                f"{place.world_size} ({place.source}): say which of them iterate by "
+                "place=Place(rank, world_size, readers=...), or give Cache(gather=...) among those "
+                "that share the data, by all_gather_object in a group of them for instance"
             )
-        return lambda text: _exchange_by_store(store, place, text)
+        readers = tuple(place.readers or range(ranks))
+        if readers[-1] >= ranks:
+            raise UsageError(
+                f"readers names rank {readers[-1]} and the process group has {ranks}: name ranks "
+                "of the process group"
+            )
+        return lambda text: _exchange_by_store(store, readers, reader.rank, text)
     mpi = modules.get("mpi4py.MPI")
     begun = (
         mpi is not None
         and mpi.Is_initialized()
         and not mpi.Is_finalized()
-        and mpi.COMM_WORLD.Get_size() == place.world_size
+        and mpi.COMM_WORLD.Get_size() == reader.world_size
     )
-    by_srun = place.source == "Slurm" and "PMIX_RANK" in environ
-    if begun or by_srun or place.source in ("Open MPI", "MPICH", "MVAPICH2"):
-        return _find_mpi_gather(place)
+    by_srun = reader.source == "Slurm" and "PMIX_RANK" in environ
+    if begun or by_srun or reader.source in ("Open MPI", "MPICH", "MVAPICH2"):
+        return _find_mpi_gather(reader)
     raise UsageError(
-        f"{place.world_size} ranks ({place.source}) that share a cache have to tell each other "
+        f"{reader.world_size} ranks ({reader.source}) that share a cache have to tell each other "
         "where they are: initialise torch.distributed first, start them with mpiexec and install "
         "mpi4py, or give Cache(gather=...)"
     )
 
 
 def find_store(modules: Mapping[str, Any]) -> Any:
-    """Return the key-value store of the process group, or None if there is none."""
+    """Return the key-value store of the process group, or None if there is none.
+
+    It is that of torch.distributed, or else that of jax.distributed.
+    """
     distributed = modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.distributed_c10d._get_default_store()
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.distributed_c10d._get_default_store()
+    coordination = modules.get("jax._src.distributed")
+    client = None if coordination is None else coordination.global_state.client
+    return None if client is None else _wrap_client(client)
 
 
-def _exchange_by_store(store: Any, place: Place, text: str) -> list[str]:
-    """Exchange texts through the key-value store of the process group.
+class CoordinationStore:
+    """Key-value store of jax.distributed, with the methods of torch's stores that are used here."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._client.key_value_increment(key, amount))
+
+    def set(self, key: str, text: str) -> None:
+        self._client.key_value_set(key, text, allow_overwrite=True)
+
+    def get(self, key: str) -> bytes:
+        milliseconds = int(limits.coordination_wait_s * 1000)
+        return bytes(self._client.blocking_key_value_get_bytes(key, milliseconds))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        try:
+            for key in keys:
+                self._client.key_value_try_get_bytes(key)
+        except RuntimeError:  # NOT_FOUND
+            return False
+        return True
+
+    def delete_key(self, key: str) -> None:
+        self._client.key_value_delete(key)
+
+
+_wrap_client = functools.cache(CoordinationStore)  # the same store at each call
+
+
+def _exchange_by_store(store: Any, readers: Sequence[int], own: int, text: str) -> list[str]:
+    """Exchange texts among these ranks of the process group, through its key-value store.
 
     The store waits for keys that are not there yet. It counts how often each rank has sent, because
     a rank may have been in other groups before.
+
+    own:  number of this rank among the readers.
     """
-    members = f"penstock/members/{place.world_size}"
-    prefix = f"{members}/{store.add(f'{members}/{place.rank}', 1)}"
-    store.set(f"{prefix}/{place.rank}", text)
+    members = "penstock/members/" + hashlib.sha256(repr(readers).encode()).hexdigest()[:16]
+    turn = store.add(f"{members}/{own}", 1)
+    store.set(f"{members}/{turn}/{own}", text)
+    keys = {f"{members}/{turn}/{number}": rank for number, rank in enumerate(readers)}
     try:
-        return [store.get(f"{prefix}/{rank}").decode() for rank in range(place.world_size)]
+        texts = [store.get(key).decode() for key in keys]
     except RuntimeError as error:  # the store's time-out, or its server has gone
+        absent = "the other ranks"
+        with contextlib.suppress(RuntimeError):
+            ranks = [str(rank) for key, rank in keys.items() if not store.check([key])]
+            absent = f"rank {', '.join(ranks)}" if ranks else absent
         raise UsageError(
-            f"rank {place.rank} waited for what the other ranks say of themselves ({error}): "
-            "iterate the loader on all ranks"
+            f"rank {readers[own]} waited for {absent}, which did not say where its data lies "
+            f"({error}): iterate the loader on all ranks; if some read nothing, leave them out of "
+            "place=Place(rank, world_size, readers=...), or of the mesh"
         ) from None
+    # Whoever has sent this turn's text has received all of the turn before.
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        store.delete_key(f"{members}/{turn - 1}/{own}")
+    return texts
 
 
 def _find_mpi_gather(place: Place) -> Gather:

@@ -24,6 +24,7 @@ from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
+from .peer_check import compare_samples, find_ids
 from .sampler import StepSampler
 from .worker_processes import WorkerProcesses
 from .worker_source import WorkerSource
@@ -55,8 +56,10 @@ __all__ = [
     "choose_gap",
     "choose_readahead",
     "choose_shuffle",
+    "compare_samples",
     "describe_choice",
     "explain_run",
+    "find_ids",
     "identify_data",
     "locate_data",
     "mix",

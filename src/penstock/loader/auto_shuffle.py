@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -31,7 +32,7 @@ from ..order import (
     window_samples,
 )
 from ..plan import Steps
-from ..topology import Place
+from ..topology import Place, find_reader
 from .batch import choose_gap
 from .dataset import Dataset
 
@@ -68,10 +69,11 @@ class AutoShuffle:
     def choose(self, place: Place, steps: Steps) -> Ordering:
         """Choose the order that suits the storage, on all ranks; rank 0 logs it."""
         key = f"penstock/shuffle/{self._dataset.fingerprint}"
-        choice = agree_on_choice(place, key, lambda: self._decide(place, steps), sys.modules)
+        process = find_reader(place, os.environ, sys.modules)
+        choice = agree_on_choice(process, key, lambda: self._decide(place, steps), sys.modules)
         self.record = json.loads(choice)
         shuffle, block, group = (self.record[name] for name in ("shuffle", "block", "group"))
-        if place.rank == 0:
+        if process.rank == 0:
             # Python shows warnings even if a program has set up no logging: nobody should miss that
             # the order is less than exact.
             log.log(logging.INFO if shuffle == "exact" else logging.WARNING, "%s", self)

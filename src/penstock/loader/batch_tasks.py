@@ -98,7 +98,7 @@ class OrderTasks:
             yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
 
     def record_step(self, epoch: int, step: int) -> None:
-        self.cursor.move(epoch, step)
+        self.step_sampler.record_step(epoch, step)
 
     def end_epoch(self, epoch: int) -> None:
         pass  # the last step was recorded already
@@ -120,7 +120,7 @@ class SamplerTasks:
     generator that has moved on.
 
     steps:  iterable over the samples of each step, once an epoch: the sampler, or batches of it.
-    place:  rank and world size as requested; only random numbers depend on it.
+    place:  of this process, None detects it; only random numbers depend on it.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SamplerTasks:
         sampler: Any,
         steps: Any,
         seed: int,
-        place: tuple[int | None, int | None],
+        place: Place | None,
     ) -> None:
         self._steps = steps
         self._sampler = sampler
@@ -150,7 +150,7 @@ class SamplerTasks:
 
     @property
     def place(self) -> Place:
-        return detect(*self._requested_place, os.environ, sys.modules)
+        return self._requested_place or detect(None, None, os.environ, sys.modules)
 
     def begin(self) -> tuple[int, int]:
         with contextlib.suppress(TypeError):  # a sampler without a length

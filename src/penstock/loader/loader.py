@@ -7,10 +7,11 @@ one walk through an epoch. Session, plan and order decide which samples come nex
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -25,7 +26,7 @@ from ..meter import Counters, Meter
 from ..order import Shuffle, shuffle_quality
 from ..plan import Assignment, Cursor, Session, Steps, measure_cache_blocks
 from ..sharing import LeasedBudget
-from ..topology import Place
+from ..topology import Place, choose_place, find_reader
 from .auto_shuffle import AutoShuffle
 from .batch import choose_gap, choose_readahead, share_memory
 from .batch_tasks import OrderTasks
@@ -67,8 +68,14 @@ class Loader:
                   called in `decode_threads` threads; the results are collated as torch's
                   default_collate would, into numpy arrays, or by `collate`, a function of a list
                   (of an empty one where a rank has no sample in the last step: see `pad`).
-    rank, world_size: data-parallel coordinates; by default those of torch.distributed or of the
-                  launcher, looked up at first use.
+    rank, world_size: data-parallel coordinates; by default those of torch.distributed, of
+                  jax.distributed or of the launcher, looked up at first use.
+    place:        instead of these, where several processes get the same batches: a torch
+                  DeviceMesh, a jax Sharding of the batch, or a `penstock.Place`.
+    data_axes:    axes of the mesh that split the batch; by default those that it has of
+                  dp_replicate, dp_shard, dp, data and batch.
+    check_peers:  every so many steps the processes of one data coordinate compare which samples
+                  they have: a difference is a UsageError on all of them. Takes a message each.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
                   "contiguous": it has the r-th stretch, for reading in the order of storage;
@@ -96,6 +103,9 @@ class Loader:
         collate: Collate | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        place: Any = None,
+        data_axes: str | Iterable[str] | None = None,
+        check_peers: int | None = None,
         global_batch_size: int | None = None,
         assignment: Assignment = "strided",
         cache: Cache | None = None,
@@ -139,10 +149,10 @@ class Loader:
             global_batch_size=global_batch_size,
             drop_last=drop_last,
             pad=pad,
-            rank=rank,
-            world_size=world_size,
+            place=choose_place(place, data_axes, rank, world_size),
             choice=self._auto_shuffle,
             assignment=assignment,
+            check_peers=check_peers,
         )
         self.drop_last = self._step_sampler.drop_last
         self.pad = self._step_sampler.pad
@@ -471,9 +481,8 @@ class Loader:
         """Open the engine, at first use, and take memory; with `cache` on all ranks at once."""
         if self._leased_budget is None:
             name = self.dataset.index.files.root
-            self._leased_budget = LeasedBudget(
-                self.counters, name, self.place, self._requested_budget
-            )
+            process = find_reader(self.place, os.environ, sys.modules)
+            self._leased_budget = LeasedBudget(self.counters, name, process, self._requested_budget)
         index = self.dataset.index
         if self._cache is not None:
             self._engine = self._join(self.place).engine
@@ -549,7 +558,12 @@ class Loader:
         if self._membership is None:
             assert self._cache is not None
             self._membership = join_cache(
-                self.dataset.index, self.dataset.path, self._cache, place, self._budget
+                self.dataset.index,
+                self.dataset.path,
+                self._cache,
+                place,
+                self._budget,
+                self._step_sampler.assignment,
             )
         return self._membership
 

@@ -19,7 +19,8 @@ from ..arguments import check_whole
 from ..errors import UsageError
 from ..order import Marks, Order, Ordering
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
-from ..topology import Place, detect
+from ..topology import Place, detect, suspect_processes
+from .peer_check import PeerCheck
 
 
 class RankShare(NamedTuple):
@@ -57,7 +58,8 @@ class StepSampler:
     drop_last, pad:    treatment of the last step, see `Steps`.
     assignment:        which rank has which samples of a step, see `Steps`.
                        "local" needs the locality that `begin` is given.
-    rank, world_size:  by default, the values of torch.distributed or of the launcher.
+    place:             of this process; None detects it at first use.
+    check_peers:       the processes of one data coordinate compare every so many steps.
     fingerprint:       identity of the data.
     """
 
@@ -70,10 +72,10 @@ class StepSampler:
         global_batch_size: int | None,
         drop_last: bool,
         pad: bool,
-        rank: int | None,
-        world_size: int | None,
+        place: Place | None,
         choice: OrderChoice | None = None,
         assignment: Assignment = "strided",
+        check_peers: int | None = None,
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
@@ -92,9 +94,18 @@ class StepSampler:
             if global_batch_size is None
             else check_whole("global_batch_size", global_batch_size)
         )
-        self._requested_place = (rank, world_size)
+        self._peer_check = None
+        if check_peers is not None:
+            self._peer_check = PeerCheck(check_peers, fingerprint)
+            if place is None or place.readers is None:
+                raise UsageError(
+                    f"check_peers={check_peers} compares the processes of one data coordinate, "
+                    "and nothing says that there are several: give place= a mesh, a sharding, or "
+                    "Place(rank, world_size, readers=...)"
+                )
+        self._requested_place = place
         self._settled: tuple[Place, Steps] | None = None
-        if rank is not None or world_size is not None:
+        if place is not None:
             self._settle()
         else:  # arguments that do not suit one rank suit no world size
             self._make_steps(1)
@@ -203,6 +214,19 @@ class StepSampler:
                 yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
+    def record_step(self, epoch: int, step: int) -> None:
+        """Record that the steps before `step` of `epoch` have been handed over.
+
+        If a check of peers is due, it comes first: UsageError if their samples differ.
+        """
+        if self._peer_check is not None and self._peer_check.is_due(step):
+            done = step - 1
+            positions, _, _ = self.steps.positions(
+                done, step, self.place.rank, order := self.order.at_epoch(epoch)
+            )
+            self._peer_check.compare(self.place, epoch, done, order.rows(positions)[0])
+        self.cursor.move(epoch, step)
+
     def find_uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
         """Return the times at which these ranks use samples, as seen from an epoch.
 
@@ -241,7 +265,7 @@ class StepSampler:
 
     def _find_new_place(self) -> Place | None:
         """Return the process's current place if it differs from the settled one, else None."""
-        if self._settled is None or self._requested_place != (None, None):
+        if self._settled is None or self._requested_place is not None:
             return None
         was, now = self._settled[0], detect(None, None, os.environ, sys.modules)
         return None if (now.rank, now.world_size) == (was.rank, was.world_size) else now
@@ -263,11 +287,19 @@ class StepSampler:
     def _settle(self) -> tuple[Place, Steps]:
         if self._settled is not None:
             return self._settled
-        place = detect(*self._requested_place, os.environ, sys.modules)
+        place = self._requested_place or detect(None, None, os.environ, sys.modules)
         if place.conflict is not None:
             warnings.warn(
-                f"{place.conflict}, but torch.distributed is initialised as rank {place.rank} of "
+                f"{place.conflict}, but {place.source} is initialised as rank {place.rank} of "
                 f"{place.world_size}, which is used",
+                stacklevel=4,
+            )
+        hint = suspect_processes(os.environ, sys.modules) if place.source == "default" else None
+        if hint is not None:
+            warnings.warn(
+                f"{hint} says that JAX has other processes, but it is not initialised for them: "
+                "this one takes all samples. Call jax.distributed.initialize() before the loader "
+                "is used, or give place=",
                 stacklevel=4,
             )
         self._settled = place, self._make_steps(place.world_size)

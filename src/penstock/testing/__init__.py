@@ -25,25 +25,36 @@
         def make(self):
             return MyPolicy()
 
-A subclass says how to make one; overriding a test of a suite is a defect, and is refused. Needs
-pytest and hypothesis, which nothing else of penstock imports.
+A subclass says how to make one; overriding a test of a suite is a defect, and is refused. The
+suites need pytest and hypothesis, which nothing else of penstock imports. `same_batch` needs
+neither: it checks, in a training loop, that ranks have equal batches.
 """
 
 from __future__ import annotations
 
-from .engine import EngineSuite
-from .formats import FormatSuite, Written
-from .peer import PeerSuite
-from .policy import PolicySuite
-from .reading import EngineRead, finish, write_files
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EngineRead",
-    "EngineSuite",
-    "FormatSuite",
-    "PeerSuite",
-    "PolicySuite",
-    "Written",
-    "finish",
-    "write_files",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .batch_peers import same_batch as same_batch
+    from .engine import EngineSuite as EngineSuite
+    from .formats import FormatSuite as FormatSuite
+    from .formats import Written as Written
+    from .peer import PeerSuite as PeerSuite
+    from .policy import PolicySuite as PolicySuite
+    from .reading import EngineRead as EngineRead
+    from .reading import finish as finish
+    from .reading import write_files as write_files
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "engine": "EngineSuite",
+            "formats": "FormatSuite Written",
+            "peer": "PeerSuite",
+            "policy": "PolicySuite",
+            "reading": "EngineRead finish write_files",
+            "batch_peers": "same_batch",
+        },
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from ..budget import Budget
 from ..errors import LimitError, UsageError
 from ..loader import Batch, Dataset, Decode, Loader, StepSampler
 from ..order import Order
+from ..topology import Place, choose_place
 from .arguments import parse_shuffle
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
 from .samplers import EpochSampler, make_sampler
@@ -51,6 +52,9 @@ class DeviceLoader:
         decode: Decode | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        place: Any = None,
+        data_axes: str | Iterable[str] | None = None,
+        check_peers: int | None = None,
         global_batch_size: int | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -75,9 +79,10 @@ class DeviceLoader:
             batch_size,
             global_batch_size,
             drop_last,
-            (rank, world_size),
+            choose_place(place, data_axes, rank, world_size),
             budget or Budget(),
             "strided",
+            check_peers,
         )
         self.sampler = EpochSampler(self._step_sampler)
         self._resident: DeviceDataset | None = None
@@ -110,8 +115,7 @@ class DeviceLoader:
                     global_batch_size=None,
                     drop_last=False,
                     pad=False,
-                    rank=0,
-                    world_size=1,
+                    place=Place(0, 1),
                 ),
                 Tensors(),
             )
@@ -155,7 +159,7 @@ class DeviceLoader:
             if self._decode is None:
                 valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
                 batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
-            step_sampler.cursor.move(epoch, share.step + 1)
+            step_sampler.record_step(epoch, share.step + 1)
             yield batch
 
     def _check_room(self) -> None:

@@ -50,7 +50,7 @@ from ..meter import Counters, Meter
 from ..order import Order
 from ..plan import Assignment, Cursor
 from ..sharing import LeasedBudget
-from ..topology import Place, detect
+from ..topology import Place, choose_place, detect
 from .arguments import (
     check_integer,
     check_iterable,
@@ -118,7 +118,8 @@ class DataLoader:
                   it exists it is called for every epoch, and an epoch set on the sampler itself is
                   followed. A RandomSampler has none, and is not resumed exactly.
     timeout:      seconds until a batch of the workers is given up: RuntimeError.
-    rank, world_size, global_batch_size, assignment, cache, budget: see `penstock.Loader`.
+    rank, world_size, place, data_axes, check_peers, global_batch_size, assignment, cache, budget:
+                  see `penstock.Loader`.
 
     A dataset that is not penstock's is identified in the state by its `fingerprint`, if it has that
     attribute, else by the name of its type and its length: other content is then not noticed.
@@ -148,6 +149,9 @@ class DataLoader:
         decode: Decode | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        place: Any = None,
+        data_axes: str | Iterable[str] | None = None,
+        check_peers: int | None = None,
         global_batch_size: int | None = None,
         workers: Literal["auto", "threads", "processes"] = "auto",
         assignment: Assignment = "strided",
@@ -201,7 +205,7 @@ class DataLoader:
         self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
-        place = (rank, world_size)
+        own_place = choose_place(place, data_axes, rank, world_size)
         self._epochs: EpochTasks
         if chosen is None:
             step_sampler = make_sampler(
@@ -211,16 +215,22 @@ class DataLoader:
                 batch_size,
                 global_batch_size,
                 drop_last,
-                place,
+                own_place,
                 self._budget,
                 assignment,
+                check_peers,
             )
             self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
         else:
+            if check_peers is not None:
+                raise UsageError(
+                    "check_peers compares what penstock deals, and the sampler deals here: leave "
+                    "it out, and check batches by penstock.testing.same_batch"
+                )
             steps = chosen
             if batch_sampler is None and batch_size is not None:
                 steps = BatchSampler(chosen, batch_size, drop_last)
-            self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, place)
+            self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, own_place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
         if batch_sampler is not None or global_batch_size is not None:
@@ -466,7 +476,8 @@ class DataLoader:
             return
         if not isinstance(self._epochs, OrderTasks):
             return
-        ranks = self._epochs.step_sampler.place.world_size
+        place = self._epochs.step_sampler.place
+        ranks = max(place.world_size, len(place.readers or ()))
         if ranks > 1:
             raise UsageError(
                 f"generator is given and {ranks} ranks shuffle: "

@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..loader import AutoShuffle, Dataset, StepSampler, identify_data
 from ..order import Order, Shuffle
 from ..plan import Assignment
+from ..topology import Place
 
 
 class EpochSampler(Sampler[int]):
@@ -39,9 +40,10 @@ def make_sampler(
     batch_size: int | None,
     global_batch_size: int | None,
     drop_last: bool,
-    place: tuple[int | None, int | None],
+    place: Place | None,
     budget: Budget,
     assignment: Assignment,
+    check_peers: int | None = None,
 ) -> StepSampler:
     count = len(dataset)
     if count == 0:
@@ -57,8 +59,8 @@ def make_sampler(
         global_batch_size=global_batch_size,
         drop_last=drop_last,
         pad=not drop_last,
-        rank=place[0],
-        world_size=place[1],
+        place=place,
         choice=choice,
         assignment=assignment,
+        check_peers=check_peers,
     )

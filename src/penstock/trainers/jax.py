@@ -1,0 +1,120 @@
+"""JAX: batches as arrays of JAX, global ones where a sharding spans processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from ..errors import UsageError
+from ..loader import Batch, Dataset, Ragged
+from ..loader import Loader as ArrayLoader
+from ..topology import check_division
+
+
+class JAXLoader:
+    """Batches of `penstock.Loader` as arrays of JAX: all processes make one step together.
+
+    dataset:    from `penstock.open`.
+    batch_size: samples of one data coordinate in a step: of all processes that have equal rows.
+    sharding:   of the arrays; their first axis is the batch. Processes whose devices have equal
+                rows get equal samples. None: arrays on the first device of this process.
+    drop_last:  leave out the samples that do not fill a global batch. Otherwise the last batch is
+                filled with samples that it has, which "__valid__" marks: all batches have one
+                shape, so that a step is compiled once.
+    options:    further arguments of `penstock.Loader`, such as seed, shuffle, decode and cache.
+
+    A batch is a dict of its fields with "__id__" (the samples' numbers) and "__valid__" (bool);
+    what else `decode` and `collate` make keeps its structure. Numbers have the types that JAX gives
+    them: 32 bits unless jax_enable_x64 is set; "__id__" is left out where they do not suffice.
+    Raises UsageError if a field is no array, or the sharding cannot divide the global batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int | None = None,
+        *,
+        sharding: Sharding | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> None:
+        options |= {} if sharding is None else {"place": sharding}
+        options |= {"drop_last": drop_last, "pad": not drop_last}
+        self.loader = ArrayLoader(dataset, batch_size, **options)
+        """The loader of this process's rows, as numpy arrays: its counters, `explain`, budget."""
+        self._sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
+        self._is_global = sharding is not None
+        if sharding is not None:
+            check_division(sharding, self.loader.steps.global_batch)
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same in every process."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over an epoch, which begins at the first `next`."""
+        return map(self._make_arrays, self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the next epoch. Without it epochs count up by themselves."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run, the same in every process; see `Loader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of `state`, with any number of processes."""
+        self.loader.load_state_dict(state)
+
+    def get_state(self) -> bytes:
+        """Return the state as JSON, as Grain's checkpoint handler for Orbax asks for it."""
+        return json.dumps(self.state_dict()).encode()
+
+    def set_state(self, state: bytes) -> None:
+        """Load what `get_state` returned."""
+        self.load_state_dict(json.loads(state))
+
+    def start_prefetch(self) -> None:
+        """Do nothing: Grain's handler calls it; reading begins at `next`."""
+
+    def close(self) -> None:
+        """End all threads and free the batch memory; the loader may be iterated again."""
+        self.loader.close()
+
+    def _make_arrays(self, batch: Any) -> Any:
+        steps = self.loader.steps
+        rows = -(-steps.global_batch // steps.world_size)
+        shares = steps.world_size if self._is_global else 1
+        if isinstance(batch, Batch) and hasattr(batch, "ids"):
+            marks: dict[str, Any] = {"__valid__": np.arange(rows) < len(batch.ids) - batch.repeats}
+            if jax.config.jax_enable_x64 or len(self.loader.dataset) <= 2**31:
+                marks["__id__"] = batch.ids.astype(np.int64)
+            batch = {name: batch[name] for name in batch.keys()} | marks  # noqa: SIM118
+
+        def make(path: Any, leaf: Any) -> Any:
+            array = np.asarray(None if isinstance(leaf, Ragged) else leaf)
+            if array.dtype.kind not in "biufc" or not array.ndim:
+                kind = "rows of different lengths" if isinstance(leaf, Ragged) else array.dtype
+                raise UsageError(
+                    f"batch{jax.tree_util.keystr(path)} has {kind}, and JAX no such arrays: make "
+                    "arrays of one shape in decode or collate, or leave it out there"
+                )
+            if len(array) < rows:  # the last step
+                array = array[np.arange(rows) % len(array)]
+            at, shape = self._sharding, (rows * shares, *array.shape[1:])
+            if len(getattr(at, "spec", ())) > array.ndim:
+                at = NamedSharding(at.mesh, PartitionSpec(*at.spec[: array.ndim]))
+            return jax.make_array_from_process_local_data(at, array, shape)
+
+        return jax.tree_util.tree_map_with_path(
+            make, batch, is_leaf=lambda leaf: isinstance(leaf, Ragged)
+        )
+
+
+Loader = JAXLoader
