@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from .order import rng as rng
     from .topology import Place as Place
     from .trainers import jax as jax
+    from .trainers import lightning as lightning
+    from .trainers import torchtitan as torchtitan
+    from .trainers import transformers as transformers
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -49,7 +52,7 @@ else:
             "topology": "Place",
         },
         folders="checkpoint convert errors limits loader order sharing sim testing torch "
-        "trainers.jax",
+        "trainers.jax trainers.lightning trainers.torchtitan trainers.transformers",
     )
 
 __version__ = "0.1.0"

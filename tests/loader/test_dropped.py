@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 import time
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -326,4 +325,4 @@ def test_a_batch_outlives_its_loader(tmp_path: Path) -> None:
     wait_until(lambda now: not any("penstock" in name for name in now))
     before = held()
     use()
-    wait_until(lambda now: now == before)
+    wait_until(lambda now: now <= before)

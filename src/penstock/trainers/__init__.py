@@ -13,5 +13,8 @@ from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
     from . import jax as jax
+    from . import lightning as lightning
+    from . import torchtitan as torchtitan
+    from . import transformers as transformers
 else:
-    __all__, __getattr__ = hand_out(__name__, {}, folders="jax")
+    __all__, __getattr__ = hand_out(__name__, {}, folders="jax lightning torchtitan transformers")

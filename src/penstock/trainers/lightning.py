@@ -1,0 +1,116 @@
+"""Lightning: loaders as a data module, which keeps their positions in the checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import StateError, UsageError
+
+
+def _import_lightning() -> Any:
+    """Import the package that the program uses: `lightning` has another Trainer than the older."""
+    names = ["lightning.pytorch", "pytorch_lightning"]
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, name.partition(".")[0]):
+                raise
+    raise ModuleNotFoundError(
+        "penstock.lightning needs Lightning: pip install lightning", name="lightning"
+    )
+
+
+_lightning = _import_lightning()
+
+
+class FixedEpoch:
+    """A loader that gives one epoch again and again: for `overfit_batches`."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._epoch = loader, loader.epoch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._loader.set_epoch(self._epoch)
+        yield from self._loader
+
+
+class Data(_lightning.LightningDataModule):  # type: ignore[misc]
+    """Loaders for a Lightning trainer: trainer.fit(model, penstock.lightning.Data(train)).
+
+    train:  a `penstock.torch.DataLoader`, or a list or dict of some, as Lightning combines them.
+    val, test, predict: likewise, or other loaders.
+
+    The positions of `train` are part of each checkpoint, and a fit with `ckpt_path=` continues
+    exactly, in mid-epoch and on another number of ranks with the same global batch. That also holds
+    where the model reads `trainer.estimated_stepping_batches`, at which Lightning forgets the
+    states of loaders that it was given without a data module. With `overfit_batches` each epoch has
+    the same first batches. Raises UsageError for training loaders without a state.
+    """
+
+    def __init__(self, train: Any, val: Any = None, test: Any = None, predict: Any = None) -> None:
+        super().__init__()
+        for name, loader in _name_loaders(train):
+            if not hasattr(loader, "load_state_dict") or not hasattr(loader, "set_epoch"):
+                raise UsageError(
+                    f"train{name} is a {type(loader).__name__}: give a penstock.torch.DataLoader, "
+                    "whose position can be kept"
+                )
+        self._train = train
+        self._others = {"val": val, "test": test, "predict": predict}
+
+    def train_dataloader(self) -> Any:
+        if self.trainer is not None and self.trainer.overfit_batches > 0:
+            return _replace_loaders(self._train, FixedEpoch)
+        return self._train
+
+    def val_dataloader(self) -> Any:
+        return _or_nothing(self._others["val"])
+
+    def test_dataloader(self) -> Any:
+        return _or_nothing(self._others["test"])
+
+    def predict_dataloader(self) -> Any:
+        return _or_nothing(self._others["predict"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the positions of the training loaders, by their places in `train`."""
+        return {name: loader.state_dict() for name, loader in _name_loaders(self._train)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the positions of a checkpoint."""
+        loaders = dict(_name_loaders(self._train))
+        if set(loaders) != set(state):
+            raise StateError(
+                f"the checkpoint has positions of train{sorted(state)} and the loaders here are "
+                f"train{sorted(loaders)}: give Data the same list or dict of loaders"
+            )
+        for name, loader in loaders.items():
+            loader.load_state_dict(state[name])
+
+
+def _name_loaders(loaders: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(loaders, Mapping | list | tuple):
+        parts = loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders)
+        for key, part in parts:
+            yield from _name_loaders(part, f"{name}[{key!r}]")
+    else:
+        yield name, loaders
+
+
+def _replace_loaders(loaders: Any, make: Any) -> Any:
+    if isinstance(loaders, Mapping):
+        return {key: _replace_loaders(part, make) for key, part in loaders.items()}
+    if isinstance(loaders, list | tuple):
+        return [_replace_loaders(part, make) for part in loaders]
+    return make(loaders)
+
+
+def _or_nothing(loader: Any) -> Any:
+    return [] if loader is None else loader

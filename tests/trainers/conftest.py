@@ -1,0 +1,61 @@
+"""Fixtures of the trainers' tests: they run in one process, or in each of two ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.trainers.scenario import RANKS, make_data
+
+_shared = "PENSTOCK_TRAINERS_FOLDER"  # of all ranks
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the scenario's data."""
+    folder = tmp_path_factory.mktemp("data") if RANKS == 1 else Path(os.environ[_shared])
+    make_data(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder that all ranks have."""
+    if RANKS == 1:
+        return tmp_path
+    path = Path(os.environ[_shared]) / re.sub(r"\W", "_", request.node.name)
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def run_on_two_ranks(tmp_path: Path) -> Callable[[str], None]:
+    """A function that runs the other tests of a file on two ranks, which torchrun starts."""
+
+    def run(file: str) -> None:
+        if RANKS > 1:
+            pytest.skip("these are the ranks")
+        make_data(tmp_path)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+                *("--standalone", "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
+                file,
+            ],
+            cwd=ROOT,
+            env={**os.environ, _shared: str(tmp_path), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+    return run

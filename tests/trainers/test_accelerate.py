@@ -1,0 +1,146 @@
+"""accelerate with StepLoader and `prepare`: exact, skipped and restored at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("accelerate")
+
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+
+import torch
+from penstock.errors import UsageError
+from penstock.torch import StepLoader
+from tests.trainers.scenario import (
+    COUNT,
+    EPOCHS,
+    GLOBAL,
+    RANKS,
+    STEPS,
+    Numbers,
+    list_expected,
+    list_rest,
+    list_stops,
+    make_loader,
+    read_numbers,
+    take_number,
+)
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path) -> list[list[Numbers]]:
+    return list_expected(data)
+
+
+def prepare(data: Path, **options: Any) -> tuple[StepLoader, Any]:
+    loader = make_loader(StepLoader, data)
+    return loader, Accelerator(cpu=True, **options).prepare(loader)
+
+
+def list_batches(batches: Any) -> list[Numbers]:
+    return [read_numbers(batch["x"]) for batch in batches]
+
+
+def test_three_epochs(data: Path, expected: list[list[Numbers]]) -> None:
+    loader, prepared = prepare(data)
+    assert len(prepared) == STEPS
+    assert len(loader.dataset) == COUNT
+    assert [list_batches(prepared) for _ in range(EPOCHS)] == expected
+
+
+def test_skip_at_every_step(data: Path, expected: list[list[Numbers]]) -> None:
+    """`skip_first_batches` in the epoch that was named, and the whole epoch after it."""
+    for stop in list_stops():
+        epoch, step = divmod(stop, STEPS)
+        loader, prepared = prepare(data)
+        prepared.set_epoch(epoch)
+        assert list_batches(skip_first_batches(prepared, step)) == expected[epoch][step:]
+        assert loader.counters().batches == STEPS - step  # nothing else was read
+        if epoch + 1 < EPOCHS:
+            prepared.set_epoch(epoch + 1)
+            assert list_batches(prepared) == expected[epoch + 1]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["epochs from 0", "epochs named"])
+def test_a_checkpoint_holds_the_loader(
+    named: bool, folder: Path, data: Path, expected: list[list[Numbers]]
+) -> None:
+    """`register_for_checkpointing` resumes exactly, though accelerate holds a batch back, and
+    whether the loop goes on counting epochs or begins at 0."""
+    for stop in list_stops():
+        accelerator = Accelerator(cpu=True)
+        loader = make_loader(StepLoader, data)
+        prepared = accelerator.prepare(loader)
+        accelerator.register_for_checkpointing(loader)
+        seen: list[Numbers] = []
+        while len(seen) < stop:
+            for batch in prepared:
+                seen.append(read_numbers(batch["x"]))
+                if len(seen) == stop:
+                    break
+        accelerator.save_state(str(folder / f"state-{stop}"))
+        assert seen == list_rest(expected, 0)[:stop]
+
+        accelerator = Accelerator(cpu=True)
+        loader = make_loader(StepLoader, data)
+        prepared = accelerator.prepare(loader)
+        accelerator.register_for_checkpointing(loader)
+        accelerator.load_state(str(folder / f"state-{stop}"))
+        rest: list[Numbers] = []
+        for epoch in range(stop // STEPS, EPOCHS):
+            if named:
+                prepared.set_epoch(epoch)
+            rest += list_batches(prepared)
+        assert rest == list_rest(expected, stop), stop
+
+
+def test_a_state_within_another_loop(data: Path) -> None:
+    """The batch that is held back is that of the loader which is asked, whatever runs beside it."""
+    accelerator = Accelerator(cpu=True)
+    training, other = make_loader(StepLoader, data), make_loader(StepLoader, data)
+    prepared, evaluated = accelerator.prepare(training, other)
+    for number, _ in enumerate(prepared, 1):
+        for _ in evaluated:
+            assert training.state_dict()["step"] == number % STEPS
+            break
+        state = training.state_dict()
+        assert (state["epoch"], state["step"]) == divmod(number, STEPS)
+
+
+def test_steps_of_the_optimizer_are_those_of_a_torch_loader(data: Path) -> None:
+    """The last batch of an epoch is known: gradients of three batches do not wait for more."""
+
+    def count_steps(loader: Any) -> list[int]:
+        plugin = GradientAccumulationPlugin(num_steps=3)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
+        prepared = accelerator.prepare(loader)
+        steps = []
+        for _ in range(2):
+            for number, _ in enumerate(prepared):
+                with accelerator.accumulate():
+                    if accelerator.sync_gradients:
+                        steps.append(number)
+        return steps
+
+    rows = [take_number({"data": [i]}) for i in range(COUNT)]
+    plain = torch.utils.data.DataLoader(rows, GLOBAL // RANKS)  # type: ignore[arg-type]
+    ours = count_steps(make_loader(StepLoader, data))
+    assert ours == count_steps(plain)
+    assert ours[-1] == STEPS - 1
+
+
+@pytest.mark.skipif(RANKS == 1, reason="on one rank nothing is divided")
+@pytest.mark.parametrize("option", ["split_batches"])
+def test_other_dealings_are_refused(option: str, data: Path) -> None:
+    configuration = DataLoaderConfiguration(**{option: True})
+    with pytest.raises(UsageError, match="split_batches"):
+        list(prepare(data, dataloader_config=configuration)[1])
+
+
+def test_two_ranks(run_on_two_ranks: Callable[[str], None]) -> None:
+    run_on_two_ranks(__file__)

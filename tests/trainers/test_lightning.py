@@ -1,0 +1,184 @@
+"""Lightning with our loader, alone and as `penstock.lightning.Data`: exact, at every step."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+lightning = pytest.importorskip("pytorch_lightning")
+
+import penstock
+import torch
+from penstock.errors import StateError, UsageError
+from penstock.torch import DataLoader
+from tests.trainers.scenario import (
+    EPOCHS,
+    RANKS,
+    STEPS,
+    Numbers,
+    list_expected,
+    list_rest,
+    list_stops,
+    make_loader,
+    read_numbers,
+)
+
+warnings.filterwarnings("ignore", module="pytorch_lightning")
+
+
+class Seen(lightning.LightningModule):  # type: ignore[misc]
+    """A model that notes the numbers it is given, and saves and stops after a step."""
+
+    def __init__(self, stop: Path | None = None, step: int = 0, estimate: bool = False) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+        self.batches: list[Numbers] = []
+        self._stop, self._step, self._estimate = stop, step, estimate
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        parts = batch if isinstance(batch, list) else [batch]
+        self.batches += [read_numbers(part["x"]) for part in parts]
+        return sum(self.line(part["x"] / 125).mean() for part in parts)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self._stop is not None and self.global_step == self._step:
+            self.trainer.save_checkpoint(self._stop)
+            self.trainer.should_stop = True
+            self.trainer.limit_train_batches = 0
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        self.batches.append([-1])
+
+    def configure_optimizers(self) -> Any:
+        if self._estimate:
+            assert self.trainer.estimated_stepping_batches == EPOCHS * STEPS
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class Stop(Exception):
+    """The end of a job by its scheduler."""
+
+
+class Killed(Seen):
+    """A model whose job ends right after it has saved."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.global_step == self._step:
+            self.trainer.save_checkpoint(self._stop)
+            raise Stop
+
+
+def fit(model: Seen, train: Any, resume: Path | None = None, **options: Any) -> list[Numbers]:
+    """Fit for three epochs, or until it stops, and return the batches."""
+    settings: dict[str, Any] = {
+        "max_epochs": EPOCHS,
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
+    if RANKS > 1:
+        settings |= {"devices": RANKS, "strategy": "ddp"}
+    with contextlib.suppress(Stop):
+        lightning.Trainer(**settings | options).fit(model, train, ckpt_path=resume)
+    return model.batches
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda loader: loader,
+    "data": lambda loader: loader,
+}
+
+
+def make(way: str, data: Path, **options: Any) -> Any:
+    loader = make_loader(DataLoader, data, **options)
+    return penstock.lightning.Data(loader) if way == "data" else loader
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path) -> list[list[Numbers]]:
+    return list_expected(data)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_three_epochs(way: str, data: Path, expected: list[list[Numbers]]) -> None:
+    assert fit(Seen(), make(way, data)) == list_rest(expected, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_resume_at_every_step(
+    way: str, folder: Path, data: Path, expected: list[list[Numbers]]
+) -> None:
+    """With the data module also if the model asks for the number of steps before."""
+    for step in list_stops():
+        saved = folder / f"{step}.ckpt"
+        begun = fit(Killed(saved, step), make(way, data))
+        assert begun == list_rest(expected, 0)[:step]
+        resumed = fit(Seen(estimate=way == "data"), make(way, data), saved)
+        assert resumed == list_rest(expected, step), step
+
+
+def test_resume_of_a_resumed_run(folder: Path, data: Path, expected: list[list[Numbers]]) -> None:
+    last, seen = None, []
+    for step in (18, 23, 40):
+        saved = folder / f"{step}.ckpt"
+        seen += fit(Killed(saved, step), make("data", data), last)
+        last = saved
+    assert seen + fit(Seen(), make("data", data), last) == list_rest(expected, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_limited_epochs(way: str, data: Path, expected: list[list[Numbers]]) -> None:
+    """Five batches of each epoch, which are the first of that epoch."""
+    limited = fit(Seen(), make(way, data), limit_train_batches=5)
+    assert limited == [batch for epoch in expected for batch in epoch[:5]]
+
+
+def test_validation_in_mid_epoch(data: Path, expected: list[list[Numbers]]) -> None:
+    training, validation = make_loader(DataLoader, data), make_loader(DataLoader, data)
+    module = penstock.lightning.Data(training, validation)
+    batches = fit(Seen(), module, val_check_interval=4)
+    assert [batch for batch in batches if batch != [-1]] == list_rest(expected, 0)
+    assert batches.count([-1]) == EPOCHS * STEPS // 4 * STEPS
+    assert batches[4] == [-1]
+
+
+def test_two_loaders_together(folder: Path, data: Path, expected: list[list[Numbers]]) -> None:
+    """Lightning combines them; each has its own position."""
+
+    def combine() -> Any:
+        return penstock.lightning.Data(
+            [make_loader(DataLoader, data), make_loader(DataLoader, data, seed=4)]
+        )
+
+    loader = make_loader(DataLoader, data, seed=4)
+    other = [read_numbers(batch["x"]) for _ in range(EPOCHS) for batch in loader]
+    both = [part for pair in zip(list_rest(expected, 0), other, strict=True) for part in pair]
+    saved = folder / "both.ckpt"
+    assert fit(Killed(saved, 21), combine()) == both[:42]
+    assert fit(Seen(), combine(), saved) == both[42:]
+    with pytest.raises(StateError, match="the same list or dict"):
+        fit(Seen(), make("data", data), saved)
+
+
+def test_overfitting(data: Path, expected: list[list[Numbers]]) -> None:
+    """Each epoch has the same first batches."""
+    assert fit(Seen(), make("data", data), overfit_batches=3) == expected[0][:3] * EPOCHS
+
+
+def test_loaders_without_a_state_are_refused() -> None:
+    plain = torch.utils.data.DataLoader([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"train\['a'\] is a DataLoader: give a penstock"):
+        penstock.lightning.Data({"a": plain})
+
+
+def test_two_ranks(run_on_two_ranks: Callable[[str], None]) -> None:
+    run_on_two_ranks(__file__)
