@@ -243,6 +243,8 @@ void Engine::work(std::size_t number) {
     }
     if (chunk) {
       const ElapsedTime elapsed(work_ns_);
+      // A thread that waits for room to open a file has none open itself.
+      while (chunk.backend != Backend::io_uring && ring && ring->is_busy()) ring->progress();
       reader(chunk.backend).read(chunk.ticket, chunk.first, chunk.last, chunk.access);
     } else if (busy) {
       const ElapsedTime elapsed(work_ns_);

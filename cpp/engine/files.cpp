@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -29,13 +28,6 @@ constexpr std::size_t alignment_default = 4096;
 // user to see soon that it is of no use.
 constexpr int room_waits_max = 50;
 constexpr std::chrono::milliseconds room_wait{2};
-
-// The coarse clock: it costs no system call, and ticks every few milliseconds.
-std::int64_t read_tick() {
-  timespec now {};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -89,12 +81,12 @@ bool Files::close_kept(std::uint32_t file) {
     }
     ::close(fd);
     closed = true;
-    process_.count(-1);
+    process_.return_room();
   }
   if (const int fd = kept.direct.take_idle(); fd >= 0) {
     ::close(fd);
     closed = true;
-    process_.count(-1);
+    process_.return_room();
   }
   return closed;
 }
@@ -119,9 +111,10 @@ int Files::open_new(std::uint32_t file, Access access, int& error) {
   return open_as_indexed(file, access, error);
 }
 
-void Files::close_timed(int fd) {
+void Files::close_owned(int fd) {
   const ElapsedTime elapsed(open_ns_);
   ::close(fd);
+  process_.return_room();
 }
 
 int Files::open_as_indexed(std::uint32_t file, Access access, int& error) {
@@ -196,51 +189,66 @@ Opened Files::open(std::uint32_t file, Access access, bool may_wait) {
   }
   const bool direct = access == Access::direct;
   KeptDescriptor* slot = kept_ ? (direct ? &kept_[file].direct : &kept_[file].buffered) : nullptr;
-  if (slot != nullptr) {
-    if (const int fd = slot->pin(); fd >= 0) return open_kept(file, fd, direct, *slot);
-    // A reader that has others releases them first.
-    if (!process_.make_room() && !may_wait) return {-1, EMFILE, 1, false, false, nullptr};
-  }
-  // Other threads that want the same file wait: an open may be a round trip to a busy server.
-  int error = 0;
   for (int waits = 0;;) {
-    std::unique_lock<std::mutex> turn;
     if (slot != nullptr) {
-      turn = std::unique_lock(opening_[file % opening_.size()]);
       if (const int fd = slot->pin(); fd >= 0) return open_kept(file, fd, direct, *slot);
     }
-    const int fd = open_new(file, access, error);
-    std::size_t alignment = 1;
-    if (direct) {
-      if (fd >= 0) alignment = direct_alignment(fd);
-      if ((fd < 0 && error == EINVAL) || alignment == 0) {
-        if (fd >= 0) ::close(fd);
-        direct_refused_.store(true, std::memory_order_relaxed);
-        if (turn) turn.unlock();
-        return open(file, Access::buffered, may_wait);
-      }
+    const Room room = process_.take_room(may_wait);
+    if (room == Room::none) {
+      // A reader that has others releases them first. One that has none waits for as long as all
+      // that is allowed is being read: the threads that read have theirs and wait for storage only,
+      // so this ends as their reads do, and storage that stalls is no error here.
+      if (!may_wait) return {-1, EMFILE, 1, false, false, nullptr};
+      std::this_thread::sleep_for(room_wait);
+      continue;
     }
-    if (fd >= 0 && slot == nullptr) return {fd, 0, alignment, true, direct, nullptr};
-    if (fd >= 0) {
-      // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read.
-      // On local disks readahead stays on: there it also makes the page cache use large pages,
-      // which are cheaper.
-      if (!direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-      if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
-      kept_[file].used.store(read_tick(), std::memory_order_relaxed);
-      slot->keep(fd);
-      process_.count(1);
-      return {fd, 0, alignment, false, direct, slot};
+    const Opened opened = open_in_room(file, access, room == Room::kept ? slot : nullptr);
+    if (opened.error == EINVAL && direct) {
+      direct_refused_.store(true, std::memory_order_relaxed);
+      return open(file, Access::buffered, may_wait);
     }
-    if (turn) turn.unlock();
-    const bool is_short = is_shortage(error);
+    // What others have opened beyond the allowance may leave less than that.
+    const bool is_short = is_shortage(opened.error);
     if (is_short && process_.close_idle()) continue;
-    if (!is_short || !may_wait || waits == room_waits_max) {
-      return {-1, error, 1, false, false, nullptr};
-    }
+    if (!is_short || !may_wait || waits == room_waits_max) return opened;
     std::this_thread::sleep_for(room_wait);
     ++waits;
   }
+}
+
+// Open a file in the room taken for it, and keep it if there is a slot. The room is returned unless
+// it is used.
+Opened Files::open_in_room(std::uint32_t file, Access access, KeptDescriptor* slot) {
+  const bool direct = access == Access::direct;
+  std::unique_lock<std::mutex> turn;
+  if (slot != nullptr) {
+    // Other threads that want the same file wait: an open may be a round trip to a busy server.
+    turn = std::unique_lock(opening_[file % opening_.size()]);
+    if (const int fd = slot->pin(); fd >= 0) {
+      process_.return_room();
+      return open_kept(file, fd, direct, *slot);
+    }
+  }
+  int error = 0;
+  const int fd = open_new(file, access, error);
+  const std::size_t alignment = direct && fd >= 0 ? direct_alignment(fd) : 1;
+  if (fd >= 0 && alignment == 0) {
+    ::close(fd);
+    error = EINVAL;
+  }
+  if (error != 0) {
+    process_.return_room();
+    return {-1, error, 1, false, false, nullptr};
+  }
+  // Pages that the kernel reads ahead of planned reads are mostly those that other ranks read.
+  // On local disks readahead stays on: there it also makes the page cache use large pages,
+  // which are cheaper.
+  if (kept_ && !direct && is_remote(fd)) ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  if (slot == nullptr) return {fd, 0, alignment, true, direct, nullptr};
+  if (direct) kept_[file].alignment.store(alignment, std::memory_order_relaxed);
+  kept_[file].used.store(read_tick(), std::memory_order_relaxed);
+  slot->keep(fd);
+  return {fd, 0, alignment, false, direct, slot};
 }
 
 // A kept file, which is pinned.
@@ -255,7 +263,7 @@ Opened Files::open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor&
 }
 
 void Files::release(Opened& opened) {
-  if (opened.owned) close_timed(opened.fd);
+  if (opened.owned) close_owned(opened.fd);
   if (opened.kept != nullptr) opened.kept->unpin();
   opened = {};
 }
@@ -292,7 +300,7 @@ Mapped Files::map(std::uint32_t file, bool may_wait) {
 void Files::release(Mapped& mapped) {
   if (mapped.owned) {
     if (mapped.data != nullptr) ::munmap(const_cast<std::byte*>(mapped.data), mapped.size);
-    close_timed(mapped.fd);
+    close_owned(mapped.fd);
   }
   if (mapped.kept != nullptr) mapped.kept->unpin();
   mapped = {};

@@ -64,8 +64,9 @@ struct IdleFile {
 
 // The files of an index. Up to `keep_max` files are kept open (and mapped) once used, as far as the
 // allowance of the process reaches; a table of more files opens a file for each read, which suits a
-// tree of one file per sample. If the process may open no more, idle kept files are closed, of any
-// engine; EMFILE is reported if there have been none for some time. Thread-safe.
+// tree of one file per sample. All open files count, and never more are open than the allowance. If
+// the system lets the process open no more, idle kept files are closed, of any engine; EMFILE is
+// reported if there have been none for some time. Thread-safe.
 // Throws std::invalid_argument if the columns do not fit each other.
 class Files {
  public:
@@ -79,7 +80,8 @@ class Files {
 
   // Open a file; ESTALE if its size or modification time differ from the index. A direct request
   // gives a buffered descriptor (`direct` false) if the file system has no O_DIRECT. If the process
-  // may open no more and nothing is idle, waits for that, unless the caller has files to release.
+  // may open no more and nothing is idle, waits for that, or reports EMFILE if it may not wait. Only
+  // a caller that has no file open may wait: two that had some would wait for each other.
   Opened open(std::uint32_t file, Access access, bool may_wait = true);
   void release(Opened& opened);
   // Close what is kept. Nothing may be open, and nothing can be opened afterwards.
@@ -113,9 +115,10 @@ class Files {
   int open_as_indexed(std::uint32_t file, Access access, int& error);
   using Path = std::array<char, PATH_MAX>;
   int copy_path(std::uint32_t file, Path& path) const;  // 0 or errno
+  Opened open_in_room(std::uint32_t file, Access access, KeptDescriptor* slot);
   Opened open_kept(std::uint32_t file, int fd, bool direct, KeptDescriptor& kept);
   bool close_kept(std::uint32_t file);
-  void close_timed(int fd);
+  void close_owned(int fd);
 
   FileColumns columns_;
   OpenFiles& process_ = OpenFiles::of_process();

@@ -6,17 +6,23 @@
 #include <algorithm>
 
 #include "engine/files.hpp"
+#include "ground/elapsed_time.hpp"
 #include "ground/limits.hpp"
 
 namespace penstock {
 namespace {
 
+// A fifth of the allowance is lent only: more than there are threads, except under a low limit.
+constexpr std::ptrdiff_t lent_share = 5;
+
 // Half of what the process may open: the rest is the user's, and for sockets, rings and pipes.
 std::ptrdiff_t find_allowance() {
   rlimit limit{};
-  constexpr auto most = static_cast<std::ptrdiff_t>(limits::open_files_max);
+  constexpr auto kept_max = static_cast<std::ptrdiff_t>(limits::open_files_max);
+  constexpr std::ptrdiff_t most = kept_max + kept_max / (lent_share - 1);
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return most;
-  return std::min<std::ptrdiff_t>(most, static_cast<std::ptrdiff_t>(limit.rlim_cur / 2));
+  const auto half = static_cast<std::ptrdiff_t>(limit.rlim_cur / 2);
+  return std::clamp<std::ptrdiff_t>(half, 1, most);
 }
 
 }  // namespace
@@ -43,9 +49,32 @@ void OpenFiles::remove(Files* files) {
   std::erase(files_, files);
 }
 
-bool OpenFiles::make_room() {
-  const std::ptrdiff_t allowance = find_allowance();
-  return kept() < allowance || (close_idle() && kept() < allowance);
+// Ask for the limit once a tick: it may change, but asking takes a good part of the time of opening
+// a file.
+std::ptrdiff_t OpenFiles::allowance() {
+  const std::int64_t tick = read_tick();
+  if (allowance_read_.load(std::memory_order_acquire) != tick) {
+    allowance_.store(find_allowance(), std::memory_order_relaxed);
+    allowance_read_.store(tick, std::memory_order_release);
+  }
+  return allowance_.load(std::memory_order_relaxed);
+}
+
+bool OpenFiles::take_below(std::ptrdiff_t bound) {
+  std::ptrdiff_t now = open_count();
+  while (now < bound) {
+    if (open_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
+}
+
+Room OpenFiles::take_room(bool is_first) {
+  const std::ptrdiff_t all = allowance();
+  const std::ptrdiff_t lent = std::max<std::ptrdiff_t>(1, all / lent_share);
+  do {
+    if (take_below(all - lent)) return Room::kept;
+  } while (close_idle());
+  return is_first && take_below(all) ? Room::lent : Room::none;
 }
 
 // A part of them at a time: looking for the oldest costs some microseconds.

@@ -1,5 +1,5 @@
-// The descriptors that all engines of a process keep open: one allowance, the least recently used
-// closed first.
+// The descriptors of data that all engines of a process have open: one exact allowance, the least
+// recently used closed first.
 //
 // A kept file is pinned while it is read. Only files that nobody reads are closed, so a reader whose
 // file was closed opens it again, and sees nothing of it but the time.
@@ -48,6 +48,10 @@ class KeptDescriptor {
   std::atomic<std::uint64_t> state_{0};
 };
 
+// Room for one more open file: none, room for a file that may be kept, or for one that its reader
+// closes.
+enum class Room : std::uint8_t { none, kept, lent };
+
 class OpenFiles {
  public:
   // That of this process. A forked child gets one of its own: locks of its parent's may be held.
@@ -55,22 +59,33 @@ class OpenFiles {
 
   void add(Files* files);
   void remove(Files* files);
-  void count(std::ptrdiff_t opened) { kept_.fetch_add(opened, std::memory_order_relaxed); }
-  std::ptrdiff_t kept() const { return kept_.load(std::memory_order_relaxed); }
 
-  // Close idle files, the least recently used first, if another would exceed the allowance. False if
-  // it still would, because readers have them.
-  bool make_room();
-  // Close some idle files, the least recently used first; false if there are none.
+  // Take room before a file is opened, so that never more are open than are allowed; if all is
+  // taken, idle files are closed, the least recently used first. `kept` room is for every file; a
+  // reader that has no file open is given `lent` room beyond it. Files that are kept can be in the
+  // hands of other readers from one read to the next, for ever: of room that every reader took for
+  // any number of files, others might never find any. A lent file is closed after its read, so room
+  // for a first file comes back as soon as reads end.
+  Room take_room(bool is_first);
+  // Return room after the file was closed, or was not opened.
+  void return_room() { open_.fetch_sub(1, std::memory_order_acq_rel); }
+  std::ptrdiff_t open_count() const { return open_.load(std::memory_order_acquire); }
+
+  // Close some idle files, the least recently used first; false if there are none, or those that
+  // there are cannot be closed without waiting.
   bool close_idle();
 
  private:
   explicit OpenFiles(pid_t owner) : owner_(owner) {}
+  std::ptrdiff_t allowance();
+  bool take_below(std::ptrdiff_t bound);
 
   const pid_t owner_;
   std::mutex mutex_;  // taken before those of Files
   std::vector<Files*> files_;
-  std::atomic<std::ptrdiff_t> kept_{0};
+  std::atomic<std::ptrdiff_t> open_{0};  // files that are open, or about to be
+  std::atomic<std::ptrdiff_t> allowance_{0};
+  std::atomic<std::int64_t> allowance_read_{-1};  // tick of the coarse clock
 };
 
 }  // namespace penstock

@@ -65,7 +65,8 @@ remote_threads = 64
 about 0.5 ms there, most of it waiting, so fewer leave the storage idle (docs/decisions/0009)."""
 open_files_max = 4096
 """Files that the engines of a process keep open together, the least recently used being closed; a
-dataset of more files opens each file for each read."""
+quarter as many are open for single reads besides. A dataset of more files opens each file for each
+read."""
 replay_threads_max = 1024
 """Threads of a recorded job that are replayed at the same time."""
 ring_entries = 64

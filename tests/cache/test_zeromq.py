@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -503,6 +505,119 @@ def test_node_comes_back() -> None:
     assert asking.counters()["gone"] == 1
     asking.close()
     second.close()
+
+
+class Tamperer:
+    """The way to a node, on which one bit of what is sent changes where it is told to.
+
+    It changes byte `at` of the next bytes that the system hands over in the direction `way`.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, port = address.removeprefix("tcp://").split(":")
+        self._target = (host, int(port))
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        self.way, self.at, self.mask = "", 0, 1
+        self.changed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # until it is closed
+            while True:
+                asking, _ = self._server.accept()
+                answering = socket.create_connection(self._target)
+                for way, ends in (("ask", (asking, answering)), ("answer", (answering, asking))):
+                    threading.Thread(target=self._forward, args=(way, *ends), daemon=True).start()
+
+    def _forward(self, way: str, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while received := bytearray(source.recv(1 << 20)):
+                if way == self.way and self.at < len(received):
+                    received[self.at] ^= self.mask
+                    self.way, self.changed = "", True
+                sink.sendall(received)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+
+def fetch_over_tampered_way(way: str, at: int, mask: int, lengths: Sequence[int]) -> None:
+    """A bit changes on the way of a fetch, after the handshake: the fetch ends by its deadline,
+    failed or with the right bytes, and the next ones find the node again."""
+    keys = [KeyPair.generate() for _ in range(2)]
+    asking = ZeroMQPeer(0, "job", keys[0], timeout_s=2.0)
+    answering = ZeroMQPeer(1, "job", keys[1], timeout_s=2.0)
+    tamperer = Tamperer(answering.address)
+    members = {
+        0: ZeromqMember(asking.address, keys[0].public),
+        1: ZeromqMember(tamperer.address, keys[1].public),
+    }
+    peers = [asking, answering]
+    deadline = time.monotonic() + DEADLINE_S
+
+    def fetch(lengths: Sequence[int]) -> PeerCompletion:
+        fetching = Fetching(lengths)
+        ticket = fetching.submit(asking)
+        completion = drive(peers, [ticket], fetching.answer)[ticket]
+        if completion.reason is None:
+            fetching.assert_done(completion)
+        else:
+            fetching.assert_failed(completion, Reason.GONE, Reason.TIMEOUT, Reason.DAMAGED)
+        return completion
+
+    def fetch_until_right() -> None:
+        while fetch([3000]).reason is not None:
+            assert time.monotonic() < deadline, asking.counters()
+            for peer in peers:
+                peer.step(10_000_000)
+
+    try:
+        for peer in peers:
+            peer.meet(members)
+        fetch_until_right()
+        tamperer.at, tamperer.mask, tamperer.way = at, mask, way
+        completion = fetch(lengths)
+        # The flags of a frame are not signed, and most do not matter.
+        assert completion.reason is not None or not tamperer.changed or at == 0
+        fetch_until_right()
+    finally:
+        tamperer.close()
+        asking.close()
+        answering.close()
+
+
+@pytest.fixture
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is silent ends in a fraction of a second."""
+    for name, seconds in (("heartbeat", 0.2), ("silent", 0.6), ("pause", 0.05)):
+        monkeypatch.setattr(limits, f"peer_{name}_s", seconds)
+
+
+@pytest.mark.usefixtures("short_silence")
+@pytest.mark.parametrize(("way", "at"), [("ask", 1), ("ask", 40), ("answer", 1), ("answer", 40)])
+def test_byte_that_changes_on_the_way(way: str, at: int) -> None:
+    """A changed length or body of a message is noticed, whichever node sent it."""
+    fetch_over_tampered_way(way, at, 0x10, [50_000, 70_000])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("short_silence")
+@given(
+    st.sampled_from(["ask", "answer"]),
+    st.integers(0, 20) | st.integers(0, 150) | st.integers(0, 60_000),
+    st.sampled_from([1 << bit for bit in range(8)]),
+    st.sampled_from([[10], [50_000, 70_000], [3 * limits.MIB]]),
+)
+def test_any_bit_that_changes_on_the_way(
+    way: str, at: int, mask: int, lengths: Sequence[int]
+) -> None:
+    """Whatever bit of a fetch or its answer changes, no wrong byte is handed over."""
+    fetch_over_tampered_way(way, at, mask, lengths)
 
 
 NODE = """

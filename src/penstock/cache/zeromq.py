@@ -11,6 +11,11 @@ A connection that breaks is thrown away, with all fetches that were sent over it
 makes a new one, so that a node or network that recovers is found again. For `limits.peer_pause_s`
 no fetch tries.
 
+A message that was changed on its way is never received. Who asks notices a changed answer at once;
+a changed request only by the silence that follows, because libzmq then stops to answer heartbeats
+but keeps the connection. Frames have flags that nothing signs: a change of these may lose a message
+without a sign, so that its fetch ends by its time.
+
 Only this module imports zmq. Threads of libzmq encrypt, and use the sockets; one more thread, of
 pyzmq, frees memory that was sent without copying. None of them runs code of ours.
 """
@@ -131,7 +136,8 @@ class ZeroMQPeer:
 
     Counters:
         strangers   handshakes with a key that is no member's
-        handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node
+        handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node; and
+                    requests that were changed on their way, which libzmq reports as such
         ended       connections of others that ended, for these reasons or any other. Bytes that
                     are no ZMTP, and messages so large that they are not received (`peer_keys_max`
                     keys), are counted only here
