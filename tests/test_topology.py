@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.topology import Place, choose_place, detect, find_reader, suspect_processes
@@ -145,6 +147,64 @@ def test_readers_that_are_none(readers: Any) -> None:
     """Fewer processes than shares, or values that are no ranks, are refused."""
     with pytest.raises(UsageError, match="readers"):
         Place(0, 2, readers=readers)
+
+
+class Sharding:
+    """A sharding of rows among devices, as JAX shows it: the process and rows of each device."""
+
+    def __init__(self, own: int, devices: list[tuple[int, Rows]]) -> None:
+        self.device_set = {SimpleDevice(number, *each) for number, each in enumerate(devices)}
+        self.addressable_devices = {each for each in self.device_set if each.process_index == own}
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[SimpleDevice, tuple[Rows]]:
+        return {each: (each.rows,) for each in self.device_set}
+
+
+class SimpleDevice(NamedTuple):
+    number: int
+    process_index: int
+    rows: Any
+
+
+class Rows(NamedTuple):
+    """An interval of rows, which `indices` gives as that of a slice does."""
+
+    start: int
+    stop: int
+
+    def indices(self, count: int) -> tuple[int, int, int]:
+        return self.start, self.stop, 1
+
+
+@given(
+    parts=st.integers(1, 6),
+    processes=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=5),
+)
+def test_coordinates_of_a_sharding(parts: int, processes: list[list[int]]) -> None:
+    """Processes with equal rows have one coordinate, in the order of the rows; shares that overlap
+    or differ in size are refused, with the rows of all."""
+    devices = [
+        (process, Rows(4 * (part % parts), 4 * (part % parts) + 4))
+        for process, held in enumerate(processes)
+        for part in held
+    ]
+    rows = [frozenset(part % parts for part in held) for held in processes]
+    shares = sorted(set(rows), key=min)
+    is_fair = len({len(share) for share in shares}) == 1 and (
+        sum(map(len, shares)) == len(frozenset.union(*shares))
+    )
+    for process, own in enumerate(rows):
+        sharding = Sharding(process, devices)
+        if is_fair:
+            place = choose_place(sharding, None, None, None)
+            assert place == Place(
+                shares.index(own), len(shares), "sharding", None, range(len(processes))
+            )
+        else:
+            with pytest.raises(UsageError, match=r"process 0: rows \d"):
+                choose_place(sharding, None, None, None)
+    with pytest.raises(UsageError, match="no device of this process"):
+        choose_place(Sharding(len(processes), devices), None, None, None)
 
 
 def test_group_that_is_not_initialised_says_nothing() -> None:

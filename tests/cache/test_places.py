@@ -51,6 +51,8 @@ JOBS: dict[str, dict[str, Any]] = {
     | CACHE,
     "checked": MESH | LOADER | {"check_peers": 3},
     "unequal": MESH | LOADER | {"check_peers": 3, "seeds": [3, 3, 3, 4]},
+    "auto": {"shape": [1, 2], "names": ["dp", "tp"], "world": 2}
+    | {"loader": {"global_batch_size": BATCH, "shuffle": "auto"}},
     "same_batch": MESH | LOADER | {"same_batch": True},
 }
 
@@ -160,6 +162,14 @@ def test_peers_that_differ_are_told(walks: dict[str, Any]) -> None:
         )
         assert "sample 0 of the batch is " in text
     assert [len(rank["steps"]) for rank in unequal] == [20, 20, 2, 2]
+
+
+def test_one_choice_of_shuffle_for_all_processes(walks: dict[str, Any]) -> None:
+    """The peers of a single data coordinate take the choice of the first of them."""
+    one, other = walks["auto"]
+    assert errors([one, other]) == ["", ""]
+    assert one["steps"] == other["steps"]
+    assert len(one["steps"]) == SAMPLES // BATCH
 
 
 def test_batches_of_other_ranks(walks: dict[str, Any]) -> None:

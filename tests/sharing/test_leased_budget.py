@@ -16,7 +16,7 @@ import penstock
 import penstock.torch.loader
 from penstock.meter import Counters
 from penstock.sharing.leased_budget import name_job
-from penstock.topology import Place
+from penstock.topology import Place, find_reader
 from tests.opened import Opened
 from tests.sharing.tenants import broker
 from tests.slices import first
@@ -219,6 +219,11 @@ def test_jobs_have_names() -> None:
     """Ranks of a launcher on one host are one job; processes by themselves are jobs."""
     assert name_job(Place(0, 1, "default"), {}) == f"process {os.getpid()}"
     assert name_job(Place(3, 8, "torchrun"), {}) == f"ranks of process {os.getppid()}"
+    peers = Place(
+        0, 1, readers=[0, 1]
+    )  # two processes with equal batches are ranks of one job, too
+    process = find_reader(peers, {"RANK": "1", "WORLD_SIZE": "2"}, {})
+    assert name_job(process, {}) == f"ranks of process {os.getppid()}"
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
     assert name_job(Place(3, 8, "Slurm"), slurm) == "slurm 7.1"
     assert name_job(Place(0, 1, "default"), {"PENSTOCK_JOB": "mine", **slurm}) == "mine"

@@ -116,7 +116,7 @@ def test_readers_of_a_submesh() -> None:
 def test_loaders_of_peers_give_equal_batches(tmp_path: Any) -> None:
     """On 2 x 2 x 2 ranks each of 4 data coordinates has two ranks with the same samples, and all
     coordinates share the epoch, in every kind of loader."""
-    from penstock.torch import DataLoader, DeviceLoader
+    from penstock.torch import DataLoader, DeviceLoader, StepLoader
 
     np.save(tmp_path / "rows.npy", np.arange(40))
     data = penstock.open(tmp_path / "rows.npy", index="memory")
@@ -138,6 +138,10 @@ def test_loaders_of_peers_give_equal_batches(tmp_path: Any) -> None:
             own.append([batch.tolist() for batch in foreign])
             foreign.close()
             assert own[0] == own[1] == own[2]
+            dealt = StepLoader(data, 5, shuffle=True, seed=3, place=mesh)
+            numbers = range(loader.place.rank, len(dealt), loader.place.world_size)
+            assert [dealt.dataset[k]["__id__"].tolist() for k in numbers] == own[0]
+            dealt.close()
             shares.setdefault(loader.place.rank, []).append(own)
     assert sorted(shares) == [0, 1, 2, 3]
     assert all(first == second for first, second in shares.values())

@@ -172,9 +172,9 @@ def agree_on_choice(
     store = find_store(modules)
     if store is None:
         raise UsageError(
-            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed to tell all of "
-            "them the choice: initialise it first, or run `penstock inspect --shuffle` once and "
-            "pass the shuffle, block and group that it prints"
+            f"shuffle='auto' on {place.world_size} ranks needs torch.distributed (or "
+            "jax.distributed) to tell all of them the choice: initialise it first, or run "
+            "`penstock inspect --shuffle` once and pass the shuffle, block and group that it prints"
         )
     if place.rank == 0 and not (store.check([key]) and store.get(key)[:1] == b"{"):
         try:

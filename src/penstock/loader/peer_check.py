@@ -118,4 +118,5 @@ def find_ids(batch: Any) -> Ids:
             f"the batch is a {type(batch).__name__} without ids: give batches of penstock, or "
             'those whose decode keeps "__id__"'
         )
+    ids = ids.cpu() if hasattr(ids, "cpu") else ids  # a tensor, perhaps of a device
     return np.asarray(ids).reshape(-1).astype(np.uint64)

@@ -225,7 +225,8 @@ class DataLoader:
             if check_peers is not None:
                 raise UsageError(
                     "check_peers compares what penstock deals, and the sampler deals here: leave "
-                    "it out, and check batches by penstock.testing.same_batch"
+                    'it out, return the index as "__id__" from the dataset, and check batches by '
+                    "penstock.testing.same_batch"
                 )
             steps = chosen
             if batch_sampler is None and batch_size is not None:
