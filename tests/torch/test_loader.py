@@ -687,18 +687,18 @@ READING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("arguments", READING)
 def test_raw_tensors(records: penstock.Dataset, arguments: dict[str, Any]) -> None:
-    """Without decode a batch is a dict of tensors that hold the records."""
+    """Without decode a batch has tensors that hold the records."""
     loader = DataLoader(records, 10, shuffle=True, seed=1, **arguments)
     batches = list(loader)
     assert len(batches) == len(loader) == 9
-    assert [list(b) for b in batches] == [["data", "__id__", "__valid__"]] * 9
-    ids = torch.cat([b["__id__"] for b in batches])
+    assert [list(b) for b in batches] == [["data"]] * 9
+    ids = torch.cat([b.ids for b in batches])
     rows = torch.cat([b["data"] for b in batches])
     assert ids.dtype == torch.int64
     assert rows.dtype == torch.uint8
     assert sorted(ids.tolist()) == list(range(83))
     assert rows[:, 0].tolist() == ids.tolist()
-    assert all(b["__valid__"].all() for b in batches)
+    assert all(b.valid.all() for b in batches)
     expected = np.fromfile(Path(records.path), np.uint8).reshape(83, 16)
     assert torch.equal(rows, torch.from_numpy(expected)[ids])
 
@@ -736,7 +736,8 @@ def test_decode(records: penstock.Dataset, arguments: dict[str, Any], collate: A
     )
     for step, batch in enumerate(loader):
         samples = [decoded(records[i]) for i in ids[10 * step : 10 * step + 10]]
-        assert same(batch, (collate or torch_data.default_collate)(samples))
+        fields = dict(batch) if isinstance(batch, penstock.Batch) else batch
+        assert same(fields, (collate or torch_data.default_collate)(samples))
 
 
 @pytest.mark.parametrize("arguments", READING)
@@ -757,7 +758,7 @@ def test_unbatched(records: penstock.Dataset, arguments: dict[str, Any]) -> None
 def test_records_by_sampler(records: penstock.Dataset, arguments: dict[str, Any]) -> None:
     """A sampler may choose the samples of a penstock dataset too."""
     batches = list(DataLoader(records, 3, sampler=[5, -1, 7, 5, 80], **arguments))
-    assert [b["__id__"].tolist() for b in batches] == [[5, 82, 7], [5, 80]]
+    assert [b.ids.tolist() for b in batches] == [[5, 82, 7], [5, 80]]
     assert [b["data"][:, 0].tolist() for b in batches] == [[5, 82, 7], [5, 80]]
     with pytest.raises(IndexError, match="sample 83"):
         list(DataLoader(records, sampler=[83], **arguments))
@@ -770,11 +771,11 @@ def test_records_resume_and_ranks(records: penstock.Dataset, arguments: dict[str
         DataLoader(records, 5, shuffle=True, seed=9, rank=r, world_size=2, **arguments)
         for r in range(2)
     ]
-    epoch = [[b["__id__"].tolist() for b in loader] for loader in made]
+    epoch = [[b.ids.tolist() for b in loader] for loader in made]
     assert len(epoch[0]) == len(epoch[1]) == 9
     made[0].set_epoch(0)
     made[1].set_epoch(0)
-    valid = [torch.cat([b["__valid__"] for b in loader]) for loader in made]
+    valid = [torch.cat([b.valid for b in loader]) for loader in made]
     assert valid[0].all()
     assert valid[1].tolist() == [True] * 41 + [False]
     ids = flat(epoch[0]) + flat(epoch[1])
@@ -783,7 +784,7 @@ def test_records_resume_and_ranks(records: penstock.Dataset, arguments: dict[str
     for step in range(9):
         state = {**made[0].state_dict(), "epoch": 0, "step": step}
         made[1].load_state_dict(state)
-        assert [b["__id__"].tolist() for b in made[1]] == epoch[1][step:]
+        assert [b.ids.tolist() for b in made[1]] == epoch[1][step:]
 
 
 def unlike(sample: dict[str, Any]) -> Any:

@@ -96,7 +96,7 @@ class EncodingRecipe:
     def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
         """Yield the samples of a batch of written files in their stored form."""
         names = self.part_names
-        keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch)
+        keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch.ids)
         labels = _read_labels(index, batch) if self.has_labels else None
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):

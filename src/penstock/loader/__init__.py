@@ -4,7 +4,7 @@ Nouns: a `Dataset` is samples by number, opened where they lie, and `mix` makes 
 `Loader` iterates over it: one walk is an epoch, and gives one `Batch` a step. A field of a batch is
 an array or `Ragged`. A `StepSampler` says which samples a rank has in each step. A `BatchTask` is
 one step's work for `Workers`, which run in the calling thread, in threads or in processes. `decode`
-is the user's function of a sample. An `Explanation` says what bounds a run.
+is the user's function of a sample, a `LoadedSample`. An `Explanation` says what bounds a run.
 
 The folder drives engine, plan, cache and leased budget, and decides nothing that these decide: not
 which sample comes next, not how bytes are read, not how hosts share them. It imports no framework:

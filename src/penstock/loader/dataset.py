@@ -24,6 +24,7 @@ from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, 
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
+from .sample import LoadedSample
 
 Options = dict[str, Any]
 
@@ -332,8 +333,9 @@ class Dataset:
     def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
         """Read one sample: its fields, its "__key__" and, if known, its "label".
 
-        A field is an array if the format knows dtype and shape, else bytes. Raises ChangedError if
-        the file is not as it was indexed.
+        A field is an array if the format knows dtype and shape, else bytes, as `decode` gets it.
+        So that `decode(dataset[i])` can be tried, "__id__", "__epoch__" (0) and "__rng__" can be
+        asked for too, but are no keys. Raises ChangedError if the file is not as it was indexed.
         """
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
@@ -341,7 +343,7 @@ class Dataset:
         number %= len(self)
         planned, buffer = self._read(number)
         parts = build_fields(self.index, planned, buffer)
-        values: dict[str, Any] = {}
+        values = LoadedSample(0, 0, number)
         for field in self.fields:
             rows = parts[field.name]
             if field.shape is not None:

@@ -145,7 +145,8 @@ class MixedDataset(Dataset):
         fields = super().__getitem__(sample)
         number = operator.index(sample) % len(self)
         source = int(np.searchsorted(self.index.first, number, side="right")) - 1
-        return fields | {"source": source, "pass": 0}
+        fields.update({"source": source, "pass": 0})
+        return fields
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MixedDataset, (self.parts, self.recipe)

@@ -64,7 +64,7 @@ from .arguments import (
     warn_ignored,
 )
 from .samplers import EpochSampler, make_sampler
-from .tensors import Tensors, as_tensors, can_pin, pin, reduce_tensor
+from .tensors import Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
     FetchItems,
     ReadSamples,
@@ -103,12 +103,13 @@ class DataLoader:
       epoch.
 
     dataset:      a map-style dataset of torch's kind; or what `penstock.open` returns, of which
-                  `decode` turns each sample (a dict of bytes-like fields, "__key__", "__id__",
-                  "__epoch__" and, where known, "label"; see `penstock.rng`) into what is collated.
-                  Without `decode` and `collate_fn` a batch is a dict of tensors: each field
-                  (B, length) of uint8 or (B, *shape) of its dtype, or `Ragged`; "label" int64 (B,)
-                  where known; "__id__" int64 (B,), the samples' numbers; "__valid__" bool (B,),
-                  False for samples that pad the last step.
+                  `decode` turns each sample (see `penstock.Loader`) into what is collated. A
+                  batch is a `penstock.Batch`: a dict of the fields, with `ids` int64 (B,), the
+                  samples' numbers, `valid` bool (B,), False for samples that pad the last step,
+                  `step` and `epoch`. Without `decode` and `collate_fn` its fields are tensors,
+                  (B, length) of uint8 or (B, *shape) of their dtype, or `Ragged`; and "label" int64
+                  (B,) where known. Where `decode` returns no dict, or `collate_fn` makes none, the
+                  batch is what collation gives. What torch datasets give stays as torch gives it.
     shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
@@ -486,5 +487,5 @@ class DataLoader:
 
     def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):
-            batch = as_tensors(batch)
+            batch = finish_batch(batch, raw=self._choose_decode()[0] is None)
         return pin(batch) if self.pin_memory and can_pin() else batch

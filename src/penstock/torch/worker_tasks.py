@@ -17,7 +17,7 @@ import torch
 
 from ..budget import Budget
 from ..loader import Batch, BatchReader, BatchTask, Dataset, Decode
-from .tensors import Tensors, as_tensors
+from .tensors import Tensors, finish_batch
 
 
 class TaskReader(Protocol):
@@ -76,7 +76,8 @@ class ReadSamples:
             batch = reader.read(
                 ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
             )
-            return as_tensors(batch) if isinstance(batch, Batch) else batch
+            raw = self.decode is None
+            return finish_batch(batch, raw) if isinstance(batch, Batch) else batch
 
         return read
 
