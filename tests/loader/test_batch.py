@@ -138,7 +138,7 @@ def test_a_rebuilt_batch_keeps_its_fields(
 def test_batches_are_trees_of_jax(
     records: penstock.Dataset,
 ) -> None:
-    """Importing jax is enough for batches and ragged fields to be trees; penstock imports it not."""
+    """Once jax is imported, batches are trees of their fields, and steps share a program."""
     jax = pytest.importorskip("jax")
     assert "jax" in sys.modules
     batch = next(iter(penstock.Loader(records, 8)))

@@ -87,10 +87,10 @@ class Loader:
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
     A `Batch` is yielded, a dict of fields with ids, step and epoch; where `decode` returns no dict,
-    or `collate` makes none, the list or array that collation gives. An exception of `decode` is raised at its step, with a
-    note that names the sample; the next call gives the next batch, as in torch. Raises UsageError
-    for invalid arguments. While iterating, raises ChangedError, MissingError or StorageError, which
-    name file, offset and sample.
+    or `collate` makes none, the list or array that collation gives. An exception of `decode` is
+    raised at its step, with a note that names the sample; the next call gives the next batch, as in
+    torch. Raises UsageError for invalid arguments. While iterating, raises ChangedError,
+    MissingError or StorageError, which name file, offset and sample.
     """
 
     def __init__(
