@@ -517,19 +517,92 @@ def drawn(i: int) -> Any:
     return i, random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
 
 
-def test_random_numbers_in_workers() -> None:
-    """Random augmentation does not depend on the number of workers, and is resumed."""
-    data = Numbers(24, drawn)
-    loaders = [DataLoader(data, 4, seed=1, num_workers=n, collate_fn=list) for n in (1, 2)]
-    epochs = [[list(loader) for _ in range(2)] for loader in loaders]
-    assert epochs[0] == epochs[1]
-    numbers = [sample[1:] for epoch in epochs[0] for batch in epoch for sample in batch]
-    assert len(set(numbers)) == 48
-    assert all(len(set(column)) == 48 for column in zip(*numbers, strict=True))
-    batches = iter(loaders[0])
-    next(batches)
-    loaders[1].load_state_dict(loaders[0].state_dict())
-    assert list(batches) == list(loaders[1])
+def draw_rarely(i: int) -> Any:
+    return i, torch.rand(()).item() if i % 2 else 0.0
+
+
+def collate_randomly(samples: list[Any]) -> Any:
+    return samples, random.random(), torch.rand(()).item()
+
+
+@pytest.mark.parametrize("change", [drawn, draw_rarely])
+def test_random_numbers_of_items(change: Callable[[int], Any]) -> None:
+    """Random augmentation depends on seed, epoch and sample: not on workers, batches or ranks, nor
+    on resuming; and the state of this process stays as it was."""
+    data = Numbers(96, change)
+    expected: list[dict[int, Any]] = []
+    for workers, size, world in ((0, 4, 1), (1, 4, 1), (2, 5, 1), (0, 3, 2)):
+        random.seed(workers)
+        before = random_states(torch.Generator())
+        made = [
+            DataLoader(
+                data,
+                size,
+                shuffle=True,
+                seed=1,
+                num_workers=workers,
+                collate_fn=list,
+                rank=rank,
+                world_size=world,
+            )
+            for rank in range(world)
+        ]
+        found = [
+            {sample[0]: sample for loader in made for batch in loader for sample in batch}
+            for _ in range(2)
+        ]
+        assert random_states(torch.Generator()) == before
+        expected = expected or found
+        assert found == expected
+        resumed = DataLoader(data, size, shuffle=True, seed=1, num_workers=workers, collate_fn=list)
+        if world == 1:
+            resumed.load_state_dict(made[0].state_dict() | {"epoch": 1, "step": 2})
+            rest = {sample[0]: sample for batch in resumed for sample in batch}
+            assert rest == {i: expected[1][i] for i in rest}
+    numbers = [sample[1:] for epoch in expected for sample in epoch.values() if sample[1]]
+    for column in zip(*numbers, strict=True):
+        assert len(set(column)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"collate_fn": collate_randomly}, {"sampler": [3, 3, 5] * 6}]
+)
+def test_random_numbers_of_batches(arguments: dict[str, Any]) -> None:
+    """A collate_fn that draws is the same with any workers; a sample that a sampler repeats is
+    another each time."""
+    made = [
+        DataLoader(
+            Numbers(24, drawn), 4, seed=1, num_workers=n, **({"collate_fn": list} | arguments)
+        )
+        for n in (0, 1, 2)
+    ]
+    batches = [list(loader) for loader in made]
+    assert batches[0] == batches[1] == batches[2]
+    parts = [batch[1:] if type(batch) is tuple else batch for batch in batches[0]]
+    values = [part for batch in parts for part in batch]
+    assert len(set(values)) == len(values)
+
+
+def decode_globally(sample: dict[str, Any]) -> Any:
+    return drawn(sample["__id__"])[1:]
+
+
+def test_random_numbers_of_decode_in_processes(records: penstock.Dataset) -> None:
+    """A decode that draws from global generators is exact in worker processes."""
+    found = []
+    for workers, size in ((1, 4), (2, 7)):
+        loader = DataLoader(
+            records,
+            size,
+            seed=1,
+            num_workers=workers,
+            workers="processes",
+            decode=decode_globally,
+            collate_fn=list,
+        )
+        found.append([sample for batch in loader for sample in batch])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(found[0])
 
 
 def test_workers_live_on() -> None:

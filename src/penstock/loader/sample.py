@@ -21,22 +21,22 @@ class LoadedSample(dict[str, Any]):
     epoch. It is no key: `in`, `keys()` and copies do not have it.
     """
 
-    __slots__ = ("_random", "_stream")
+    __slots__ = ("_random", "stream")
 
     def __init__(self, seed: int, epoch: int, number: int) -> None:
-        self._stream = seed, epoch, number
+        self.stream = seed, epoch, number
 
     def __missing__(self, name: str) -> Any:
         if name == "__rng__":
             if not hasattr(self, "_random"):
-                self._random: np.random.Generator = rng(*self._stream)
+                self._random: np.random.Generator = rng(*self.stream)
             return self._random
         if name in ("__epoch__", "__id__"):  # of a sample that `Dataset.__getitem__` has read
-            return self._stream[1 if name == "__epoch__" else 2]
+            return self.stream[1 if name == "__epoch__" else 2]
         raise KeyError(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_sample, (*self._stream, dict(self))
+        return _rebuild_sample, (*self.stream, dict(self))
 
 
 def _rebuild_sample(seed: int, epoch: int, number: int, parts: dict[str, Any]) -> LoadedSample:

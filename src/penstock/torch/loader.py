@@ -89,11 +89,16 @@ class DataLoader:
     - `state_dict` and `load_state_dict` continue a run exactly, at any step, on any number of
       workers, and on any number of ranks if the global batch is the same.
     - The order with `shuffle=True` depends on `seed` and the epoch alone. No global random state
-      is read or changed in this process. `seed=None` is the seed that `generator` was given (its
-      state is not used up), and 0 without a generator. Where there are several ranks, a generator
-      may differ between them, so that `shuffle=True` then asks for `seed`.
-    - Before each batch a worker process seeds `random`, numpy and torch from (seed, epoch, step,
-      rank): random augmentation does not depend on the number of workers, and is resumed too.
+      is read or changed in this process; with `num_workers=0` it is restored after a batch.
+      `seed=None` is the seed that `generator` was given (its state is not used up), and 0 without a
+      generator. Where there are several ranks, a generator may differ between them, so that
+      `shuffle=True` then asks for `seed`.
+    - `random`, numpy and torch are seeded for each item of a torch dataset from (seed, epoch,
+      sample), in worker processes and with `num_workers=0`: random augmentation does not depend on
+      workers, ranks or resuming. With a sampler or `__getitems__`, and for `collate_fn`, it is from
+      (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 2,
+      numpy's 3 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
+      threads, which share generators, draw from `sample["__rng__"]`.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
     - Iterators are independent of each other. Batches always come `in_order`. After an exception
@@ -440,6 +445,7 @@ class DataLoader:
             self.num_workers,
             self._kind == "processes",
             Order(1, self.seed, purpose="augmentation").key() >> 1,
+            self.seed,
             self.worker_init_fn if self.num_workers else None,
         )
 
