@@ -45,6 +45,20 @@ def test_captions(tmp_path: Path, sizes: list[int]) -> None:
     assert [decode(dataset[i])["txt"] for i in range(len(sizes))] == batch["txt"]
 
 
+@pytest.mark.parametrize("sizes", [[5] * 6, [0, 1, 10, 300_000]])
+def test_views_on_request(tmp_path: Path, sizes: list[int]) -> None:
+    """A decode that is marked gets memoryviews of the same bytes, at any size."""
+    dataset = write_captions(tmp_path / "captions.tar", sizes)
+
+    @penstock.loader.takes_views
+    def decode(sample: dict[str, Any]) -> bytes:
+        assert type(sample["txt"]) is memoryview
+        return bytes(sample["txt"])
+
+    (batch,) = penstock.Loader(dataset, len(sizes), shuffle="none", decode=decode)
+    assert batch == [dataset[i]["txt"] for i in range(len(sizes))]
+
+
 @pytest.mark.parametrize("kind", ["tar", "npy", "records", "files"])
 def test_decode_gets_what_indexing_gives(tmp_path: Path, kind: str) -> None:
     """A sample in decode equals that of `dataset[i]`, types included."""

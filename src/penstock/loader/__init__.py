@@ -18,7 +18,7 @@ from .batch import Batch, Ragged, choose_gap, choose_readahead
 from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
 from .dataset import Dataset, locate_data, open, sidecar_paths
-from .decode import Decode
+from .decode import Decode, can_take_views, takes_views
 from .epoch_iterator import EpochIterator, OpenEpoch
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
@@ -53,6 +53,7 @@ __all__ = [
     "WorkerSource",
     "WorkerThreads",
     "Workers",
+    "can_take_views",
     "choose_gap",
     "choose_readahead",
     "choose_shuffle",
@@ -68,5 +69,6 @@ __all__ = [
     "serve",
     "serve_if_configured",
     "sidecar_paths",
+    "takes_views",
     "trace",
 ]

@@ -399,12 +399,14 @@ def open_samples(
     epoch: int,
     seed: int,
     by_row: bool = False,
+    as_views: bool = False,
 ) -> Samples:
     """Return the function that gives each sample of a step, by its row, as `decode` takes it.
 
     fields:  from `build_fields`.
     seed:    of the random numbers of samples (see `LoadedSample`).
     by_row:  draw them by the row, not by the sample: a sample may come several times an epoch.
+    as_views:  raw bytes as memoryviews, valid while `decode` runs, and not as copies.
     """
     for name in ("label", *planned.marks):
         fields.pop(name, None)
@@ -413,7 +415,7 @@ def open_samples(
     labels = None if planned.labels is None else planned.labels.tolist()
     marks = {name: column.tolist() for name, column in planned.marks.items()}
     columns = [
-        (part.name, _open_column(part, fields[part.name]))
+        (part.name, _open_column(part, fields[part.name], as_views))
         for part in index.fields
         if part.name in fields
     ]
@@ -423,7 +425,8 @@ def open_samples(
     def sample(row: int) -> LoadedSample:
         number = ids[row]
         turn = epoch if passes is None else passes[row]
-        parts = LoadedSample(seed, turn, row if by_row else number)
+        parts = LoadedSample()
+        parts.stream = seed, turn, row if by_row else number
         for name, column in columns:
             parts[name] = column(row)
         parts["__key__"] = keys[row]
@@ -437,15 +440,21 @@ def open_samples(
     return sample
 
 
-def _open_column(part: Field, rows: npt.NDArray[Any] | Ragged) -> Callable[[int], Any]:
+def _open_column(
+    part: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
+) -> Callable[[int], Any]:
     """Return the function that gives the field of a row: raw bytes as bytes, else an array."""
     if part.shape is not None or part.dtype != np.uint8:
         return rows.__getitem__
     if isinstance(rows, Ragged):
         bounds: list[int] = rows.offsets.tolist()
         values = memoryview(rows.values)
+        if as_views:
+            return lambda row: values[bounds[row] : bounds[row + 1]]
         return lambda row: bytes(values[bounds[row] : bounds[row + 1]])
     length, flat = rows.shape[1], rows.reshape(-1).data
+    if as_views:
+        return lambda row: flat[row * length : (row + 1) * length]
     return lambda row: bytes(flat[row * length : (row + 1) * length])
 
 

@@ -24,7 +24,7 @@ from .batch import (
 )
 from .collate import Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeJob
+from .decode import Collate, Decode, DecodeJob, can_take_views
 
 _poll_ns = 100_000_000
 
@@ -84,12 +84,19 @@ class BatchReader:
             raise describe_failure(index, planned, group, failures[0])[1]
         if self._decode is None:
             return mark_batch(build_fields(index, planned, buffer), planned, epoch)
+        decode = self._decode
         job = DecodeJob(
             len(ids),
             lambda: open_samples(
-                index, planned, build_fields(index, planned, buffer), epoch, seed, by_row
+                index,
+                planned,
+                build_fields(index, planned, buffer),
+                epoch,
+                seed,
+                by_row,
+                can_take_views(decode),
             ),
-            self._decode,
+            decode,
             self._collate,
             self._arena.take,
             self._leaves,

@@ -343,7 +343,8 @@ class Dataset:
         number %= len(self)
         planned, buffer = self._read(number)
         parts = build_fields(self.index, planned, buffer)
-        values = LoadedSample(0, 0, number)
+        values = LoadedSample()
+        values.stream = 0, 0, number
         for field in self.fields:
             rows = parts[field.name]
             if field.shape is not None:

@@ -21,7 +21,15 @@ from ..meter import divide_wait
 from ..plan import StepPlan
 from .batch import build_fields, choose_readahead, mark_batch, open_samples
 from .collate import Collation, Leaves
-from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, make_raisable
+from .decode import (
+    Collate,
+    Decode,
+    DecodeJob,
+    DecodeThreads,
+    Samples,
+    can_take_views,
+    make_raisable,
+)
 from .epoch_iterator import ReadyBatch
 from .step_reader import StepReader
 from .ticket_router import poll_ns
@@ -201,7 +209,9 @@ class DecodeSource:
             memory.bytes += sum(
                 fields[field.name].nbytes for field in index.fields if field.codec is not None
             )
-            return open_samples(index, planned, fields, alive.epoch, seed)
+            return open_samples(
+                index, planned, fields, alive.epoch, seed, as_views=can_take_views(decoding.decode)
+            )
 
         job = DecodeJob(
             len(planned.ids),

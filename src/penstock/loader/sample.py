@@ -13,7 +13,8 @@ class LoadedSample(dict[str, Any]):
     """One sample: its fields, "__key__", "__id__", "__epoch__" and, where known, "label".
 
     A field is an array if the format knows dtype and shape, else `bytes`: a copy, which
-    `json.loads`, `.decode()` and every decoder take.
+    `json.loads`, `.decode()` and every decoder take; a memoryview without a copy for a `decode`
+    with the mark of `takes_views`.
 
     `sample["__rng__"]` is a `numpy.random.Generator` whose numbers depend on the loader's seed,
     the epoch and the sample, and on nothing else: `penstock.rng(seed, epoch, id)`, made when it is
@@ -23,8 +24,8 @@ class LoadedSample(dict[str, Any]):
 
     __slots__ = ("_random", "stream")
 
-    def __init__(self, seed: int, epoch: int, number: int) -> None:
-        self.stream = seed, epoch, number
+    stream: tuple[int, int, int]
+    """Seed, epoch and sample that decide the random numbers; set when the sample is made."""
 
     def __missing__(self, name: str) -> Any:
         if name == "__rng__":
@@ -40,6 +41,6 @@ class LoadedSample(dict[str, Any]):
 
 
 def _rebuild_sample(seed: int, epoch: int, number: int, parts: dict[str, Any]) -> LoadedSample:
-    sample = LoadedSample(seed, epoch, number)
-    sample.update(parts)
+    sample = LoadedSample(parts)
+    sample.stream = seed, epoch, number
     return sample

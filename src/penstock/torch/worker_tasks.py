@@ -16,7 +16,15 @@ from torch.utils.data._utils import worker as torch_worker
 import torch
 
 from ..budget import Budget
-from ..loader import Batch, BatchReader, BatchTask, Dataset, Decode
+from ..loader import (
+    Batch,
+    BatchReader,
+    BatchTask,
+    Dataset,
+    Decode,
+    can_take_views,
+    takes_views,
+)
 from .sample_seeds import SampleSeeds, seed_all
 from .tensors import Tensors, finish_batch
 
@@ -84,6 +92,9 @@ class ReadSamples:
         def decode_seeded(sample: Any) -> Any:
             assert decode is not None
             return seeds.call(sample.stream, decode, sample)
+
+        if decode is not None and can_take_views(decode):
+            takes_views(decode_seeded)
 
         def collate_seeded(samples: list[Any]) -> Any:
             assert collate is not None
