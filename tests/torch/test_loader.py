@@ -1021,3 +1021,34 @@ def test_a_cache_is_shared_and_read_once(tmp_path):
     assert [epoch["storage_bytes"] for epoch in loader.run_record()["epochs"]] == [6000, 0]
     with pytest.raises(UsageError, match="read ahead"):
         DataLoader(dataset, 10, cache=cache, workers="processes", num_workers=1)
+
+
+def as_tokens(sample: dict[str, Any]) -> dict[str, Any]:
+    number = sample["__id__"]
+    return {"x": torch.arange(number % 5), "y": [1.5] * (number % 3), "n": number}
+
+
+class Tokens(Numbers):
+    def __getitem__(self, i: int) -> Any:
+        return as_tokens({"__id__": i})
+
+
+@pytest.mark.parametrize("arguments", READING)
+@pytest.mark.parametrize("foreign", [False, True])
+def test_padding(records: penstock.Dataset, arguments: dict[str, Any], foreign: bool) -> None:
+    """Padded fields are tensors, of penstock datasets and torch datasets alike."""
+    pad = penstock.pad({"x": -100, "y": 0}, multiple=2, mask="mask")
+    if foreign:
+        loader = DataLoader(Tokens(83), 10, collate_fn=pad, num_workers=len(arguments))
+    else:
+        loader = DataLoader(records, 10, decode=as_tokens, collate_fn=pad, **arguments)
+    for step, batch in enumerate(loader):
+        numbers = range(10 * step, min(83, 10 * step + 10))
+        assert batch["n"].tolist() == list(numbers)
+        for row, number in enumerate(numbers):
+            expected = [*range(number % 5)]
+            filled = batch["x"].shape[1] - len(expected)
+            assert batch["x"][row].tolist() == expected + [-100] * filled
+            assert batch["mask"][row].tolist() == [1] * len(expected) + [0] * filled
+        assert (batch["x"].dtype, batch["mask"].dtype) == (torch.int64, torch.int64)
+        assert batch["y"].dtype == torch.float64

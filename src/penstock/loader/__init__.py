@@ -24,6 +24,7 @@ from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
+from .padding import Pad, pad
 from .peer_check import compare_samples, find_ids
 from .sampler import StepSampler
 from .worker_processes import WorkerProcesses
@@ -45,6 +46,7 @@ __all__ = [
     "Loader",
     "OpenEpoch",
     "OrderTasks",
+    "Pad",
     "Ragged",
     "SamplerTasks",
     "Setup",
@@ -65,6 +67,7 @@ __all__ = [
     "locate_data",
     "mix",
     "open",
+    "pad",
     "record_choice",
     "serve",
     "serve_if_configured",

@@ -31,6 +31,7 @@ from .decode import (
     make_raisable,
 )
 from .epoch_iterator import ReadyBatch
+from .padding import Pad
 from .step_reader import StepReader
 from .ticket_router import poll_ns
 
@@ -227,7 +228,7 @@ class DecodeSource:
     def _make_empty_batch(self) -> Any:
         """Make a batch of no samples, in the structure that a sample of the data has."""
         decoding = self._decoding
-        if decoding.collate is not None:
+        if decoding.collate is not None and not isinstance(decoding.collate, Pad):
             try:
                 return decoding.collate([])
             except Exception as error:
@@ -241,6 +242,8 @@ class DecodeSource:
             first = decoding.decode(sample)
         except Exception as error:
             raise make_raisable(error) from None
+        if isinstance(decoding.collate, Pad):
+            return decoding.collate.collate_none(first)
         return Collation(first, 0, self._reader.resources.arena.take, decoding.leaves).result()
 
 

@@ -37,6 +37,7 @@ from ..loader import (
     Loader,
     OpenEpoch,
     OrderTasks,
+    Pad,
     SamplerTasks,
     Setup,
     WorkerProcesses,
@@ -208,6 +209,8 @@ class DataLoader:
         self._workers: Workers | None = None
 
         self._batched = batch_size is not None or batch_sampler is not None
+        if isinstance(collate_fn, Pad):
+            collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
