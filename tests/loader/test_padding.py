@@ -48,7 +48,7 @@ def check(batch: dict[str, Any], ids: list[int]) -> None:
 
 @pytest.mark.parametrize("world", [1, 4])
 def test_loader(records: penstock.Dataset, world: int) -> None:
-    """All fields are padded to the longest of the batch; a rank without samples has none of them."""
+    """All fields are padded to the longest of the batch; an empty share has their structure."""
     for rank in range(world):
         loader = penstock.Loader(
             records, 5, seed=2, rank=rank, world_size=world, decode=tokenize, collate=PAD

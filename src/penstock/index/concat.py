@@ -156,7 +156,7 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
 
 def _check_alike(one: Index, other: Index, number: int) -> None:
     def described(index: Index) -> list[tuple[Any, ...]]:
-        return [(part.name, part.dtype.str, part.shape) for part in index.fields]
+        return [(part.name, (part.as_dtype or part.dtype).str, part.shape) for part in index.fields]
 
     if described(one) != described(other):
         raise UsageError(

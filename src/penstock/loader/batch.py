@@ -313,6 +313,14 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
                 f"have the checksum {sums[damaged]:#010x} that the file has of them: restore the "
                 f"file (or the disk of the cache) from a good copy"
             )
+    for part in index.fields:
+        if part.as_dtype is not None and part.name in fields:
+            rows = fields[part.name]
+            fields[part.name] = (
+                Ragged(rows.values.astype(part.as_dtype), rows.offsets)
+                if isinstance(rows, Ragged)
+                else rows.astype(part.as_dtype)
+            )
     if planned.labels is not None:
         fields["label"] = planned.labels
     fields.update(planned.marks)

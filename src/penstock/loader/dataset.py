@@ -41,6 +41,7 @@ def open(
     index: str | os.PathLike[str] = "auto",
     progress: stores.Progress | None = None,
     mirrors: Sequence[Path] = (),
+    as_dtype: Any = None,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -61,6 +62,8 @@ def open(
                    same names as the folder that `path` is, or lies in. Loaders read from all places
                    at once, and fall back from one to another. Sizes are compared now; that the
                    bytes are the same is for you to guarantee. docs/mirrors.md
+    as_dtype:      integers in which samples and batches have all fields of integers, in place of
+                   those stored: "int64" or "int32", as embeddings take them. Raw bytes stay bytes.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -80,9 +83,40 @@ def open(
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
     table, sidecar = _find_index(request, index)
+    if as_dtype is not None:
+        table = _convert_integers(table, as_dtype, place.path)
     if roots:
         table = replace(table, files=add_mirrors(table.files, roots))
     return Dataset(place.path, table, sidecar, paths)
+
+
+def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
+    """Return the index with the dtype in which batches have the fields of integers."""
+    try:
+        dtype = np.dtype(as_dtype)
+    except (TypeError, ValueError):
+        dtype = np.dtype(object)
+    if dtype.kind not in "iu":
+        raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
+    converted = [
+        replace(part, as_dtype=dtype)
+        if part.dtype.kind in "iu"
+        and (part.dtype, part.shape) != (np.uint8, None)
+        and part.name != SUMS_FIELD
+        else part
+        for part in index.fields
+    ]
+    changed = [part for part in converted if part.as_dtype is not None]
+    for part in changed:
+        if not np.can_cast(part.dtype, dtype, "safe"):
+            raise UsageError(
+                f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
+                f"({part.dtype}): use 'int64'"
+            )
+    if not changed:
+        names = ", ".join(f"{part.name} ({part.dtype})" for part in index.fields)
+        raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
+    return replace(index, fields=tuple(converted))
 
 
 def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
@@ -386,7 +420,8 @@ class Dataset:
         index = self.index
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
-        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors)
+        as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
+        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors, as_dtype)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -405,10 +440,13 @@ def _reopen(
     options: Options,
     fingerprint: str,
     mirrors: Sequence[tuple[str, Int, Int]] = (),
+    as_dtype: np.dtype[Any] | None = None,
 ) -> Dataset:
     """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
     def make_dataset(index: Index, sidecar: str | None) -> Dataset:
+        if as_dtype is not None:
+            index = _convert_integers(index, as_dtype, path)
         files = index.files
         tables = [
             replace(files, root=root, size=size, mtime_ns=mtime_ns)

@@ -208,7 +208,9 @@ class DecodeSource:
             index = alive.resources.index
             fields = build_fields(index, planned, buffer)
             memory.bytes += sum(
-                fields[field.name].nbytes for field in index.fields if field.codec is not None
+                fields[field.name].nbytes
+                for field in index.fields
+                if field.codec is not None or field.as_dtype is not None
             )
             return open_samples(
                 index, planned, fields, alive.epoch, seed, as_views=can_take_views(decoding.decode)
