@@ -24,6 +24,7 @@ from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, 
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
+from .decode import Decode
 from .sample import LoadedSample
 
 Options = dict[str, Any]
@@ -364,7 +365,7 @@ class Dataset:
         """Return the order of epoch 0, as loaders draw it."""
         return Order(len(self), seed, shuffle=shuffle, block=block, group=group)
 
-    def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
+    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Read one sample: its fields, its "__key__" and, if known, its "label".
 
         A field is an array if the format knows dtype and shape, else bytes, as `decode` gets it.
@@ -389,6 +390,10 @@ class Dataset:
         if planned.labels is not None:
             values["label"] = int(planned.labels[0])
         return values
+
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        """Return the function that turns a sample of a step into what is collated."""
+        return decode
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[sample] for sample in range(len(self)))

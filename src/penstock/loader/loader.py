@@ -122,6 +122,7 @@ class Loader:
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns "
                 "(penstock.torch.DataLoader also takes torch datasets)"
             )
+        decode = dataset.compose_decode(decode)
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None and not isinstance(cache, Cache):

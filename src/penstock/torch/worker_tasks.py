@@ -86,7 +86,7 @@ class ReadSamples:
     budget: Budget
 
     def open(self, seeds: SampleSeeds) -> Callable[[BatchTask], Any]:
-        decode, collate = self.decode, self.collate
+        decode, collate = self.dataset.compose_decode(self.decode), self.collate
         whole = 0, 0, 0
 
         def decode_seeded(sample: Any) -> Any:
@@ -123,7 +123,7 @@ class ReadSamples:
                     seed=seeds.seed if is_ours else task.key,
                     by_row=not is_ours,
                 )
-            raw = self.decode is None
+            raw = decode is None
             return finish_batch(batch, raw) if isinstance(batch, Batch) else batch
 
         return read
