@@ -102,7 +102,7 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     converted = [
         replace(part, as_dtype=dtype)
         if part.dtype.kind in "iu"
-        and (part.dtype, part.shape) != (np.uint8, None)
+        and not (part.dtype == np.uint8 and part.shape is None)
         and part.name != SUMS_FIELD
         else part
         for part in index.fields

@@ -165,7 +165,7 @@ def _choose_own(
 
 
 class _SourceDecode:
-    """Function that calls the decode function of each sample's dataset, and another one after it."""
+    """Function that calls the decode function of a sample's dataset, and another one after it."""
 
     takes_views = True  # it copies what a function without that mark gets
 
@@ -181,7 +181,8 @@ class _SourceDecode:
         self._decodes, self._fields, self._has_labels = decodes, fields, has_labels
         self._then = then
 
-    def __call__(self, sample: LoadedSample) -> Any:
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        assert isinstance(sample, LoadedSample)
         # A sampler of the user does not say the source.
         source = bisect.bisect_right(self._first, sample["__id__"]) - 1
         decode = self._decodes[source]

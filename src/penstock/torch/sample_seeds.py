@@ -31,8 +31,9 @@ class Generator(NamedTuple):
 
 
 def _read_numpy() -> tuple[Any, ...]:
-    name, key, *rest = np.random.get_state()  # noqa: NPY002 (what users draw from)
-    return name, key.tobytes(), *rest  # type: ignore[union-attr]
+    state: Any = np.random.get_state()  # noqa: NPY002 (what users draw from)
+    name, key, *rest = state
+    return name, key.tobytes(), *rest
 
 
 def _write_numpy(state: tuple[Any, ...]) -> None:
