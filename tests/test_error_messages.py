@@ -944,13 +944,15 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "penstock.mix([(data, 1), (tree, 1)])",
         UsageError,
         "the fields of dataset 1 are [('data', '|u1', None)], those of dataset 0 [('data', '|u1', "
-        "(8,))]: mix datasets of the same fields (name, dtype, shape)",
+        "(8,))]: mix datasets of the same fields (name, dtype, shape), give them the same names by "
+        "rename=, or a decode= for each",
     ),
     (
         "penstock.mix([(data, 1), (other, 1)])",
         UsageError,
         "the fields of dataset 1 are [('data', '<f4', (9,))], those of dataset 0 [('data', '|u1', "
-        "(8,))]: mix datasets of the same fields (name, dtype, shape)",
+        "(8,))]: mix datasets of the same fields (name, dtype, shape), give them the same names by "
+        "rename=, or a decode= for each",
     ),
     # Order and rng
     (

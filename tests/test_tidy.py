@@ -30,6 +30,7 @@ PUBLIC = [
     "Ragged",
     "mix",
     "open",
+    "pad",
     "rng",
 ]
 """The public names of penstock, sorted. Adding to this list is a decision."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .loader import Ragged as Ragged
     from .loader import mix as mix
     from .loader import open as open
+    from .loader import pad as pad
     from .order import Order as Order
     from .order import rng as rng
     from .topology import Place as Place
@@ -47,7 +48,7 @@ else:
             "cache": "Cache",
             "errors": "PenstockError",
             "index": "Index",
-            "loader": "Batch Dataset Loader Ragged mix open",
+            "loader": "Batch Dataset Loader Ragged mix open pad",
             "order": "Order rng",
             "topology": "Place",
         },

@@ -175,7 +175,7 @@ def test_files_are_looked_at_again_at_the_start_of_an_epoch(
     cache = penstock.Cache(ram_bytes=2 * SIZE, cache_block_bytes=2000)
     with penstock.Loader(dataset, 40, cache=cache, rank=0, world_size=1) as loader:
         for _ in range(2):
-            assert sum(len(batch) for batch in loader) == ROWS
+            assert sum(len(batch.ids) for batch in loader) == ROWS
         place.write(2)
         with pytest.raises(ChangedError, match=r"of another size or time of writing since"):
             next(iter(loader))
@@ -189,7 +189,7 @@ def test_a_kept_file_that_is_gone_is_an_error(tmp_path: Path) -> None:
     dataset = penstock.open(place.path, index="memory")
     cache = penstock.Cache(ram_bytes=2 * SIZE, cache_block_bytes=2000)
     with penstock.Loader(dataset, 40, cache=cache, rank=0, world_size=1) as loader:
-        assert sum(len(batch) for batch in loader) == ROWS
+        assert sum(len(batch.ids) for batch in loader) == ROWS
         (place.path / "0100.bin").unlink()
         with pytest.raises(MissingError, match=r"0100\.bin does not exist"):
             next(iter(loader))

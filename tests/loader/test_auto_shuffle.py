@@ -163,7 +163,7 @@ def test_torch_takes_it_too(dataset: penstock.Dataset) -> None:
     from penstock.torch.loader import DataLoader
 
     loader = DataLoader(dataset, 64, shuffle="auto", seed=4)
-    seen = [int(i) for batch in loader for i in batch["__id__"]]
+    seen = [int(i) for batch in loader for i in batch.ids]
     assert sorted(seen) == list(range(3 * COUNT))
     assert loader.stats()["shuffle"]["shuffle"] in ("exact", "blocked")
     blocked = DataLoader(dataset, 64, shuffle="blocked", seed=4)

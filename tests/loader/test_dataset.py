@@ -405,3 +405,54 @@ def test_importing_penstock_does_no_work():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# -- integers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_dtype", ["int64", "int32"])
+def test_integers_in_another_type(tmp_path: Path, as_dtype: str) -> None:
+    """nanoGPT's train.bin is opened by window and dtype, in the type that embeddings take, by
+    number, in batches, in decode and after pickling."""
+    stored = np.arange(1000, dtype=np.uint16) + 60_000
+    stored.tofile(tmp_path / "train.bin")
+    plain = penstock.open(tmp_path / "train.bin", window=24, dtype="uint16")
+    assert plain.index.format == "tokens"
+    dataset = penstock.open(tmp_path / "train.bin", window=24, dtype="uint16", as_dtype=as_dtype)
+    assert dataset.fingerprint == plain.fingerprint
+    assert dataset.fields[0].dtype == plain.fields[0].dtype == np.uint16
+    for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
+        for decode in (None, lambda sample: {"tokens": sample["tokens"]}):
+            with penstock.Loader(opened, 7, decode=decode) as loader:
+                for batch in loader:
+                    assert batch["tokens"].dtype == as_dtype
+                    expected = stored[batch.ids[:, None].astype(int) * 24 + np.arange(25)]
+                    assert np.array_equal(batch["tokens"], expected)
+        assert opened[3]["tokens"].dtype == as_dtype
+        assert np.array_equal(opened[3]["tokens"], plain[3]["tokens"])
+
+
+def test_integers_that_cannot_be_converted(tmp_path: Path) -> None:
+    """A type that does not hold all values, or is none of integers, is refused by name."""
+    np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.jpg").write_bytes(b"x")
+    for as_dtype, match in (
+        ("int32", "does not hold all values of field 'tokens'"),
+        ("float32", "use integers"),
+        ("nonsense", "use integers"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            penstock.open(tmp_path / "t.bin", window=4, dtype="uint32", as_dtype=as_dtype)
+    with pytest.raises(UsageError, match="has no field of integers"):
+        penstock.open(tmp_path / "folder", as_dtype="int64")
+    tokens = penstock.open(tmp_path / "t.bin", window=4, dtype="uint32", as_dtype="int64")
+    with pytest.raises(UsageError, match="without as_dtype"):
+        penstock.convert.convert(tokens, tmp_path / "out", to="tar")
+
+
+def test_a_window_over_a_file_of_another_format(tmp_path: Path) -> None:
+    """A window does not make tokens of a file whose contents show another format."""
+    np.save(tmp_path / "x.npy", np.arange(100, dtype=np.uint16))
+    with pytest.raises(UsageError, match="does not take"):
+        penstock.open(tmp_path / "x.npy", window=4, dtype="uint16")

@@ -96,7 +96,7 @@ def test_ragged_and_labels(tree: Path) -> None:
     ds = penstock.open(tree, index="memory")
     for batch in penstock.Loader(ds, 6, seed=1):
         assert isinstance(batch["data"], penstock.Ragged)
-        assert len(batch["data"]) == len(batch) == len(batch["label"])
+        assert len(batch["data"]) == len(batch.ids) == len(batch["label"])
         for sample, label, content in zip(
             batch.ids.tolist(), batch["label"], batch["data"], strict=True
         ):
@@ -104,7 +104,7 @@ def test_ragged_and_labels(tree: Path) -> None:
             assert ds.classes is not None
             assert ds.classes[label] == ds.index.key(sample).split("/")[0]
         with pytest.raises(IndexError):
-            batch["data"][len(batch)]
+            batch["data"][len(batch.ids)]
         with pytest.raises(
             AttributeError, match=r'batch\["name"\] gives one of its fields: data, label'
         ):
@@ -342,7 +342,7 @@ def test_empty_share_keeps_the_structure(tree: Path) -> None:
     assert [len(batch["n"]) for batch in last] == [1, 1, 0]
     assert last[2]["x"].shape == (0, 2)
     raw = [penstock.Loader(ds, global_batch_size=6, rank=r, world_size=3) for r in range(3)]
-    assert [len(list(loader)[-1]) for loader in raw] == [1, 1, 0]
+    assert [len(list(loader)[-1].ids) for loader in raw] == [1, 1, 0]
 
 
 def test_padding_is_marked(records: Path) -> None:
@@ -351,7 +351,7 @@ def test_padding_is_marked(records: Path) -> None:
     for rank in range(4):
         loader = penstock.Loader(opened(records), 8, rank=rank, world_size=4, pad=True, seed=1)
         batches = list(loader)
-        assert [len(b) for b in batches] == [8, 8, 8, 2]
+        assert [len(b.ids) for b in batches] == [8, 8, 8, 2]
         seen += [i for b in batches for i in b.ids[b.valid].tolist()]
     assert sorted(seen) == list(range(101))
 
@@ -516,7 +516,7 @@ def test_close_and_use_again(records: Path) -> None:
     next(iterator)
     loader.close()
     assert list(iterator) == []
-    assert sum(len(batch) for batch in loader) == 101
+    assert sum(len(batch.ids) for batch in loader) == 101
 
 
 def python(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -547,7 +547,7 @@ def test_fork_after_use_is_refused(records: Path) -> None:
                     use()
                 except penstock.errors.ForkError as error:
                     print("refused", "spawn" in str(error), flush=True)
-            print(sum(len(b) for b in unused), flush=True)
+            print(sum(len(b.ids) for b in unused), flush=True)
             raise SystemExit(0)
         _, status = os.waitpid(pid, 0)
         print("child", status, flush=True)
@@ -654,7 +654,7 @@ def test_files_of_one_length_are_an_array(tmp_path: Path) -> None:
         (tmp_path / f"{i}").write_bytes(bytes([i]) * 24)
     ds = penstock.open(tmp_path, index="memory")
     for batch in penstock.Loader(ds, 4, seed=1):
-        assert batch["data"].shape == (len(batch), 24)
+        assert batch["data"].shape == (len(batch.ids), 24)
         assert np.array_equal(batch["data"][:, 5], batch.ids)
     assert ds[3]["data"] == bytes([3]) * 24
     raw = penstock.Loader(ds, 4, seed=1, decode=lambda s: bytes(s["data"]))
@@ -770,7 +770,7 @@ def test_interrupted_wait_ends_every_iterator(records: Path, monkeypatch: Any) -
         next(second)
     assert list(second) == []
     loader.budget = penstock.Budget()
-    assert sum(len(batch) for batch in loader) == 101
+    assert sum(len(batch.ids) for batch in loader) == 101
 
 
 def test_collate_of_nothing(records: Path) -> None:

@@ -63,7 +63,7 @@ def global_steps(
         for batch in batches:
             numbers = np.ascontiguousarray(batch["data"][:, :8]).view(np.uint64).reshape(-1)
             assert np.array_equal(numbers, batch.ids)
-        rows = max(len(batch) for batch in batches)
+        rows = max(len(batch.ids) for batch in batches)
         dealt = [b.ids.tolist() for b in batches]
         found.append([ids[row] for row in range(rows) for ids in dealt if row < len(ids)])
     states = [loader.state_dict() for loader in loaders]

@@ -146,7 +146,7 @@ def test_resumes_on_another_world_and_from_the_other_loader(equal: Any) -> None:
         for loader in loaders:
             if state:
                 loader.load_state_dict(state)
-            taken = [batch["__id__"].tolist() for _, batch in zip(range(steps or 99), loader)]  # noqa: B905
+            taken = [batch.ids.tolist() for _, batch in zip(range(steps or 99), loader)]  # noqa: B905
             found.append(taken)
         steps_of = [set().union(*step) for step in zip(*found, strict=True)]
         return steps_of, loaders[0].state_dict()
@@ -162,13 +162,13 @@ def test_resumes_on_another_world_and_from_the_other_loader(equal: Any) -> None:
 def test_epochs_are_named_and_iterators_independent(equal: Any) -> None:
     loader = DeviceLoader(equal, 50, True, seed=1, device="cpu")
     begun = iter(loader)
-    first = next(begun)["__id__"].tolist()
+    first = next(begun).ids.tolist()
     loader.set_epoch(0)
-    assert next(iter(loader))["__id__"].tolist() == first
-    assert next(iter(loader))["__id__"].tolist() != first  # epoch 1
+    assert next(iter(loader)).ids.tolist() == first
+    assert next(iter(loader)).ids.tolist() != first  # epoch 1
     assert len(list(begun)) == 2
     loader.sampler.set_epoch(0)
-    assert next(iter(loader))["__id__"].tolist() == first
+    assert next(iter(loader)).ids.tolist() == first
 
 
 def test_batches_stay_what_they_were(equal: Any) -> None:

@@ -517,19 +517,92 @@ def drawn(i: int) -> Any:
     return i, random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
 
 
-def test_random_numbers_in_workers() -> None:
-    """Random augmentation does not depend on the number of workers, and is resumed."""
-    data = Numbers(24, drawn)
-    loaders = [DataLoader(data, 4, seed=1, num_workers=n, collate_fn=list) for n in (1, 2)]
-    epochs = [[list(loader) for _ in range(2)] for loader in loaders]
-    assert epochs[0] == epochs[1]
-    numbers = [sample[1:] for epoch in epochs[0] for batch in epoch for sample in batch]
-    assert len(set(numbers)) == 48
-    assert all(len(set(column)) == 48 for column in zip(*numbers, strict=True))
-    batches = iter(loaders[0])
-    next(batches)
-    loaders[1].load_state_dict(loaders[0].state_dict())
-    assert list(batches) == list(loaders[1])
+def draw_rarely(i: int) -> Any:
+    return i, torch.rand(()).item() if i % 2 else 0.0
+
+
+def collate_randomly(samples: list[Any]) -> Any:
+    return samples, random.random(), torch.rand(()).item()
+
+
+@pytest.mark.parametrize("change", [drawn, draw_rarely])
+def test_random_numbers_of_items(change: Callable[[int], Any]) -> None:
+    """Random augmentation depends on seed, epoch and sample: not on workers, batches or ranks, nor
+    on resuming; and the state of this process stays as it was."""
+    data = Numbers(96, change)
+    expected: list[dict[int, Any]] = []
+    for workers, size, world in ((0, 4, 1), (1, 4, 1), (2, 5, 1), (0, 3, 2)):
+        random.seed(workers)
+        before = random_states(torch.Generator())
+        made = [
+            DataLoader(
+                data,
+                size,
+                shuffle=True,
+                seed=1,
+                num_workers=workers,
+                collate_fn=list,
+                rank=rank,
+                world_size=world,
+            )
+            for rank in range(world)
+        ]
+        found = [
+            {sample[0]: sample for loader in made for batch in loader for sample in batch}
+            for _ in range(2)
+        ]
+        assert random_states(torch.Generator()) == before
+        expected = expected or found
+        assert found == expected
+        resumed = DataLoader(data, size, shuffle=True, seed=1, num_workers=workers, collate_fn=list)
+        if world == 1:
+            resumed.load_state_dict(made[0].state_dict() | {"epoch": 1, "step": 2})
+            rest = {sample[0]: sample for batch in resumed for sample in batch}
+            assert rest == {i: expected[1][i] for i in rest}
+    numbers = [sample[1:] for epoch in expected for sample in epoch.values() if sample[1]]
+    for column in zip(*numbers, strict=True):
+        assert len(set(column)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"collate_fn": collate_randomly}, {"sampler": [3, 3, 5] * 6}]
+)
+def test_random_numbers_of_batches(arguments: dict[str, Any]) -> None:
+    """A collate_fn that draws is the same with any workers; a sample that a sampler repeats is
+    another each time."""
+    made = [
+        DataLoader(
+            Numbers(24, drawn), 4, seed=1, num_workers=n, **({"collate_fn": list} | arguments)
+        )
+        for n in (0, 1, 2)
+    ]
+    batches = [list(loader) for loader in made]
+    assert batches[0] == batches[1] == batches[2]
+    parts = [batch[1:] if type(batch) is tuple else batch for batch in batches[0]]
+    values = [part for batch in parts for part in batch]
+    assert len(set(values)) == len(values)
+
+
+def decode_globally(sample: dict[str, Any]) -> Any:
+    return drawn(sample["__id__"])[1:]
+
+
+def test_random_numbers_of_decode_in_processes(records: penstock.Dataset) -> None:
+    """A decode that draws from global generators is exact in worker processes."""
+    found = []
+    for workers, size in ((1, 4), (2, 7)):
+        loader = DataLoader(
+            records,
+            size,
+            seed=1,
+            num_workers=workers,
+            workers="processes",
+            decode=decode_globally,
+            collate_fn=list,
+        )
+        found.append([sample for batch in loader for sample in batch])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(found[0])
 
 
 def test_workers_live_on() -> None:
@@ -687,18 +760,18 @@ READING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("arguments", READING)
 def test_raw_tensors(records: penstock.Dataset, arguments: dict[str, Any]) -> None:
-    """Without decode a batch is a dict of tensors that hold the records."""
+    """Without decode a batch has tensors that hold the records."""
     loader = DataLoader(records, 10, shuffle=True, seed=1, **arguments)
     batches = list(loader)
     assert len(batches) == len(loader) == 9
-    assert [list(b) for b in batches] == [["data", "__id__", "__valid__"]] * 9
-    ids = torch.cat([b["__id__"] for b in batches])
+    assert [list(b) for b in batches] == [["data"]] * 9
+    ids = torch.cat([b.ids for b in batches])
     rows = torch.cat([b["data"] for b in batches])
     assert ids.dtype == torch.int64
     assert rows.dtype == torch.uint8
     assert sorted(ids.tolist()) == list(range(83))
     assert rows[:, 0].tolist() == ids.tolist()
-    assert all(b["__valid__"].all() for b in batches)
+    assert all(b.valid.all() for b in batches)
     expected = np.fromfile(Path(records.path), np.uint8).reshape(83, 16)
     assert torch.equal(rows, torch.from_numpy(expected)[ids])
 
@@ -736,7 +809,8 @@ def test_decode(records: penstock.Dataset, arguments: dict[str, Any], collate: A
     )
     for step, batch in enumerate(loader):
         samples = [decoded(records[i]) for i in ids[10 * step : 10 * step + 10]]
-        assert same(batch, (collate or torch_data.default_collate)(samples))
+        fields = dict(batch) if isinstance(batch, penstock.Batch) else batch
+        assert same(fields, (collate or torch_data.default_collate)(samples))
 
 
 @pytest.mark.parametrize("arguments", READING)
@@ -757,7 +831,7 @@ def test_unbatched(records: penstock.Dataset, arguments: dict[str, Any]) -> None
 def test_records_by_sampler(records: penstock.Dataset, arguments: dict[str, Any]) -> None:
     """A sampler may choose the samples of a penstock dataset too."""
     batches = list(DataLoader(records, 3, sampler=[5, -1, 7, 5, 80], **arguments))
-    assert [b["__id__"].tolist() for b in batches] == [[5, 82, 7], [5, 80]]
+    assert [b.ids.tolist() for b in batches] == [[5, 82, 7], [5, 80]]
     assert [b["data"][:, 0].tolist() for b in batches] == [[5, 82, 7], [5, 80]]
     with pytest.raises(IndexError, match="sample 83"):
         list(DataLoader(records, sampler=[83], **arguments))
@@ -770,11 +844,11 @@ def test_records_resume_and_ranks(records: penstock.Dataset, arguments: dict[str
         DataLoader(records, 5, shuffle=True, seed=9, rank=r, world_size=2, **arguments)
         for r in range(2)
     ]
-    epoch = [[b["__id__"].tolist() for b in loader] for loader in made]
+    epoch = [[b.ids.tolist() for b in loader] for loader in made]
     assert len(epoch[0]) == len(epoch[1]) == 9
     made[0].set_epoch(0)
     made[1].set_epoch(0)
-    valid = [torch.cat([b["__valid__"] for b in loader]) for loader in made]
+    valid = [torch.cat([b.valid for b in loader]) for loader in made]
     assert valid[0].all()
     assert valid[1].tolist() == [True] * 41 + [False]
     ids = flat(epoch[0]) + flat(epoch[1])
@@ -783,7 +857,7 @@ def test_records_resume_and_ranks(records: penstock.Dataset, arguments: dict[str
     for step in range(9):
         state = {**made[0].state_dict(), "epoch": 0, "step": step}
         made[1].load_state_dict(state)
-        assert [b["__id__"].tolist() for b in made[1]] == epoch[1][step:]
+        assert [b.ids.tolist() for b in made[1]] == epoch[1][step:]
 
 
 def unlike(sample: dict[str, Any]) -> Any:
@@ -947,3 +1021,34 @@ def test_a_cache_is_shared_and_read_once(tmp_path):
     assert [epoch["storage_bytes"] for epoch in loader.run_record()["epochs"]] == [6000, 0]
     with pytest.raises(UsageError, match="read ahead"):
         DataLoader(dataset, 10, cache=cache, workers="processes", num_workers=1)
+
+
+def as_tokens(sample: dict[str, Any]) -> dict[str, Any]:
+    number = sample["__id__"]
+    return {"x": torch.arange(number % 5), "y": [1.5] * (number % 3), "n": number}
+
+
+class Tokens(Numbers):
+    def __getitem__(self, i: int) -> Any:
+        return as_tokens({"__id__": i})
+
+
+@pytest.mark.parametrize("arguments", READING)
+@pytest.mark.parametrize("foreign", [False, True])
+def test_padding(records: penstock.Dataset, arguments: dict[str, Any], foreign: bool) -> None:
+    """Padded fields are tensors, of penstock datasets and torch datasets alike."""
+    pad = penstock.pad({"x": -100, "y": 0}, multiple=2, mask="mask")
+    if foreign:
+        loader = DataLoader(Tokens(83), 10, collate_fn=pad, num_workers=len(arguments))
+    else:
+        loader = DataLoader(records, 10, decode=as_tokens, collate_fn=pad, **arguments)
+    for step, batch in enumerate(loader):
+        numbers = range(10 * step, min(83, 10 * step + 10))
+        assert batch["n"].tolist() == list(numbers)
+        for row, number in enumerate(numbers):
+            expected = [*range(number % 5)]
+            filled = batch["x"].shape[1] - len(expected)
+            assert batch["x"][row].tolist() == expected + [-100] * filled
+            assert batch["mask"][row].tolist() == [1] * len(expected) + [0] * filled
+        assert (batch["x"].dtype, batch["mask"].dtype) == (torch.int64, torch.int64)
+        assert batch["y"].dtype == torch.float64

@@ -132,7 +132,7 @@ def test_loaders_of_peers_give_equal_batches(tmp_path: Any) -> None:
             for kind in (DataLoader, DeviceLoader):
                 options = {"device": "cpu"} if kind is DeviceLoader else {}
                 other = kind(data, 5, shuffle=True, seed=3, place=mesh, **options)
-                own.append([batch["__id__"].tolist() for batch in other])
+                own.append([batch.ids.tolist() for batch in other])
                 other.close()
             foreign = DataLoader(list(range(40)), 5, shuffle=True, seed=3, place=mesh)
             own.append([batch.tolist() for batch in foreign])

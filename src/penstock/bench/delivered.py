@@ -1,6 +1,6 @@
 """Count the samples and bytes of a batch, and their checksums, whichever loader made it.
 
-A batch is arrays, tensors or byte strings, in mappings, tuples and lists, or penstock's `Batch`.
+A batch is arrays, tensors or byte strings, in mappings, tuples and lists.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ def _count_bytes(part: Any) -> int:
         return size
     if isinstance(part, (bytes, bytearray)):
         return len(part)
-    if isinstance(part, Batch):
-        return sum(_count_bytes(part[name]) for name in part)
     if isinstance(part, Ragged):
         return int(part.values.nbytes)
     if isinstance(part, str):
@@ -54,7 +52,9 @@ def _count_samples(batch: Any, expected: int) -> int:
 
 def _guess_counts(part: Any) -> list[int]:
     """The numbers of samples that it may have, most likely first."""
-    if isinstance(part, Batch | Ragged):
+    if isinstance(part, Batch):
+        return [len(part.ids)]
+    if isinstance(part, Ragged):
         return [len(part)]
     if isinstance(part, Mapping):
         return [count for value in part.values() for count in _guess_counts(value)]
@@ -92,8 +92,6 @@ def compute_checksum(sample: Any) -> int:
 
 def _iterate_columns(batch: Any, count: int) -> Iterator[Any]:
     """The fields of a batch, each of so many rows."""
-    if isinstance(batch, Batch):
-        batch = {name: batch[name] for name in batch}
     if isinstance(batch, Mapping):
         for name, value in batch.items():
             if name not in LABELS:

@@ -96,7 +96,7 @@ class EncodingRecipe:
     def read_back(self, index: Index, batch: Batch) -> Iterator[StoredSample]:
         """Yield the samples of a batch of written files in their stored form."""
         names = self.part_names
-        keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch)
+        keys = index.keys(batch.ids) if self.has_keys else [""] * len(batch.ids)
         labels = _read_labels(index, batch) if self.has_labels else None
         columns = [(name, batch[name]) for name in names]
         for row, key in enumerate(keys):
@@ -137,6 +137,8 @@ def choose_recipe(
 ) -> EncodingRecipe:
     """Return the recipe for a data set and a container; UsageError if there is none."""
     chosen = _choose_fields(source.index, fields)
+    if any(part.as_dtype is not None for part in chosen):
+        raise UsageError("what is converted keeps its dtype: open the data without as_dtype=")
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
     if raw and to != "tfrecord":

@@ -7,6 +7,7 @@ is None.
 
 from __future__ import annotations
 
+import copy
 import errno
 import itertools
 import os
@@ -221,7 +222,7 @@ def measure_decoding(
     def one(number: int) -> None:
         sample = samples[number % len(samples)]
         try:
-            result = decode(dict(sample))
+            result = decode(copy.copy(sample))
         except Exception as error:
             raise UsageError(
                 f"decode function {name} failed for sample {sample['__key__']!r} of "
@@ -245,7 +246,9 @@ def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
     until, size = time.monotonic() + limits.ceiling_s, 0
     numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
-        samples.append({**dataset[number], "__id__": number, "__epoch__": 0})
+        sample = dataset[number]
+        sample["__id__"], sample["__epoch__"] = number, 0
+        samples.append(sample)
         size += _sum_bytes(samples[-1])
         if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:
             break

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from . import codecs
 from .codecs import missing_library
-from .concat import JointIndex, join_indexes
+from .concat import JointIndex, join_indexes, join_unlike_indexes, rename_fields
 from .formats import FORMATS, Location, choose_format, parse_example
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
@@ -36,8 +36,10 @@ __all__ = [
     "find_damaged",
     "find_outside",
     "join_indexes",
+    "join_unlike_indexes",
     "measure_cost",
     "missing_library",
     "parse_example",
+    "rename_fields",
     "summarize_cost",
 ]

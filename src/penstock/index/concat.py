@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Extents, Files, Int
-from .layout import Chunked, Columns, Layout
-from .table import Index, Samples
+from .layout import Chunked, Columns, Fixed, Layout
+from .sums import SUMS_FIELD
+from .table import Field, Index, Samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,26 +155,87 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
     return index
 
 
+def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
+    """Return the index with fields of other names, and without those whose new name is None.
+
+    UsageError if a field does not exist, or if two would have one name.
+    """
+    known = [part.name for part in index.fields]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known)}")
+    kept = [number for number, name in enumerate(known) if names.get(name, name) is not None]
+    fields = tuple(
+        replace(index.fields[number], name=names.get(known[number]) or known[number])
+        for number in kept
+    )
+    new = [part.name for part in fields]
+    if not new or len(set(new)) < len(new):
+        raise UsageError(f"rename: the fields would be {new}: give each its own name, and keep one")
+    return replace(index, fields=fields, layouts=tuple(index.layouts[number] for number in kept))
+
+
+def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
+    """Join indexes of different fields: each sample has those of its own dataset, and nothing of
+    the others. Field `name` of dataset k is named "k/name", and has no shape.
+
+    UsageError if one is of a kind that cannot be joined; it names the dataset by its number.
+    """
+    spread = []
+    for number, own in enumerate(parts):
+        _check_joinable(own, number)
+        if any(part.name == SUMS_FIELD for part in own.fields):
+            raise UsageError(
+                f"dataset {number} compares checksums, which cannot be mixed by decode=: open it "
+                "without verify=True"
+            )
+        absent = Fixed(np.array([0, own.count], np.int64), np.zeros(1, np.int64), 0)
+        fields: list[Field] = []
+        layouts: list[Layout] = []
+        for owner, index in enumerate(parts):
+            for part, layout in zip(index.fields, index.layouts, strict=True):
+                fields.append(replace(part, name=f"{owner}/{part.name}", shape=None))
+                layouts.append(layout if owner == number else absent)
+        labels = own.label_column
+        if labels is None and any(index.label_column is not None for index in parts):
+            labels = np.full(own.count, -1, np.int64)
+        spread.append(
+            replace(
+                own,
+                fields=tuple(fields),
+                layouts=tuple(layouts),
+                classes=None,
+                label_column=labels,
+            )
+        )
+    return join_indexes(spread)
+
+
+def _check_joinable(index: Index, number: int) -> None:
+    for layout in index.layouts:
+        if isinstance(layout, Chunked):
+            raise UsageError(
+                f"dataset {number} (format {index.format}) has samples that are decoded out of "
+                "chunks: these cannot be mixed yet"
+            )
+
+
 def _check_alike(one: Index, other: Index, number: int) -> None:
     def described(index: Index) -> list[tuple[Any, ...]]:
-        return [(part.name, part.dtype.str, part.shape) for part in index.fields]
+        return [(part.name, (part.as_dtype or part.dtype).str, part.shape) for part in index.fields]
 
     if described(one) != described(other):
         raise UsageError(
             f"the fields of dataset {number} are {described(other)}, those of dataset 0 "
-            f"{described(one)}: mix datasets of the same fields (name, dtype, shape)"
+            f"{described(one)}: mix datasets of the same fields (name, dtype, shape), give them "
+            "the same names by rename=, or a decode= for each"
         )
     if (one.label_column is None) != (other.label_column is None):
         raise UsageError(
             f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
             "them, or none"
         )
-    for layout in other.layouts:
-        if isinstance(layout, Chunked):
-            raise UsageError(
-                f"dataset {number} (format {other.format}) has samples that are decoded out of "
-                "chunks: these cannot be mixed yet"
-            )
+    _check_joinable(other, number)
 
 
 def _join_files(tables: Sequence[Files]) -> Files:

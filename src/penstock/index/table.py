@@ -51,12 +51,14 @@ class Field:
     """One part of a sample. `shape` is that of one sample, in `dtype`; None if the length varies.
 
     codec:  for a field of layout `Chunked`, and only there.
+    as_dtype:  dtype in which batches have it, if that is not `dtype`. It is not saved.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
     codec: Codec | None = None
+    as_dtype: np.dtype[Any] | None = None
 
     @property
     def nbytes(self) -> int | None:

@@ -4,7 +4,7 @@ Nouns: a `Dataset` is samples by number, opened where they lie, and `mix` makes 
 `Loader` iterates over it: one walk is an epoch, and gives one `Batch` a step. A field of a batch is
 an array or `Ragged`. A `StepSampler` says which samples a rank has in each step. A `BatchTask` is
 one step's work for `Workers`, which run in the calling thread, in threads or in processes. `decode`
-is the user's function of a sample. An `Explanation` says what bounds a run.
+is the user's function of a sample, a `LoadedSample`. An `Explanation` says what bounds a run.
 
 The folder drives engine, plan, cache and leased budget, and decides nothing that these decide: not
 which sample comes next, not how bytes are read, not how hosts share them. It imports no framework:
@@ -18,12 +18,13 @@ from .batch import Batch, Ragged, choose_gap, choose_readahead
 from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
 from .dataset import Dataset, locate_data, open, sidecar_paths
-from .decode import Decode
+from .decode import Decode, can_take_views, takes_views
 from .epoch_iterator import EpochIterator, OpenEpoch
 from .explain import Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
 from .mixing import mix
+from .padding import Pad, pad
 from .peer_check import compare_samples, find_ids
 from .sampler import StepSampler
 from .worker_processes import WorkerProcesses
@@ -45,6 +46,7 @@ __all__ = [
     "Loader",
     "OpenEpoch",
     "OrderTasks",
+    "Pad",
     "Ragged",
     "SamplerTasks",
     "Setup",
@@ -53,6 +55,7 @@ __all__ = [
     "WorkerSource",
     "WorkerThreads",
     "Workers",
+    "can_take_views",
     "choose_gap",
     "choose_readahead",
     "choose_shuffle",
@@ -64,9 +67,11 @@ __all__ = [
     "locate_data",
     "mix",
     "open",
+    "pad",
     "record_choice",
     "serve",
     "serve_if_configured",
     "sidecar_paths",
+    "takes_views",
     "trace",
 ]

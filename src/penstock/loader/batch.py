@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, KeysView
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,8 +16,9 @@ from ..budget import Budget
 from ..engine import Arena, Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
 from ..errors import FormatError, LimitError, PenstockError
 from ..index import SUMS_FIELD, Chunked, Field, Index, codecs, find_damaged
-from ..plan import FieldChunks, FieldRows, Group, Ids, StepPlan
+from ..plan import FieldChunks, FieldRows, Group, StepPlan
 from .decode import Samples
+from .sample import LoadedSample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,65 +68,191 @@ class Ragged:
         return f"Ragged({len(self)} rows, {self.nbytes:,} bytes)"
 
 
-class Batch:
-    """One rank's part of one step, undecoded.
+_marks = ("ids", "step", "epoch", "repeats")
+
+
+class Batch(dict[str, Any]):
+    """One rank's part of one step: a dict of its fields, which also says which samples they are.
 
     ids:      uint64 (B,), sample numbers.
     epoch, step: position in the run.
     valid:    bool (B,), False in rows that repeat a sample to fill a padded step (`pad=True`).
     repeats:  number of such rows; they are the last ones.
 
-    `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the field's dtype if the
-    format has one; `Ragged` if the samples differ in length. `batch["label"]` is int64 (B,) if
-    labels are known. Iterating gives the names of the fields; `len()` is the number of samples.
-    The memory belongs to the batch until the last view of it is gone.
+    Without `decode`, `batch["data"]` is a field: an array (B, L) of uint8, or (B, *shape) of the
+    field's dtype if the format has one; `Ragged` if the samples differ in length. `batch["label"]`
+    is int64 (B,) if labels are known. With `decode` the fields are those of the dict that it, or
+    `collate`, returns. The memory belongs to the batch until the last view of it is gone. The
+    loaders in `penstock.torch` give tensors, ids as int64.
+
+    `len()` is the number of fields, as of any dict; `len(batch.ids)` is the number of samples. A
+    copy, `batch | {...}`, `to`, pickles and pinned batches keep ids, step, epoch and repeats. A
+    batch that is made of fields alone, as `type(batch)({...})`, has none: some trainers, and
+    `jax.tree.map`, make such ones. Equal batches have equal fields, ids, step, epoch and repeats.
     """
 
-    __slots__ = ("_fields", "epoch", "ids", "repeats", "step")
+    __slots__ = _marks
+    __hash__ = None
+
+    ids: Any
+    step: int
+    epoch: int
+    repeats: int
 
     def __init__(
-        self, ids: Ids, step: int, epoch: int, fields: dict[str, Any], repeats: int = 0
+        self,
+        fields: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        *,
+        ids: Any = None,
+        step: int = 0,
+        epoch: int = 0,
+        repeats: int = 0,
     ) -> None:
-        self.ids = ids
-        self.step = step
-        self.epoch = epoch
-        self._fields = fields
-        self.repeats = repeats
+        super().__init__(fields)
+        if ids is not None:
+            self.ids, self.step, self.epoch, self.repeats = ids, step, epoch, repeats
+        if not _jax_knows and "jax.tree_util" in sys.modules:
+            _register_with_jax()
 
     @property
-    def valid(self) -> npt.NDArray[np.bool_]:
-        return np.arange(len(self.ids)) < len(self.ids) - self.repeats
+    def valid(self) -> Any:
+        valid = self.ids >= 0  # an array where ids is one, a tensor on its device where it is one
+        valid[len(valid) - self.repeats :] = False
+        return valid
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    def replace_fields(self, fields: Mapping[str, Any]) -> Batch:
+        """Return a batch of these fields, with the ids, step and epoch of this one."""
+        batch = Batch(fields)
+        for name in _marks:
+            if hasattr(self, name):
+                setattr(batch, name, getattr(self, name))
+        return batch
 
-    def __getitem__(self, field: str) -> Any:
-        try:
-            return self._fields[field]
-        except KeyError:
-            raise KeyError(f"{field!r}: the fields are {', '.join(self._fields)}") from None
+    def copy(self) -> Batch:
+        return self.replace_fields(self)
 
-    def __contains__(self, field: object) -> bool:
-        return field in self._fields
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """Return the batch with all tensors, ids too, moved to a device of torch."""
+        batch = self.replace_fields(
+            {name: _move(part, device, non_blocking) for name, part in self.items()}
+        )
+        if hasattr(batch, "ids"):
+            batch.ids = _move(batch.ids, device, non_blocking)
+        return batch
 
-    def keys(self) -> KeysView[str]:
-        """Names of the fields."""
-        return self._fields.keys()
+    def __or__(self, other: Any) -> Any:
+        return self.replace_fields({**self, **other}) if isinstance(other, dict) else NotImplemented
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict) or not _is_same(dict(self), dict(other)):
+            return False
+        if not isinstance(other, Batch):
+            return True
+        return all(
+            _is_same(getattr(self, name, None), getattr(other, name, None)) for name in _marks
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __missing__(self, field: str) -> NoReturn:
+        raise KeyError(f"{field!r}: the fields are {', '.join(map(str, self))}")
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Python calls this only for names that are neither a slot nor a method.
-        names = ", ".join(object.__getattribute__(self, "_fields"))
+        # Python calls this only for names that are neither a method nor a slot with a value.
+        if name in (*_marks, "valid"):
+            raise AttributeError(
+                f"this batch was made of fields alone, as trainers do to move them, and has no "
+                f"{name}: read it from the batch that the loader gave, or let decode return what "
+                'you need of it, such as sample["__id__"]'
+            )
+        names = ", ".join(map(str, self))
         raise AttributeError(
             f"a batch has no attribute {name!r}: it has ids, step, epoch, valid and repeats, and "
             f'batch["name"] gives one of its fields: {names}'
         )
 
     def __repr__(self) -> str:
-        names = list(self._fields)
-        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self)} samples, {names})"
+        names = list(self)
+        if not hasattr(self, "ids"):
+            return f"Batch({names})"
+        return f"Batch(epoch={self.epoch}, step={self.step}, {len(self.ids)} samples, {names})"
+
+
+def _move(part: Any, device: Any, non_blocking: bool) -> Any:
+    """Return the part with its tensors on the device."""
+    if isinstance(part, dict):
+        return type(part)({name: _move(one, device, non_blocking) for name, one in part.items()})
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return type(part)(*(_move(one, device, non_blocking) for one in part))
+    if isinstance(part, list | tuple):
+        return type(part)(_move(one, device, non_blocking) for one in part)
+    if isinstance(part, Ragged) and not hasattr(part.values, "to"):
+        return part
+    return part.to(device, non_blocking=non_blocking) if hasattr(part, "to") else part
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two parts of batches are equal: of one shape and dtype, with equal values."""
+    if one is other:
+        return True
+    if isinstance(one, Ragged) and isinstance(other, Ragged):
+        return _is_same(one.offsets, other.offsets) and _is_same(one.values, other.values)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    shape, dtype = getattr(one, "shape", None), getattr(one, "dtype", None)
+    if (shape, dtype) != (getattr(other, "shape", None), getattr(other, "dtype", None)):
+        return False
+    same = one == other
+    return bool(same if shape is None else same.all())
+
+
+_jax_knows = False
+
+
+def _register_with_jax() -> None:
+    """Tell jax, which is imported, that batches are trees of their fields.
+
+    Ids, step and epoch are left out: as leaves they could not be sharded as the fields are, and as
+    constants they would make jit compile anew at each step.
+    """
+    global _jax_knows
+    tree_util: Any = sys.modules["jax.tree_util"]
+    if not hasattr(tree_util, "register_pytree_with_keys"):
+        return  # jax is being imported right now
+    _jax_knows = True
+
+    def flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        names = tuple(sorted(batch))
+        return [(tree_util.DictKey(name), batch[name]) for name in names], names
+
+    def flatten(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
+        names = tuple(sorted(batch))
+        return [batch[name] for name in names], names
+
+    tree_util.register_pytree_with_keys(
+        Batch,
+        flatten_with_keys,
+        lambda names, parts: Batch(zip(names, parts, strict=True)),
+        flatten,
+    )
+    tree_util.register_pytree_node(
+        Ragged,
+        lambda ragged: ((ragged.values, ragged.offsets), None),
+        lambda _, parts: Ragged(*parts),
+    )
+
+
+def mark_batch(value: Any, planned: StepPlan, epoch: int) -> Any:
+    """Return what collation gave; a dict becomes a `Batch` that knows its samples.
+
+    Other mappings, tuples, lists and arrays stay as they are, as with torch's default_collate.
+    """
+    if type(value) is not dict:
+        return value
+    return Batch(value, ids=planned.ids, step=planned.step, epoch=epoch, repeats=planned.repeats)
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:
@@ -184,6 +312,14 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
                 f"step {planned.step}, sample {sample:,}: {index.where(sample)}: the bytes do not "
                 f"have the checksum {sums[damaged]:#010x} that the file has of them: restore the "
                 f"file (or the disk of the cache) from a good copy"
+            )
+    for part in index.fields:
+        if part.as_dtype is not None and part.name in fields:
+            rows = fields[part.name]
+            fields[part.name] = (
+                Ragged(rows.values.astype(part.as_dtype), rows.offsets)
+                if isinstance(rows, Ragged)
+                else rows.astype(part.as_dtype)
             )
     if planned.labels is not None:
         fields["label"] = planned.labels
@@ -264,10 +400,21 @@ def _decompress_field(
     )
 
 
-def open_samples(index: Index, planned: StepPlan, fields: dict[str, Any], epoch: int) -> Samples:
+def open_samples(
+    index: Index,
+    planned: StepPlan,
+    fields: dict[str, Any],
+    epoch: int,
+    seed: int,
+    by_row: bool = False,
+    as_views: bool = False,
+) -> Samples:
     """Return the function that gives each sample of a step, by its row, as `decode` takes it.
 
-    fields:  from `build_fields`. Raw bytes become memoryviews, typed fields stay arrays.
+    fields:  from `build_fields`.
+    seed:    of the random numbers of samples (see `LoadedSample`).
+    by_row:  draw them by the row, not by the sample: a sample may come several times an epoch.
+    as_views:  raw bytes as memoryviews, valid while `decode` runs, and not as copies.
     """
     for name in ("label", *planned.marks):
         fields.pop(name, None)
@@ -275,22 +422,48 @@ def open_samples(index: Index, planned: StepPlan, fields: dict[str, Any], epoch:
     ids: list[int] = planned.ids.tolist()
     labels = None if planned.labels is None else planned.labels.tolist()
     marks = {name: column.tolist() for name, column in planned.marks.items()}
+    columns = [
+        (part.name, _open_column(part, fields[part.name], as_views))
+        for part in index.fields
+        if part.name in fields
+    ]
+    # A mixture may draw a sample several times an epoch, and once a pass.
+    passes = marks.get("pass")
 
-    def sample(row: int) -> dict[str, Any]:
-        parts: dict[str, Any] = {}
-        for name, rows in fields.items():
-            part = rows[row]
-            raw = part.dtype == np.uint8 and part.ndim == 1
-            parts[name] = memoryview(part) if raw else part
+    def sample(row: int) -> LoadedSample:
+        number = ids[row]
+        turn = epoch if passes is None else passes[row]
+        parts = LoadedSample()
+        parts.stream = seed, turn, row if by_row else number
+        for name, column in columns:
+            parts[name] = column(row)
         parts["__key__"] = keys[row]
-        parts["__id__"], parts["__epoch__"] = ids[row], epoch
+        parts["__id__"], parts["__epoch__"] = number, epoch
         if labels is not None:
             parts["label"] = labels[row]
-        for name, column in marks.items():
-            parts[name] = column[row]
+        for name, marked in marks.items():
+            parts[name] = marked[row]
         return parts
 
     return sample
+
+
+def _open_column(
+    part: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
+) -> Callable[[int], Any]:
+    """Return the function that gives the field of a row: raw bytes as bytes, else an array."""
+    if part.shape is not None or part.dtype != np.uint8:
+        return rows.__getitem__
+    if isinstance(rows, Ragged):
+        bounds: list[int] = rows.offsets.tolist()
+        values = memoryview(rows.values)
+        if as_views:
+            return lambda row: values[bounds[row] : bounds[row + 1]]
+        return lambda row: bytes(values[bounds[row] : bounds[row + 1]])
+    length, flat = rows.shape[1], rows.reshape(-1).data
+    if as_views:
+        return lambda row: flat[row * length : (row + 1) * length]
+    return lambda row: bytes(flat[row * length : (row + 1) * length])
 
 
 def describe_failure(

@@ -14,10 +14,17 @@ from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
 from ..order import Marks
 from ..plan import Ids, plan_samples
-from .batch import Batch, build_fields, choose_gap, describe_failure, open_samples, share_memory
+from .batch import (
+    build_fields,
+    choose_gap,
+    describe_failure,
+    mark_batch,
+    open_samples,
+    share_memory,
+)
 from .collate import Leaves
 from .dataset import Dataset
-from .decode import Collate, Decode, DecodeJob
+from .decode import Collate, Decode, DecodeJob, can_take_views
 
 _poll_ns = 100_000_000
 
@@ -54,8 +61,13 @@ class BatchReader:
         step: int = 0,
         repeats: int = 0,
         marks: Marks | None = None,
+        seed: int = 0,
+        by_row: bool = False,
     ) -> Any:
-        """Read these samples, in this order, and return their batch."""
+        """Read these samples, in this order, and return their batch.
+
+        seed, by_row:  decide the samples' random numbers; see `open_samples`.
+        """
         index = self._dataset.index
         engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
@@ -71,17 +83,26 @@ class BatchReader:
         if failures:
             raise describe_failure(index, planned, group, failures[0])[1]
         if self._decode is None:
-            return Batch(planned.ids, step, epoch, build_fields(index, planned, buffer), repeats)
+            return mark_batch(build_fields(index, planned, buffer), planned, epoch)
+        decode = self._decode
         job = DecodeJob(
             len(ids),
-            lambda: open_samples(index, planned, build_fields(index, planned, buffer), epoch),
-            self._decode,
+            lambda: open_samples(
+                index,
+                planned,
+                build_fields(index, planned, buffer),
+                epoch,
+                seed,
+                by_row,
+                can_take_views(decode),
+            ),
+            decode,
             self._collate,
             self._arena.take,
             self._leaves,
         )
         job.run()
-        return job.result()
+        return mark_batch(job.result(), planned, epoch)
 
     def close(self) -> None:
         """End the engine's threads; the next batch starts them again."""

@@ -24,6 +24,8 @@ from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, 
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
+from .decode import Decode
+from .sample import LoadedSample
 
 Options = dict[str, Any]
 
@@ -40,6 +42,7 @@ def open(
     index: str | os.PathLike[str] = "auto",
     progress: stores.Progress | None = None,
     mirrors: Sequence[Path] = (),
+    as_dtype: Any = None,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -60,6 +63,8 @@ def open(
                    same names as the folder that `path` is, or lies in. Loaders read from all places
                    at once, and fall back from one to another. Sizes are compared now; that the
                    bytes are the same is for you to guarantee. docs/mirrors.md
+    as_dtype:      integers in which samples and batches have all fields of integers, in place of
+                   those stored: "int64" or "int32", as embeddings take them. Raw bytes stay bytes.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -79,9 +84,40 @@ def open(
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
     table, sidecar = _find_index(request, index)
+    if as_dtype is not None:
+        table = _convert_integers(table, as_dtype, place.path)
     if roots:
         table = replace(table, files=add_mirrors(table.files, roots))
     return Dataset(place.path, table, sidecar, paths)
+
+
+def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
+    """Return the index with the dtype in which batches have the fields of integers."""
+    try:
+        dtype = np.dtype(as_dtype)
+    except (TypeError, ValueError):
+        dtype = np.dtype(object)
+    if dtype.kind not in "iu":
+        raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
+    converted = [
+        replace(part, as_dtype=dtype)
+        if part.dtype.kind in "iu"
+        and not (part.dtype == np.uint8 and part.shape is None)
+        and part.name != SUMS_FIELD
+        else part
+        for part in index.fields
+    ]
+    changed = [part for part in converted if part.as_dtype is not None]
+    for part in changed:
+        if not np.can_cast(part.dtype, dtype, "safe"):
+            raise UsageError(
+                f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
+                f"({part.dtype}): use 'int64'"
+            )
+    if not changed:
+        names = ", ".join(f"{part.name} ({part.dtype})" for part in index.fields)
+        raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
+    return replace(index, fields=tuple(converted))
 
 
 def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
@@ -329,11 +365,12 @@ class Dataset:
         """Return the order of epoch 0, as loaders draw it."""
         return Order(len(self), seed, shuffle=shuffle, block=block, group=group)
 
-    def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
+    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Read one sample: its fields, its "__key__" and, if known, its "label".
 
-        A field is an array if the format knows dtype and shape, else bytes. Raises ChangedError if
-        the file is not as it was indexed.
+        A field is an array if the format knows dtype and shape, else bytes, as `decode` gets it.
+        So that `decode(dataset[i])` can be tried, "__id__", "__epoch__" (0) and "__rng__" can be
+        asked for too, but are no keys. Raises ChangedError if the file is not as it was indexed.
         """
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
@@ -341,7 +378,8 @@ class Dataset:
         number %= len(self)
         planned, buffer = self._read(number)
         parts = build_fields(self.index, planned, buffer)
-        values: dict[str, Any] = {}
+        values = LoadedSample()
+        values.stream = 0, 0, number
         for field in self.fields:
             rows = parts[field.name]
             if field.shape is not None:
@@ -352,6 +390,10 @@ class Dataset:
         if planned.labels is not None:
             values["label"] = int(planned.labels[0])
         return values
+
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        """Return the function that turns a sample of a step into what is collated."""
+        return decode
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[sample] for sample in range(len(self)))
@@ -383,7 +425,8 @@ class Dataset:
         index = self.index
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
-        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors)
+        as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
+        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors, as_dtype)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -402,10 +445,13 @@ def _reopen(
     options: Options,
     fingerprint: str,
     mirrors: Sequence[tuple[str, Int, Int]] = (),
+    as_dtype: np.dtype[Any] | None = None,
 ) -> Dataset:
     """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
     def make_dataset(index: Index, sidecar: str | None) -> Dataset:
+        if as_dtype is not None:
+            index = _convert_integers(index, as_dtype, path)
         files = index.files
         tables = [
             replace(files, root=root, size=size, mtime_ns=mtime_ns)

@@ -19,10 +19,19 @@ from ..engine import Arena, Buffer
 from ..errors import CollateError, UsageError
 from ..meter import divide_wait
 from ..plan import StepPlan
-from .batch import Batch, build_fields, choose_readahead, open_samples
+from .batch import build_fields, choose_readahead, mark_batch, open_samples
 from .collate import Collation, Leaves
-from .decode import Collate, Decode, DecodeJob, DecodeThreads, Samples, make_raisable
+from .decode import (
+    Collate,
+    Decode,
+    DecodeJob,
+    DecodeThreads,
+    Samples,
+    can_take_views,
+    make_raisable,
+)
 from .epoch_iterator import ReadyBatch
+from .padding import Pad
 from .step_reader import StepReader
 from .ticket_router import poll_ns
 
@@ -54,7 +63,7 @@ class ArraySource:
         arrived_ns = time.perf_counter_ns()
         fields = build_fields(reader.resources.index, head, buffer)
         reader.hand_over()
-        batch = Batch(head.ids, head.step, reader.epoch, fields, head.repeats)
+        batch = mark_batch(fields, head, reader.epoch)
         ready_ns = time.perf_counter_ns()
         reader.advance()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
@@ -79,6 +88,7 @@ class Decoding:
     """The user's functions, and the threads that call them.
 
     sample:  a sample of the data, for the structure of a batch without any; called if needed.
+    seed:    of the samples' random numbers.
     """
 
     decode: Decode
@@ -87,6 +97,7 @@ class Decoding:
     threads: DecodeThreads
     rank: int
     sample: Callable[[], dict[str, Any]]
+    seed: int
 
 
 class DecodeSource:
@@ -140,6 +151,7 @@ class DecodeSource:
         if meter.timeline is not None:
             meter.timeline.record_decoding(reader.epoch, planned.step, job.spans)
         self._advance()
+        batch = mark_batch(batch, planned, reader.epoch)
         return ReadyBatch(batch, planned.step, len(planned.ids), ready_ns, *waited)
 
     def skip(self) -> None:
@@ -183,6 +195,7 @@ class DecodeSource:
     def _queue_job(self, planned: StepPlan) -> None:
         # An abandoned iterator must not live on in the queue.
         reader, open_times = weakref.ref(self._reader), self._open_times
+        decoding, seed = self._decoding, self._decoding.seed
         memory = _JobMemory(self._reader.resources.arena)
 
         def open_step() -> Samples:
@@ -195,11 +208,14 @@ class DecodeSource:
             index = alive.resources.index
             fields = build_fields(index, planned, buffer)
             memory.bytes += sum(
-                fields[field.name].nbytes for field in index.fields if field.codec is not None
+                fields[field.name].nbytes
+                for field in index.fields
+                if field.codec is not None or field.as_dtype is not None
             )
-            return open_samples(index, planned, fields, alive.epoch)
+            return open_samples(
+                index, planned, fields, alive.epoch, seed, as_views=can_take_views(decoding.decode)
+            )
 
-        decoding = self._decoding
         job = DecodeJob(
             len(planned.ids),
             open_step,
@@ -214,7 +230,7 @@ class DecodeSource:
     def _make_empty_batch(self) -> Any:
         """Make a batch of no samples, in the structure that a sample of the data has."""
         decoding = self._decoding
-        if decoding.collate is not None:
+        if decoding.collate is not None and not isinstance(decoding.collate, Pad):
             try:
                 return decoding.collate([])
             except Exception as error:
@@ -223,10 +239,13 @@ class DecodeSource:
                     f"failed ({error!r}): use pad=True or drop_last=True, or make collate take []"
                 ) from error
         try:
-            sample = {**decoding.sample(), "__id__": 0, "__epoch__": self._reader.epoch}
+            sample = decoding.sample()
+            sample["__id__"], sample["__epoch__"] = 0, self._reader.epoch
             first = decoding.decode(sample)
         except Exception as error:
             raise make_raisable(error) from None
+        if isinstance(decoding.collate, Pad):
+            return decoding.collate.collate_none(first)
         return Collation(first, 0, self._reader.resources.arena.take, decoding.leaves).result()
 
 

@@ -63,11 +63,13 @@ class Loader:
     pad:          fill the last step to equal shares with samples from the head of the epoch, as
                   DistributedSampler does; `batch.valid` marks the repeats. Without it the last
                   step's shares differ by at most one and may be empty.
-    decode:       function of a sample (a dict of bytes-like fields, "__key__", "__id__" (its
-                  number) and "__epoch__", which `penstock.rng` takes, and, where known, "label"),
-                  called in `decode_threads` threads; the results are collated as torch's
-                  default_collate would, into numpy arrays, or by `collate`, a function of a list
-                  (of an empty one where a rank has no sample in the last step: see `pad`).
+    decode:       function of a sample (a dict of its fields, as bytes or, where the format knows
+                  dtype and shape, arrays; "__key__", "__id__" (its number), "__epoch__" and, where
+                  known, "label"), called in `decode_threads` threads. Draw random numbers from
+                  `sample["__rng__"]`, which depends on seed, epoch and sample alone. The results
+                  are collated as torch's default_collate would, into numpy arrays, or by `collate`,
+                  a function of a list (of an empty one where a rank has no sample in the last step:
+                  see `pad`).
     rank, world_size: data-parallel coordinates; by default those of torch.distributed, of
                   jax.distributed or of the launcher, looked up at first use.
     place:        instead of these, where several processes get the same batches: a torch
@@ -84,10 +86,11 @@ class Loader:
                   see `penstock.Cache`. All ranks must begin to iterate.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
 
-    Without `decode` a `Batch` is yielded. An exception of `decode` is raised at its step, with a
-    note that names the sample; the next call gives the next batch, as in torch. Raises UsageError
-    for invalid arguments. While iterating, raises ChangedError, MissingError or StorageError, which
-    name file, offset and sample.
+    A `Batch` is yielded, a dict of fields with ids, step and epoch; where `decode` returns no dict,
+    or `collate` makes none, the list or array that collation gives. An exception of `decode` is
+    raised at its step, with a note that names the sample; the next call gives the next batch, as in
+    torch. Raises UsageError for invalid arguments. While iterating, raises ChangedError,
+    MissingError or StorageError, which name file, offset and sample.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Loader:
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns "
                 "(penstock.torch.DataLoader also takes torch datasets)"
             )
+        decode = dataset.compose_decode(decode)
         if collate is not None and decode is None:
             raise UsageError("collate needs decode: without it a Batch of arrays is yielded")
         if cache is not None and not isinstance(cache, Cache):
@@ -535,6 +539,7 @@ class Loader:
             self._threads,
             self.place.rank,
             partial(self.dataset.__getitem__, 0),
+            self._step_sampler.seed,
         )
         return DecodeSource(reader, self._step_bytes, decoding)
 

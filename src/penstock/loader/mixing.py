@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -12,9 +13,18 @@ import numpy as np
 from .. import limits
 from ..arguments import check_whole
 from ..errors import UsageError
-from ..index import JointIndex, join_indexes
+from ..index import (
+    SUMS_FIELD,
+    Field,
+    JointIndex,
+    join_indexes,
+    join_unlike_indexes,
+    rename_fields,
+)
 from ..order import Mixture, MixtureRecipe, Shuffle, Unit, Weights, divide_slots
 from .dataset import Dataset
+from .decode import Decode, can_take_views
+from .sample import LoadedSample
 
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]
@@ -26,6 +36,8 @@ def mix(
     samples_per_epoch: int | None = None,
     schedule: Schedule | None = None,
     schedule_unit: Unit = "steps",
+    rename: Sequence[Mapping[str, str | None] | None] | None = None,
+    decode: Sequence[Decode | None] | None = None,
 ) -> MixedDataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
@@ -38,6 +50,11 @@ def mix(
     schedule:  [(0, weights), (start, weights), ...]: weights that change, in place of those in
                `datasets` (which then do not matter). Starts ascend from 0 and count, over all
                epochs, steps of the global batch, or samples with schedule_unit="samples".
+    rename:    for each dataset {its field: the common name}, or None; a field of name None is left
+               out: rename=[{"jpg": "image", "txt": None}, {"data": "image"}].
+    decode:    for each dataset a function of its samples, or None, in place of one for all: their
+               fields may then differ, and the results are mixed. They must have one structure. A
+               `decode` of the loader gets these results.
 
     Each dataset is passed through by itself: all its samples come once before one comes again, in
     an order of that pass. (`pad` repeats samples of an epoch's head.) A batch has "source", the
@@ -47,8 +64,8 @@ def mix(
     Labels are kept where all datasets have the same classes; else "label" is left out, and decode
     knows classes by "__key__" and "source".
 
-    Raises UsageError if datasets differ in their fields (name, dtype, shape), if only some have
-    labels, if they lie in different stores, or if weights or schedule are invalid.
+    Raises UsageError if, without `decode`, datasets differ in their fields (name, dtype, shape), or
+    only some have labels, if they lie in different stores, or if weights or schedule are invalid.
     """
     pairs = _check_pairs(datasets)
     parts = tuple(dataset for dataset, _ in pairs)
@@ -66,7 +83,24 @@ def mix(
     )
     starts = tuple(start for start, _ in steps)
     slots = tuple(divide_slots(weights) for _, weights in steps)
-    return MixedDataset(parts, MixtureRecipe(counts, starts, slots, length, schedule_unit))
+    recipe = MixtureRecipe(counts, starts, slots, length, schedule_unit)
+    names = _check_per_dataset("rename", rename, len(parts), Mapping, "a dict of names")
+    decodes = _check_per_dataset("decode", decode, len(parts), Callable, "a function")
+    return MixedDataset(parts, recipe, names, decodes)
+
+
+def _check_per_dataset(
+    name: str, values: Any, count: int, kind: Any, description: str
+) -> tuple[Any, ...] | None:
+    """Return one value, or None, for each dataset."""
+    if values is None:
+        return None
+    if not isinstance(values, list | tuple) or len(values) != count:
+        raise UsageError(f"{name} is {values!r}: give a list of {description} for each dataset")
+    for number, value in enumerate(values):
+        if value is not None and not isinstance(value, kind):
+            raise UsageError(f"{name}[{number}] is {value!r}: give {description}, or None")
+    return tuple(values)
 
 
 def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Dataset, float]]:
@@ -83,12 +117,6 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
             )
         if not len(dataset):
             raise UsageError(f"dataset {number} ({dataset.path}) has no samples")
-        taken = {part.name for part in dataset.fields} & set(_marks)
-        if taken:
-            raise UsageError(
-                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
-                "mixture adds to say where a sample is from: rename the field"
-            )
         pairs.append((dataset, weight))
     if not pairs:
         raise UsageError("there is nothing to mix: give at least one (dataset, weight)")
@@ -118,6 +146,54 @@ def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]
     return steps
 
 
+def _choose_own(
+    sample: LoadedSample, source: int, fields: Sequence[Field], has_label: bool, raw: Any = bytes
+) -> LoadedSample:
+    """Return the sample with the fields of its own dataset, named and shaped as there."""
+    own = LoadedSample()
+    own.stream = sample.stream
+    for part in fields:
+        value = sample[f"{source}/{part.name}"]
+        if part.shape is None:
+            own[part.name] = raw(value) if part.dtype == np.uint8 else value
+        else:
+            own[part.name] = np.asarray(value).reshape(part.shape)
+    for name, value in sample.items():
+        if "/" not in name and (name != "label" or has_label):
+            own[name] = value
+    return own
+
+
+class _SourceDecode:
+    """Function that calls the decode function of a sample's dataset, and another one after it."""
+
+    takes_views = True  # it copies what a function without that mark gets
+
+    def __init__(
+        self,
+        first: Sequence[int],
+        decodes: Sequence[Decode | None],
+        fields: Sequence[Sequence[Field]],
+        has_labels: Sequence[bool],
+        then: Decode | None,
+    ) -> None:
+        self._first = first
+        self._decodes, self._fields, self._has_labels = decodes, fields, has_labels
+        self._then = then
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        assert isinstance(sample, LoadedSample)
+        # A sampler of the user does not say the source.
+        source = bisect.bisect_right(self._first, sample["__id__"]) - 1
+        decode = self._decodes[source]
+        fields = self._fields[source]
+        if fields and f"{source}/{fields[0].name}" in sample:  # else it was chosen by number
+            raw = memoryview if decode is not None and can_take_views(decode) else bytes
+            sample = _choose_own(sample, source, fields, self._has_labels[source], raw)
+        value: Any = sample if decode is None else decode(sample)
+        return value if self._then is None else self._then(value)
+
+
 class MixedDataset(Dataset):
     """Mixture of datasets, as `mix` returns it.
 
@@ -127,12 +203,41 @@ class MixedDataset(Dataset):
 
     index: JointIndex
 
-    def __init__(self, parts: tuple[Dataset, ...], recipe: MixtureRecipe) -> None:
-        super().__init__(
-            " + ".join(part.path for part in parts), join_indexes([p.index for p in parts])
-        )
+    def __init__(
+        self,
+        parts: tuple[Dataset, ...],
+        recipe: MixtureRecipe,
+        names: tuple[Mapping[str, str | None] | None, ...] | None = None,
+        decodes: tuple[Decode | None, ...] | None = None,
+    ) -> None:
+        indexes = [part.index for part in parts]
+        if names is not None:
+            renaming = zip(indexes, names, strict=True)
+            indexes = [rename_fields(index, own or {}) for index, own in renaming]
+        for number, index in enumerate(indexes):
+            taken = {part.name for part in index.fields} & set(_marks)
+            if taken:
+                raise UsageError(
+                    f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
+                    "mixture adds to say where a sample is from: rename the field"
+                )
+        joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
+        super().__init__(" + ".join(part.path for part in parts), joint)
         self.parts = parts
         self.recipe = recipe
+        self._names = names
+        self._decodes = decodes
+        self._part_fields = [
+            [part for part in index.fields if part.name != SUMS_FIELD] for index in indexes
+        ]
+
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        """Return the function that calls the `decode` of a sample's dataset, then this one."""
+        if self._decodes is None:
+            return decode
+        has_labels = [part.index.label_column is not None for part in self.parts]
+        first: list[int] = self.index.first.tolist()
+        return _SourceDecode(first, self._decodes, self._part_fields, has_labels, decode)
 
     def order(
         self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
@@ -140,15 +245,19 @@ class MixedDataset(Dataset):
         """Return the order of epoch 0, as loaders draw it."""
         return Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
 
-    def __getitem__(self, sample: SupportsIndex) -> dict[str, Any]:
+    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Return one sample by its number, with "pass" 0, because no order is involved here."""
         fields = super().__getitem__(sample)
         number = operator.index(sample) % len(self)
         source = int(np.searchsorted(self.index.first, number, side="right")) - 1
-        return fields | {"source": source, "pass": 0}
+        if self._decodes is not None:
+            has_label = self.parts[source].index.label_column is not None
+            fields = _choose_own(fields, source, self._part_fields[source], has_label)
+        fields.update({"source": source, "pass": 0})
+        return fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MixedDataset, (self.parts, self.recipe)
+        return MixedDataset, (self.parts, self.recipe, self._names, self._decodes)
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ from .keys import TABLE_COUNT_MAX, Words, derive_cipher_key
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from .order import Marks, Order, Ordering, Shuffle, check_words, parse_shuffle
 from .quality import label_mix, shuffle_quality
-from .random_numbers import rng
+from .random_numbers import derive_sample_seed, rng
 from .shuffle_array import shuffle
 from .shuffle_blocks import Blocking, ReadCost, choose_blocks, choose_chunk_blocks, window_samples
 
@@ -36,6 +36,7 @@ __all__ = [
     "choose_blocks",
     "choose_chunk_blocks",
     "derive_cipher_key",
+    "derive_sample_seed",
     "divide_slots",
     "label_mix",
     "parse_shuffle",

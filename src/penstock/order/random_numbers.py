@@ -8,7 +8,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ..arguments import check_whole
-from .keys import WORD
+from .keys import WORD, mix64
 from .order import Order
 
 
@@ -36,6 +36,11 @@ def rng(seed: int, epoch: int, sample: SupportsIndex) -> np.random.Generator:
     )
     key = np.array([_make_epoch_key(seed, epoch), sample], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def derive_sample_seed(seed: int, epoch: int, sample: int) -> int:
+    """Derive the 64-bit seed of other generators for one sample in one epoch."""
+    return mix64(_make_epoch_key(seed, epoch) ^ mix64(sample & WORD))
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import CollateError, LimitError, UsageError
-from ..loader import Ragged
+from ..loader import Batch, Ragged
 from ..order import Order
 from ..plan import Ids
 from . import gpu
@@ -189,7 +189,7 @@ class _NestedColumn:
         self._construct: Callable[[dict[Any, Any]], Any] = dict
 
     def add(self, part: Any) -> None:
-        self._construct = _find_constructor(type(part))
+        self._construct = dict if isinstance(part, Batch) else _find_constructor(type(part))
         for name, column in self._columns.items():
             column.add(part[name])
 

@@ -121,7 +121,7 @@ class DeviceLoader:
             )
             with contextlib.closing(loader):
                 for batch in loader:
-                    resident.add(_drop_marks(batch))
+                    resident.add(as_tensors(batch) if self._decode is None else batch)
             self._resident = resident
         return self._resident
 
@@ -156,9 +156,10 @@ class DeviceLoader:
                 )
             request = DeviceRequest(share.ids, positions if exact else None, exact, self.device)
             batch = resident.batch(request)
-            if self._decode is None:
-                valid = torch.arange(len(share.ids)) < len(share.ids) - share.repeats
-                batch |= {"__id__": request.ids, "__valid__": valid.to(self.device)}
+            if type(batch) is dict:
+                batch = Batch(
+                    batch, ids=request.ids, step=share.step, epoch=epoch, repeats=share.repeats
+                )
             step_sampler.record_step(epoch, share.step + 1)
             yield batch
 
@@ -175,13 +176,3 @@ class DeviceLoader:
 
 _loading_bytes = 16 << 20
 """Bytes of samples that are read in one step of loading."""
-
-
-def _drop_marks(batch: Any) -> Any:
-    """Return a batch without the columns that say which samples it holds."""
-    if not isinstance(batch, Batch):
-        return batch
-    return {name: part for name, part in as_tensors(batch).items() if name not in _mark_names}
-
-
-_mark_names = {"__id__", "__valid__"}

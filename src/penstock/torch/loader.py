@@ -37,6 +37,7 @@ from ..loader import (
     Loader,
     OpenEpoch,
     OrderTasks,
+    Pad,
     SamplerTasks,
     Setup,
     WorkerProcesses,
@@ -64,7 +65,7 @@ from .arguments import (
     warn_ignored,
 )
 from .samplers import EpochSampler, make_sampler
-from .tensors import Tensors, as_tensors, can_pin, pin, reduce_tensor
+from .tensors import Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
     FetchItems,
     ReadSamples,
@@ -89,11 +90,16 @@ class DataLoader:
     - `state_dict` and `load_state_dict` continue a run exactly, at any step, on any number of
       workers, and on any number of ranks if the global batch is the same.
     - The order with `shuffle=True` depends on `seed` and the epoch alone. No global random state
-      is read or changed in this process. `seed=None` is the seed that `generator` was given (its
-      state is not used up), and 0 without a generator. Where there are several ranks, a generator
-      may differ between them, so that `shuffle=True` then asks for `seed`.
-    - Before each batch a worker process seeds `random`, numpy and torch from (seed, epoch, step,
-      rank): random augmentation does not depend on the number of workers, and is resumed too.
+      is read or changed in this process; with `num_workers=0` it is restored after a batch.
+      `seed=None` is the seed that `generator` was given (its state is not used up), and 0 without a
+      generator. Where there are several ranks, a generator may differ between them, so that
+      `shuffle=True` then asks for `seed`.
+    - `random`, numpy and torch are seeded for each item of a torch dataset from (seed, epoch,
+      sample), in worker processes and with `num_workers=0`: random augmentation does not depend on
+      workers, ranks or resuming. With a sampler or `__getitems__`, and for `collate_fn`, it is from
+      (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 2,
+      numpy's 3 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
+      threads, which share generators, draw from `sample["__rng__"]`.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.
     - Iterators are independent of each other. Batches always come `in_order`. After an exception
@@ -103,12 +109,13 @@ class DataLoader:
       epoch.
 
     dataset:      a map-style dataset of torch's kind; or what `penstock.open` returns, of which
-                  `decode` turns each sample (a dict of bytes-like fields, "__key__", "__id__",
-                  "__epoch__" and, where known, "label"; see `penstock.rng`) into what is collated.
-                  Without `decode` and `collate_fn` a batch is a dict of tensors: each field
-                  (B, length) of uint8 or (B, *shape) of its dtype, or `Ragged`; "label" int64 (B,)
-                  where known; "__id__" int64 (B,), the samples' numbers; "__valid__" bool (B,),
-                  False for samples that pad the last step.
+                  `decode` turns each sample (see `penstock.Loader`) into what is collated. A
+                  batch is a `penstock.Batch`: a dict of the fields, with `ids` int64 (B,), the
+                  samples' numbers, `valid` bool (B,), False for samples that pad the last step,
+                  `step` and `epoch`. Without `decode` and `collate_fn` its fields are tensors,
+                  (B, length) of uint8 or (B, *shape) of their dtype, or `Ragged`; and "label" int64
+                  (B,) where known. Where `decode` returns no dict, or `collate_fn` makes none, the
+                  batch is what collation gives. What torch datasets give stays as torch gives it.
     shuffle:      True is "exact" and False "none"; "blocked" and "auto" as in `penstock.Loader`.
     num_workers:  worker processes; for a penstock dataset, threads that decode (0: one a core).
     workers:      "auto", "threads" or "processes"; processes read and decode whole batches.
@@ -202,6 +209,8 @@ class DataLoader:
         self._workers: Workers | None = None
 
         self._batched = batch_size is not None or batch_sampler is not None
+        if isinstance(collate_fn, Pad):
+            collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
         chosen = batch_sampler if batch_sampler is not None else sampler
@@ -440,6 +449,7 @@ class DataLoader:
             self.num_workers,
             self._kind == "processes",
             Order(1, self.seed, purpose="augmentation").key() >> 1,
+            self.seed,
             self.worker_init_fn if self.num_workers else None,
         )
 
@@ -487,5 +497,5 @@ class DataLoader:
 
     def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):
-            batch = as_tensors(batch)
+            batch = finish_batch(batch, raw=self._choose_decode()[0] is None)
         return pin(batch) if self.pin_memory and can_pin() else batch

@@ -6,10 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch.utils._pytree import register_pytree_node
 
 import torch
 
 from ..loader import Batch, Ragged
+
+register_pytree_node(
+    Batch,
+    lambda batch: (list(batch.values()), list(batch)),
+    lambda parts, names: Batch(zip(names, parts, strict=True)),
+)
 
 
 class Tensors:
@@ -52,17 +59,22 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array)
 
 
-def as_tensors(batch: Any) -> Any:
-    """Return a batch without decode, or one raw sample, as a dict of tensors."""
-    if not isinstance(batch, Batch):
-        return {name: _convert_field(part) for name, part in batch.items()}
-    fields = {name: _convert_field(batch[name]) for name in batch}
-    ids = torch.from_numpy(batch.ids.astype(np.int64))
-    return {**fields, "__id__": ids, "__valid__": torch.from_numpy(batch.valid)}
+def as_tensors(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a batch without decode, or of one raw sample, as tensors."""
+    return {name: _convert_field(part) for name, part in parts.items()}
+
+
+def finish_batch(batch: Batch, raw: bool) -> Batch:
+    """Return the batch with its ids as a tensor, and its fields too if nothing has decoded them."""
+    if not isinstance(batch.ids, np.ndarray):
+        return batch  # a worker has done it
+    batch = batch.replace_fields(as_tensors(batch) if raw else batch)
+    batch.ids = as_tensor(batch.ids.view(np.int64))
+    return batch
 
 
 def _convert_field(part: Any) -> Any:
-    if isinstance(part, memoryview):
+    if isinstance(part, bytes):
         part = np.frombuffer(part, np.uint8)
     if isinstance(part, np.ndarray):
         return as_tensor(part)
@@ -91,6 +103,10 @@ def pin(data: Any) -> Any:
         return data.pin_memory()
     if isinstance(data, Ragged):
         return Ragged(pin(data.values), pin(data.offsets))
+    if isinstance(data, Batch):
+        batch = data.replace_fields({name: pin(part) for name, part in data.items()})
+        batch.ids = pin(data.ids)
+        return batch
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, str | bytes):

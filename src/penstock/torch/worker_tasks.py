@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,8 +16,17 @@ from torch.utils.data._utils import worker as torch_worker
 import torch
 
 from ..budget import Budget
-from ..loader import Batch, BatchReader, BatchTask, Dataset, Decode
-from .tensors import Tensors, as_tensors
+from ..loader import (
+    Batch,
+    BatchReader,
+    BatchTask,
+    Dataset,
+    Decode,
+    can_take_views,
+    takes_views,
+)
+from .sample_seeds import SampleSeeds, seed_all
+from .tensors import Tensors, finish_batch
 
 
 class TaskReader(Protocol):
@@ -25,7 +34,7 @@ class TaskReader(Protocol):
 
     @property
     def dataset(self) -> Any: ...
-    def open(self) -> Callable[[BatchTask], Any]: ...
+    def open(self, seeds: SampleSeeds) -> Callable[[BatchTask], Any]: ...
 
 
 @dataclass(frozen=True)
@@ -36,21 +45,35 @@ class FetchItems:
     collate: Callable[[Any], Any]
     batched: bool
 
-    def open(self) -> Callable[[BatchTask], Any]:
-        return self._fetch
+    def open(self, seeds: SampleSeeds) -> Callable[[BatchTask], Any]:
+        def fetch(task: BatchTask) -> Any:
+            with seeds.begin_batch(task):
+                return self._fetch(task, seeds)
 
-    def _fetch(self, task: BatchTask) -> Any:
-        ids = task.ids.tolist() if isinstance(task.ids, np.ndarray) else task.ids
+        return fetch
+
+    def _fetch(self, task: BatchTask, seeds: SampleSeeds) -> Any:
+        is_ours = isinstance(task.ids, np.ndarray)  # and so a sample comes once an epoch
+        ids = task.ids.tolist() if is_ours else task.ids
+        whole = task.key, task.epoch, -1  # the place of what belongs to no sample
+        read = self.dataset.__getitem__
         if not self.batched:
-            items = self.dataset[ids[0] if isinstance(task.ids, np.ndarray) else ids]
+            one = ids[0] if is_ours else ids
+            place = (seeds.seed, task.epoch, one) if is_ours else (task.key, task.epoch, 0)
+            items = seeds.call(place, read, one)
         elif getattr(self.dataset, "__getitems__", None):
-            items = self.dataset.__getitems__(ids)
+            items = seeds.call(whole, self.dataset.__getitems__, ids)
+        elif seeds.is_idle:
+            items = [read(i) for i in ids]
+        elif is_ours:
+            items = [seeds.call((seeds.seed, task.epoch, i), read, i) for i in ids]
         else:
-            items = [self.dataset[i] for i in ids]
+            places = ((task.key, task.epoch, row) for row in itertools.count())
+            items = [seeds.call(place, read, i) for i, place in zip(ids, places, strict=False)]
         if self.collate is default_collate:
             with _hide_worker_info():
                 return default_collate(items)
-        return self.collate(items)
+        return seeds.call(whole, self.collate, items)
 
 
 @dataclass(frozen=True)
@@ -62,21 +85,46 @@ class ReadSamples:
     collate: Callable[[list[Any]], Any] | None
     budget: Budget
 
-    def open(self) -> Callable[[BatchTask], Any]:
+    def open(self, seeds: SampleSeeds) -> Callable[[BatchTask], Any]:
+        decode, collate = self.dataset.compose_decode(self.decode), self.collate
+        whole = 0, 0, 0
+
+        def decode_seeded(sample: Any) -> Any:
+            assert decode is not None
+            return seeds.call(sample.stream, decode, sample)
+
+        if decode is not None and can_take_views(decode):
+            takes_views(decode_seeded)
+
+        def collate_seeded(samples: list[Any]) -> Any:
+            assert collate is not None
+            return seeds.call(whole, collate, samples)
+
         reader = BatchReader(
             self.dataset,
-            decode=self.decode,
-            collate=self.collate,
+            decode=decode and decode_seeded,
+            collate=collate and collate_seeded,
             leaves=Tensors(),
             budget=self.budget,
         )
 
         def read(task: BatchTask) -> Any:
+            nonlocal whole
+            is_ours = isinstance(task.ids, np.ndarray)
+            whole = task.key, task.epoch, -1
             ids = self._check_numbers(task.ids)
-            batch = reader.read(
-                ids, epoch=task.epoch, step=task.step, repeats=task.repeats, marks=task.marks
-            )
-            return as_tensors(batch) if isinstance(batch, Batch) else batch
+            with seeds.begin_batch(task):
+                batch = reader.read(
+                    ids,
+                    epoch=task.epoch,
+                    step=task.step,
+                    repeats=task.repeats,
+                    marks=task.marks,
+                    seed=seeds.seed if is_ours else task.key,
+                    by_row=not is_ours,
+                )
+            raw = decode is None
+            return finish_batch(batch, raw) if isinstance(batch, Batch) else batch
 
         return read
 
@@ -94,18 +142,23 @@ class ReadSamples:
 
 @dataclass(frozen=True)
 class WorkerOpening:
-    """Opening of a worker, in its own thread or process."""
+    """Opening of a worker, in its own thread or process.
+
+    seed:         the first worker's.
+    sample_seed:  from which the random numbers of samples are derived.
+    """
 
     reading: TaskReader
     workers: int
     process: bool
     seed: int
+    sample_seed: int
     init: Callable[[int], None] | None
 
     def __call__(self, number: int) -> Callable[[BatchTask], Any]:
         if self.process:
             torch.set_num_threads(1)
-            _seed_all(self.seed + number)
+            seed_all(self.seed + number)
             torch_worker._worker_info = torch_worker.WorkerInfo(
                 id=number,
                 num_workers=self.workers,
@@ -114,22 +167,9 @@ class WorkerOpening:
             )
         if self.init is not None:
             self.init(number)
-        fetch = self.reading.open()
-        if not self.process:
-            return fetch  # the random state of this process is the user's
-
-        def seeded(task: BatchTask) -> Any:
-            _seed_all(task.key)
-            return fetch(task)
-
-        return seeded
-
-
-def _seed_all(key: int) -> None:
-    """Seed the generators that per-sample code draws from."""
-    random.seed(key)
-    np.random.seed([key & 0xFFFFFFFF, key >> 32])  # noqa: NPY002 (what users draw from)
-    torch.default_generator.manual_seed(key)  # torch.manual_seed would grow CUDA's list of calls
+        is_alone = self.process or self.workers == 0
+        # The random state of the calling process is the user's.
+        return self.reading.open(SampleSeeds(self.sample_seed, is_alone, not self.process))
 
 
 @contextlib.contextmanager

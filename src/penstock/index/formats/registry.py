@@ -287,16 +287,25 @@ _LOOKED_AT = 8
 
 def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
+    # Flat tokens do not describe themselves; a cut file of llm.c must not pass for such.
+    windows = {"window", "dtype"} <= options.keys() and not {
+        "record_bytes",
+        "shape",
+    } & options.keys()
     if place.kind == "folder":
-        return "records" if geometry else _detect_folder(store)
+        if geometry:
+            return "tokens" if windows else "records"
+        return _detect_folder(store)
     name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
     format_name = (
         _sniff_format(head, name)
-        if geometry
+        if geometry and not windows
         else _detect_beside(store, name) or _sniff_format(head, name)
     )
-    if geometry and format_name not in ("npy",):
+    if windows and format_name is None:
+        return "tokens"
+    if geometry and not windows and format_name not in ("npy",):
         return "records"
     if format_name is not None and (
         place.kind == "file" or place.kind in FORMATS[format_name].kinds
