@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-lightning = pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pytorch_lightning")
+
+import pytorch_lightning as lightning
 
 import penstock
 import torch

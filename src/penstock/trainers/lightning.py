@@ -24,7 +24,7 @@ def _import_lightning() -> Any:
     )
 
 
-_lightning = _import_lightning()
+_lightning: Any = _import_lightning()
 
 
 class FixedEpoch:
