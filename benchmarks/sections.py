@@ -116,6 +116,13 @@ shuffle nearby; penstock draws an exact random order.""",
         {"^blocked by|^step with|^bytes that": AT_MOST},
     ),
     Section(
+        "survey",
+        "Looking whether a million files are unchanged",
+        "python -m benchmarks.survey FOLDER",
+        """what opening and each epoch of a cached data set cost before anything is read, beside asking
+the file system for each file once, and an epoch that reads them.""",
+    ),
+    Section(
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",

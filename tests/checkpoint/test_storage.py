@@ -269,7 +269,7 @@ def test_what_cannot_be_looked_at_is_not_gone(storage: Faulty, folder: Path, cod
     storage.clear()
     with Checkpoints(folder) as checkpoints:
         check(checkpoints, 1, 2)
-    with pytest.raises(MissingError, match="is not a folder"):
+    with pytest.raises(UsageError, match="is a file: name a folder"):
         load(folder / ".lock")
 
 

@@ -304,7 +304,7 @@ def test_a_dropped_object_leaves_nothing(kind: str, tmp_path: Path) -> None:
 
     for name in ("used", "failed"):  # what libraries start once in a process
         use(*USES[name])
-    wait_until(lambda now: not any("penstock" in name for name in now))
+    wait_until(lambda now: not any(name.startswith("thread penstock") for name in now))
     before = held()
     for name in USES:
         use(*USES[name])
@@ -322,7 +322,7 @@ def test_a_batch_outlives_its_loader(tmp_path: Path) -> None:
         assert (batch["data"][:, 0] == batch.ids).all()
 
     use()
-    wait_until(lambda now: not any("penstock" in name for name in now))
+    wait_until(lambda now: not any(name.startswith("thread penstock") for name in now))
     before = held()
     use()
     wait_until(lambda now: now <= before)

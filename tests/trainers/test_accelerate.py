@@ -84,6 +84,7 @@ def test_a_checkpoint_holds_the_loader(
                 if len(seen) == stop:
                     break
         accelerator.save_state(str(folder / f"state-{stop}"))
+        accelerator.wait_for_everyone()
         assert seen == list_rest(expected, 0)[:stop]
 
         accelerator = Accelerator(cpu=True)

@@ -118,7 +118,9 @@ class EpochIterator:
         meter.count_request(asked_ns)
         if self._closed:
             raise StopIteration
-        opened = self._open or self._begin()
+        opened = self._open
+        if opened is None:
+            opened, asked_ns = self._begin(), time.perf_counter_ns()
         epoch, source, _ = opened
         self._follow_broker()
         try:
