@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-trainers explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
 
 help:  ## list the targets
@@ -40,6 +40,21 @@ LONG := --dist worksteal --timeout 900 -m 'long or hypothesis or wide'
 EXAMPLES ?= 200
 test-long: $(STAMPS)/ray  ## what takes long, and EXAMPLES=200 of each property; ARGS= are pytest's
 	PENSTOCK_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -n $(WORKERS) $(LONG) $(ARGS)
+
+# Trainers and engines that call our loaders, of these versions, in an environment of their own: .venv
+# with these in front of it, so that nothing that they ask for replaces what the project is tested with.
+TRAINERS := accelerate==1.15.0 transformers==5.23.0 pytorch-lightning==2.6.6 torchtitan==0.3.0 torchdata==0.11.0 \
+  'jax[cpu]==0.10.2' grain==0.2.18 keras==3.15.1
+test-trainers: $(VENV)-trainers/.stamp  ## one scenario under accelerate, Trainer, Lightning, torchtitan, JAX, ...
+	OMP_NUM_THREADS=1 $(VENV)-trainers/bin/python -m pytest tests/trainers -n 2 --dist loadfile $(ARGS)
+
+$(VENV)-trainers/.stamp: $(STAMPS)/penstock
+	@echo "setup: trainers, in $(VENV)-trainers"
+	@$(PYTHON) -m venv $(VENV)-trainers
+	@$(VENV)-trainers/bin/python -c 'import sysconfig as s; open(s.get_path("purelib") + "/base.pth", "w").write( \
+	  "import site; site.addsitedir(\"$(CURDIR)/$(VENV)/lib/python%s/site-packages\")\n" % s.get_python_version())'
+	@$(VENV)-trainers/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(TRAINERS)
+	@touch $@
 
 # SEED= of an earlier search repeats it.
 EXPLORE_SECONDS ?= 300
@@ -128,7 +143,7 @@ bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--
 	$(RUN) -m benchmarks.shuffling $(ARGS)
 
 clean:  ## remove what was built, measured data and caches; .venv stays
-	rm -rf build dist demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf build dist $(VENV)-trainers demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis $(STAMPS)/penstock
 
 # -- the virtual environment, in steps that are each done once --------------------------------------

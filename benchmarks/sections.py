@@ -119,8 +119,8 @@ shuffle nearby; penstock draws an exact random order.""",
         "survey",
         "Looking whether a million files are unchanged",
         "python -m benchmarks.survey FOLDER",
-        """what opening and each epoch of a cached data set cost before anything is read, beside asking
-the file system for each file once, and an epoch that reads them.""",
+        """what opening and each epoch of a cached data set cost before anything is read, beside
+asking the file system for each file once, and an epoch that reads them.""",
     ),
     Section(
         "shuffling",

@@ -28,7 +28,7 @@ FOLDERS = {
     "sharing": {"", "plan"},
     "loader": {"", "order", "engine", "index", "plan", "cache", "sharing"},
     "torch": {"", "order", "plan", "cache", "sharing", "loader"},
-    "trainers": {"", "loader"},
+    "trainers": {"", "loader", "torch"},
     "checkpoint": {"", "engine", "cache", "sharing"},
     "doctor": {"", "order", "engine", "index", "plan", "loader"},
     "page": {""},

@@ -28,7 +28,7 @@ import penstock
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.folder_repository import Folder
-from penstock.errors import MissingError, StalledError, StorageError, UsageError
+from penstock.errors import StalledError, StorageError, UsageError
 from tests import ROOT, warm
 from tests.slices import first
 

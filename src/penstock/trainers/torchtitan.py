@@ -29,8 +29,8 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         """Configuration of the loader.
 
         dataset_path:  of what `penstock.open` reads.
-        options:       of `penstock.open`. For flat tokens {"dtype": "uint16"} is enough: windows of
-                       seq_len + 1 tokens, whose first seq_len are inputs and whose last are labels.
+        options:       of `penstock.open`. For flat tokens {"dtype": "uint16"} is enough: `window`
+                       is seq_len then, whose inputs are followed by the last label.
         decode:        function of a sample that returns a dict of inputs and "labels", where the
                        samples are no windows of tokens.
         seed, shuffle, num_workers: of `penstock.torch.DataLoader`.
@@ -55,7 +55,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         del runtime  # tokenizer and the like
         if not config.dataset_path:
             raise UsageError("dataset_path is not set: name the data that penstock.open reads")
-        window = {"window": seq_len + 1} if "dtype" in config.options else {}
+        window = {"window": seq_len} if "dtype" in config.options else {}
         self.loader = DataLoader(
             open_dataset(config.dataset_path, **window | config.options),
             local_batch_size,
