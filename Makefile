@@ -53,7 +53,7 @@ $(VENV)-trainers/.stamp: $(STAMPS)/penstock
 	@$(PYTHON) -m venv $(VENV)-trainers
 	@$(VENV)-trainers/bin/python -c 'import sysconfig as s; open(s.get_path("purelib") + "/base.pth", "w").write( \
 	  "import site; site.addsitedir(\"$(CURDIR)/$(VENV)/lib/python%s/site-packages\")\n" % s.get_python_version())'
-	@$(VENV)-trainers/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(TRAINERS)
+	@$(VENV)-trainers/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(TRAINERS)
 	@touch $@
 
 # SEED= of an earlier search repeats it.

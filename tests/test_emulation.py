@@ -319,7 +319,7 @@ def test_shared_storage_serves_what_is_planned_only(storage: Shared, source: Pat
     reader = BatchReader(dataset)
     batch = reader.read(np.array(ids, np.uint64))
     reader.close()
-    assert len(batch) == len(ids)
+    assert len(batch.ids) == len(ids)
     assert mount.counters()["bytes"] == len(ids) * RECORD
 
 

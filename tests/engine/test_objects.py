@@ -670,7 +670,7 @@ def test_program_ends_with_work_in_flight(s3: S3, use: Use) -> None:
         "import penstock\n"
         f"data = penstock.open('s3://{s3.name}/x.bin', record_bytes=64, index='memory')\n"
         "loader = penstock.Loader(data, 4, shuffle='none')\n"
-        "print(len(next(iter(loader))))\n"
+        "print(len(next(iter(loader)).ids))\n"
     )
     done = warm.run(
         [sys.executable, "-c", code],

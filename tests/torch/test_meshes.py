@@ -140,7 +140,7 @@ def test_loaders_of_peers_give_equal_batches(tmp_path: Any) -> None:
             assert own[0] == own[1] == own[2]
             dealt = StepLoader(data, 5, shuffle=True, seed=3, place=mesh)
             numbers = range(loader.place.rank, len(dealt), loader.place.world_size)
-            assert [dealt.dataset[k]["__id__"].tolist() for k in numbers] == own[0]
+            assert [dealt.dataset[k].ids.tolist() for k in numbers] == own[0]
             dealt.close()
             shares.setdefault(loader.place.rank, []).append(own)
     assert sorted(shares) == [0, 1, 2, 3]

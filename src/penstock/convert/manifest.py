@@ -238,7 +238,7 @@ class Conversion:
                 samples = self.recipe.iterate_samples(index, batch, at)
                 fresh = itertools.islice(samples, max(start - at, 0), None)
                 yield [self.recipe.store_sample(sample) for sample in fresh]
-                at += len(batch)
+                at += len(batch.ids)
 
     def report(self, done: int) -> None:
         """Report how many samples are written."""

@@ -86,12 +86,10 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
 def _divide(batch: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Divide a batch into inputs and labels."""
     if "labels" in batch:
-        inputs = {name: batch[name] for name in batch if name not in ("labels", *_marks)}
+        inputs = {name: batch[name] for name in batch if name != "labels"}
         return inputs, batch["labels"]
-    (tokens,) = (batch[name] for name in batch if name not in _marks)
+    (tokens,) = batch.values()
     return {"input": tokens[:, :-1].long()}, tokens[:, 1:].long()
 
-
-_marks = ("__id__", "__valid__")
 
 Loader = TitanLoader
