@@ -1524,6 +1524,27 @@ TORCH_ERRORS: list[tuple[str, type[Exception], str]] = [
         "persistent_workers=True needs num_workers > 0",
     ),
     ("DataLoader(data, 2, collate_fn=3)", UsageError, "collate is 3: give a function"),
+    (
+        "DataLoader(data, 2).collate_fn([data[0]])",
+        UsageError,
+        "another loader was made of the attributes of a penstock.torch.DataLoader, without its "
+        "decode, order and state: give penstock.torch.StepLoader to what rebuilds loaders "
+        "(accelerate's skip_first_batches, Trainer), and leave out Ray's prepare_data_loader, "
+        "which is not needed",
+    ),
+    (
+        "penstock.composer.wrap([])",
+        UsageError,
+        "penstock.composer.wrap was given a list, which has no epochs and no state of penstock: "
+        "give a penstock.Loader or a penstock.torch.DataLoader",
+    ),
+    (
+        "penstock.megatron.iterator(DataLoader(data, 2), '/none', 7)",
+        UsageError,
+        "/none/iter_0000007 has no train_dataloader_dprank*.pt, the state of the loader at "
+        "iteration 7: give the --dataloader-save of the run that wrote the checkpoint, or "
+        "iteration=0 to begin the data anew",
+    ),
     ("DeviceLoader(3)", UsageError, "dataset is a int: give what penstock.open() returns"),
     ("DeviceLoader(data, 0)", UsageError, "batch_size is 0: use a whole number from 1 on"),
     (

@@ -65,6 +65,10 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "base", "manager", "factor
 OPTIONAL = {
     "torch",
     "jax",
+    "grain",
+    "keras",
+    "torchdata",
+    "megatron",
     "triton",
     "pyarrow",
     "h5py",

@@ -36,8 +36,14 @@ if TYPE_CHECKING:
     from .order import Order as Order
     from .order import rng as rng
     from .topology import Place as Place
+    from .trainers import composer as composer
+    from .trainers import grain as grain
     from .trainers import jax as jax
+    from .trainers import keras as keras
     from .trainers import lightning as lightning
+    from .trainers import megatron as megatron
+    from .trainers import ray as ray
+    from .trainers import torchdata as torchdata
     from .trainers import torchtitan as torchtitan
     from .trainers import transformers as transformers
 else:
@@ -53,7 +59,9 @@ else:
             "topology": "Place",
         },
         folders="checkpoint convert errors limits loader order sharing sim testing torch "
-        "trainers.jax trainers.lightning trainers.torchtitan trainers.transformers",
+        "trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
+        "trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
+        "trainers.transformers",
     )
 
 __version__ = "0.1.0"

@@ -261,6 +261,27 @@ def test_timeout_needs_workers() -> None:
             iter(loader(Numbers(4), timeout=1))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"collate_fn": list}, {"batch_size": None}, {"sampler": [3, 1, 2]}, {"decode": len}],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
+def test_a_loader_made_of_our_attributes_is_refused(
+    kind: str, options: dict[str, Any], records: penstock.Dataset
+) -> None:
+    """Trainers that put another sampler in our place would train on raw samples, in silence."""
+    ours = DataLoader(records, **options)
+    part = DistributedSampler(records, num_replicas=2, rank=0)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"sampler": part, "batch_size": ours.batch_size}
+    if kind == "batch_sampler":
+        chosen = {"batch_sampler": torch_data.BatchSampler(part, 4, False)}
+    rebuilt = torch_data.DataLoader(ours.dataset, collate_fn=ours.collate_fn, **chosen)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"penstock.torch.StepLoader.*prepare_data_loader"):
+        next(iter(rebuilt))
+    assert next(iter(ours)) is not None
+
+
 SOON_S = 60.0
 """A wait that is short on an idle machine ends by then on any; one for ever does not."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import torch.multiprocessing
 from torch.utils.data import IterableDataset
@@ -157,3 +157,17 @@ def parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal
             "penstock.open() returns, 'auto'"
         )
     return cast(Shuffle, shuffle)
+
+
+def refuse_rebuilding(samples: Any) -> NoReturn:
+    """Stand as `collate_fn` of a loader over a penstock dataset, which collates elsewhere.
+
+    Raises UsageError: whoever calls it made a torch DataLoader of our attributes, which has raw
+    samples in another order.
+    """
+    raise UsageError(
+        "another loader was made of the attributes of a penstock.torch.DataLoader, without its "
+        "decode, order and state: give penstock.torch.StepLoader to what rebuilds loaders "
+        "(accelerate's skip_first_batches, Trainer), and leave out Ray's prepare_data_loader, "
+        "which is not needed"
+    )

@@ -62,6 +62,7 @@ from .arguments import (
     choose_seed,
     choose_workers,
     parse_shuffle,
+    refuse_rebuilding,
     warn_ignored,
 )
 from .samplers import EpochSampler, make_sampler
@@ -105,6 +106,9 @@ class DataLoader:
     - Iterators are independent of each other. Batches always come `in_order`. After an exception
       of the dataset the iterator can go on with the next batch, as in torch; a state taken before
       that resumes at the batch that failed.
+    - Whoever makes another loader of this one's attributes (accelerate, Ray's prepare_data_loader)
+      loses `decode`, order and state: over a penstock dataset the first batch of such a loader is a
+      UsageError that names `StepLoader`.
     - Fewer samples than ranks, or than one batch with `drop_last`, are an error, not an empty
       epoch.
 
@@ -213,6 +217,8 @@ class DataLoader:
             collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
         self.collate_fn = collate_fn or (default_collate if self._batched else convert)
+        if not foreign:
+            self.collate_fn = refuse_rebuilding
         chosen = batch_sampler if batch_sampler is not None else sampler
         own_place = choose_place(place, data_axes, rank, world_size)
         self._epochs: EpochTasks

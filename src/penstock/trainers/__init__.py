@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING
 from ..lazy_exports import hand_out
 
 if TYPE_CHECKING:
+    from . import composer as composer
+    from . import grain as grain
     from . import jax as jax
+    from . import keras as keras
     from . import lightning as lightning
+    from . import megatron as megatron
+    from . import ray as ray
+    from . import torchdata as torchdata
     from . import torchtitan as torchtitan
     from . import transformers as transformers
 else:
-    __all__, __getattr__ = hand_out(__name__, {}, folders="jax lightning torchtitan transformers")
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {},
+        folders="composer grain jax keras lightning megatron ray torchdata torchtitan transformers",
+    )

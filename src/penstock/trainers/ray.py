@@ -1,0 +1,111 @@
+"""Ray: the state of a loader in the checkpoints of Ray Train, and data sets for Ray Data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray.data
+import ray.train
+from ray.data.block import Block, BlockAccessor, BlockMetadata
+
+from ..errors import UsageError
+from ..loader import BatchReader, Dataset, Ragged
+from ..loader import open as open_dataset
+from .epoch_loader import check_loader
+
+_file_name = "penstock_loader.json"
+_block_bytes = 32 << 20
+"""Bytes of samples that a block has, about."""
+
+
+def report(metrics: Mapping[str, Any], loader: Any, folder: str | os.PathLike[str]) -> None:
+    """Report metrics and a checkpoint that holds the position of `loader`, too.
+
+    folder:  what this worker saves; the position is added to it. Ray merges the folders of all
+             workers into one.
+
+    All workers call it, as `ray.train.report`. `restore` is its other half.
+    """
+    state = check_loader("penstock.ray.report", loader).state_dict()
+    (Path(folder) / _file_name).write_text(json.dumps(state))
+    ray.train.report(dict(metrics), checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def restore(loader: Any) -> bool:
+    """Continue at the position in the checkpoint that Ray Train restarts this worker from.
+
+    Any number of workers may continue if the global batch is the same: give `global_batch_size`.
+    Returns False in a new run. Raises UsageError if the checkpoint was made without `report`.
+    """
+    checked = check_loader("penstock.ray.restore", loader)
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return False
+    with checkpoint.as_directory() as folder:
+        file = Path(folder) / _file_name
+        if not file.exists():
+            raise UsageError(
+                f"{checkpoint.path} has no {_file_name}, the position of a loader: report "
+                "checkpoints by penstock.ray.report"
+            )
+        checked.load_state_dict(json.loads(file.read_text()))
+    return True
+
+
+class DataSource(ray.data.Datasource):
+    """Samples of a data set for Ray Data: `ray.data.read_datasource(penstock.ray.Source(path))`.
+
+    path, options:  as for `penstock.open`.
+
+    A row has the fields of a sample, its "label" where known, and "__id__", its number. Each task
+    reads a stretch of neighbours. Ray Data has no position that a run could be resumed at.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__()
+        self._dataset = open_dataset(path, **options)
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Return the bytes of all samples."""
+        return self._dataset.index.total_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ray.data.ReadTask]:
+        """Return tasks that read a stretch each."""
+        count, mean_bytes = len(self._dataset), self._dataset.index.mean_bytes
+        parts = max(1, min(parallelism, count))
+        tasks = []
+        for part in range(parts):
+            first, end = count * part // parts, count * (part + 1) // parts
+            metadata = BlockMetadata(end - first, int((end - first) * mean_bytes), None, None)
+            read = functools.partial(_read_blocks, self._dataset, first, end)
+            tasks.append(ray.data.ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
+        return tasks
+
+
+def _read_blocks(dataset: Dataset, first: int, end: int) -> Iterator[Block]:
+    rows = max(1, int(_block_bytes / max(1.0, dataset.index.mean_bytes)))
+    with contextlib.closing(BatchReader(dataset)) as reader:
+        for begin in range(first, end, rows):
+            ids = np.arange(begin, min(begin + rows, end), dtype=np.uint64)
+            batch = reader.read(ids)
+            columns = {name: _make_column(batch[name]) for name in batch}
+            yield BlockAccessor.batch_to_block(columns | {"__id__": ids.astype(np.int64)})
+
+
+def _make_column(rows: Any) -> Any:
+    if not isinstance(rows, Ragged):
+        return rows
+    is_bytes = rows.values.dtype == np.uint8
+    return [row.tobytes() if is_bytes else row.tolist() for row in rows]
+
+
+Source = DataSource

@@ -1,0 +1,41 @@
+"""Faces hand adapters out lazily: a trainer is imported by whoever uses its adapter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.tidy import PACKAGE
+
+TRAINERS = {"accelerate", "grain", "jax", "keras", "lightning", "megatron", "pytorch_lightning"} | {
+    "ray",
+    "torch",
+    "torchdata",
+    "torchtitan",
+    "transformers",
+}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_penstock_imports_no_trainer() -> None:
+    code = "import penstock, penstock.trainers, sys\n"
+    assert run(f"{code}print(sorted({TRAINERS} & sys.modules.keys()))") == "[]\n"
+
+
+def test_an_adapter_is_an_attribute_and_a_name() -> None:
+    """`penstock.x` and `from penstock import x` are one module, without its trainer."""
+    code = "import penstock, sys\npenstock.megatron\nfrom penstock import megatron\n"
+    code += "print(megatron is penstock.megatron, megatron.__name__)\n"
+    code += f"print(sorted({TRAINERS} & sys.modules.keys()))"
+    assert run(code) == "True penstock.trainers.megatron\n['torch']\n"
+
+
+def test_adapters_are_small() -> None:
+    """An adapter translates: what needs more lines belongs to the loader."""
+    for path in (PACKAGE / "trainers").glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 120, path

@@ -1,0 +1,21 @@
+"""Trainers that make a loader of their own out of a plain DataLoader get an error, not samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+accelerate = pytest.importorskip("accelerate")
+
+from penstock.errors import UsageError  # noqa: E402
+from penstock.torch import DataLoader  # noqa: E402
+from tests.trainers import scenario  # noqa: E402
+
+
+def test_skip_first_batches_is_refused(data: Path) -> None:
+    """It would give raw samples, without decode and from the order of an epoch that was begun."""
+    loader = scenario.make_loader(DataLoader, data)
+    skipped = accelerate.skip_first_batches(loader, 3)
+    with pytest.raises(UsageError, match=r"penstock.torch.StepLoader to what rebuilds loaders"):
+        next(iter(skipped))
