@@ -443,6 +443,18 @@ def assert_same(folder: Path, expected: Path) -> None:
             assert ours[name] == theirs[name], name
 
 
+def test_samples_that_are_read_in_several_batches(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions go on from batch to batch."""
+    options = {"to": "tar", "shuffle": 3, "shards": 5, "keys": "numbers", "name": "x"}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    convert(opened(photos), whole, **options)
+    monkeypatch.setattr("penstock.convert.manifest._BATCH_SAMPLES_MAX", 7)
+    convert(opened(photos), parts, **options)
+    assert_same(parts, whole)
+
+
 def test_killed_again_and_again(photos: Path, tmp_path: Path) -> None:
     """Killed amidst samples each time it goes on, it still comes to the same end."""
     options = {"to": "tfrecord", "raw": True, "name": "x", "shard_bytes": 2000}
