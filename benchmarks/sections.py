@@ -123,6 +123,14 @@ shuffle nearby; penstock draws an exact random order.""",
 asking the file system for each file once, and an epoch that reads them.""",
     ),
     Section(
+        "step_loader",
+        "Batches for trainers that deal them",
+        "python -m benchmarks.step_loader",
+        """`StepLoader` beside `DataLoader`, of the same records in the same order, and how long
+the first batch takes after others that are skipped.""",
+        {"^skipping": AT_MOST},
+    ),
+    Section(
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",

@@ -506,7 +506,8 @@ def test_nothing_is_left_behind(records: Path, decode: Any) -> None:
             iterator = iter(loader)
             next(iterator)
         del loader, iterator
-    assert left_behind() == before
+    # Others' threads may end meanwhile.
+    assert all(now <= then for now, then in zip(left_behind(), before, strict=True))
 
 
 def test_close_and_use_again(records: Path) -> None:
