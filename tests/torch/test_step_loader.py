@@ -135,6 +135,39 @@ def test_what_would_go_wrong_in_silence_is_refused(rows: Any) -> None:
         list(inside)
 
 
+def test_a_position_is_not_restored_and_skipped(rows: Any) -> None:
+    """Both would leave out batches in silence."""
+    saved = make(StepLoader, rows)
+    batches = iter(saved)
+    for _ in range(3):
+        next(batches)
+    loaded = make(StepLoader, rows)
+    loaded.load_state_dict(saved.state_dict())
+    with pytest.raises(UsageError, match="restored to step 3 of epoch 0, and step 6 .* not both"):
+        next(iter(deal(loaded, 0, 1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("restored", "named"), [((1, 3), 0), ((1, 3), 1), ((1, 3), 2), ((3, 0), 2)]
+)
+def test_the_first_epoch_that_is_named_is_the_restored_one(
+    restored: tuple[int, int], named: int, rows: Any
+) -> None:
+    """Whatever number a trainer gives it; the next ones follow."""
+    plain = make(DataLoader, rows)
+    epochs = [list_numbers(plain) for _ in range(5)]
+    steps = make(StepLoader, rows)
+    epoch, step = restored
+    steps.load_state_dict(steps.state_dict() | {"epoch": epoch, "step": step})
+    steps.batch_sampler.set_epoch(named)
+    steps.dataset.set_epoch(named)  # accelerate tells both
+    assert list_numbers(steps) == epochs[epoch][step:]
+    steps.batch_sampler.set_epoch(named + 1)
+    assert list_numbers(steps) == epochs[epoch + 1]
+    steps.set_epoch(0)  # the user counts as the run does
+    assert list_numbers(steps) == epochs[0]
+
+
 def test_an_error_of_decode_is_raised_at_its_step(rows: Any) -> None:
     """The next batch is the one after, as in torch."""
 
@@ -150,4 +183,5 @@ def test_an_error_of_decode_is_raised_at_its_step(rows: Any) -> None:
     assert list_numbers([next(batches), next(batches)]) == epoch[:2]
     with pytest.raises(ValueError, match="decode fails"):
         next(batches)
+    assert steps.state_dict()["step"] == 2  # a run that ends here goes on with what failed
     assert list_numbers(batches) == epoch[3:]

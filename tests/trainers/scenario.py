@@ -38,7 +38,7 @@ def make_loader(kind: type[Any], folder: Path, **options: Any) -> Any:
     """Make a loader of a kind; the batch size is that of one of the ranks there are."""
     data = penstock.open(make_data(folder))
     options = {"shuffle": True, "seed": 3, "decode": take_number} | options
-    return kind(data, GLOBAL // RANKS, **options)
+    return kind(data, options.pop("batch_size", GLOBAL // RANKS), **options)
 
 
 def list_expected(folder: Path) -> list[list[Numbers]]:

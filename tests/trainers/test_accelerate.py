@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("accelerate")
 
 from accelerate import Accelerator, skip_first_batches
+from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 
+import penstock
 import torch
 from penstock.errors import UsageError
 from penstock.torch import StepLoader
@@ -133,6 +135,31 @@ def test_steps_of_the_optimizer_are_those_of_a_torch_loader(data: Path) -> None:
     ours = count_steps(make_loader(StepLoader, data))
     assert ours == count_steps(plain)
     assert ours[-1] == STEPS - 1
+
+
+def test_states_after_epochs_that_were_broken_off(data: Path) -> None:
+    """accelerate remembers walks that were not taken to their end."""
+    loader, prepared = prepare(data)
+    for epoch in range(EPOCHS):
+        prepared.set_epoch(epoch)
+        for number, _ in enumerate(prepared, 1):
+            state = loader.state_dict()
+            assert (state["epoch"], state["step"]) == (epoch, number)
+            if number == 2:
+                break
+
+
+@pytest.mark.skipif(RANKS > 1, reason="of one process")
+def test_dealing_to_other_numbers_of_processes_is_refused(data: Path) -> None:
+    """Also where the batches of this rank would be among those that it is given."""
+    Accelerator(cpu=True)
+    loader = make_loader(StepLoader, data, place=penstock.Place(0, 1))
+    dealt = prepare_data_loader(loader, num_processes=4, process_index=0)
+    with pytest.raises(UsageError, match="deals batches to 4 processes"):
+        list(dealt)
+    configuration = DataLoaderConfiguration(use_stateful_dataloader=True)
+    with pytest.raises(UsageError, match="use_stateful_dataloader"):
+        list(prepare(data, dataloader_config=configuration)[1])
 
 
 @pytest.mark.skipif(RANKS == 1, reason="on one rank nothing is divided")

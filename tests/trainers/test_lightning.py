@@ -171,6 +171,22 @@ def test_two_loaders_together(folder: Path, data: Path, expected: list[list[Numb
         fit(Seen(), make("data", data), saved)
 
 
+def test_a_shorter_loader_keeps_its_own_epochs(folder: Path, data: Path) -> None:
+    """Where the longer one is in its first epoch, the other is in its fourth."""
+
+    def combine() -> Any:
+        long = make_loader(DataLoader, data)
+        short = make_loader(DataLoader, data, seed=4, batch_size=32 // RANKS)
+        return penstock.lightning.Data([long, short])
+
+    whole = fit(Seen(), combine())
+    saved = folder / "short.ckpt"
+    assert fit(Killed(saved, 5), combine()) == whole[:10]
+    assert fit(Seen(), combine(), saved) == whole[10:]
+    shorter = whole[1::2]
+    assert shorter[4:8] != shorter[:4]
+
+
 def test_overfitting(data: Path, expected: list[list[Numbers]]) -> None:
     """Each epoch has the same first batches."""
     assert fit(Seen(), make("data", data), overfit_batches=3) == expected[0][:3] * EPOCHS

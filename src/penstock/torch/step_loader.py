@@ -40,7 +40,9 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         self.loader = loader
         self._batches: EpochIterator | None = None
         self._next: tuple[int, int] | None = None  # epoch and step that `_batches` gives next
-        self._epochs_before = 0  # begun before the run that counts epochs from zero
+        self._first: tuple[int, int] | None = None  # where a walk begins that was restored
+        self._epochs_before = 0  # epoch 0 of the trainer's count
+        self._is_restored = False  # and the trainer has named no epoch since
         self._taker: weakref.ref[Any] | None = None  # accelerate's loader that took the last batch
 
     def __len__(self) -> int:
@@ -68,15 +70,27 @@ class StepBatches(torch.utils.data.Dataset[Any]):
                 "given to prepare(); otherwise pass place="
             )
         self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
-        wanted = getattr(number, "epoch", self.loader.epoch), step
+        wanted = number.epoch if isinstance(number, StepNumber) else self.loader.epoch, step
+        if self._first is not None and self._first != wanted:
+            raise UsageError(
+                f"the position was restored to step {self._first[1]} of epoch {self._first[0]}, "
+                f"and step {step} of epoch {wanted[0]} was asked for first: skip batches, or load "
+                "the loader's state, not both"
+            )
+        self._first = None
         if wanted != self._next or self._batches is None:
+            self._check_dealing()
             self._seek(*wanted)
         assert self._batches is not None
-        self._next = wanted[0], step + 1
-        batch = next(self._batches, _end)
+        try:
+            batch = next(self._batches, _end)
+        except BaseException:
+            self._next, self._batches = wanted, None  # a state names the batch that failed
+            raise
         if batch is _end:  # a StopIteration would end the trainer's epoch without an error
-            self._next = None
+            self._next, self._batches = wanted, None
             raise UsageError(f"step {step} of epoch {wanted[0]} was not read: begin it again")
+        self._next = wanted[0], step + 1
         return batch
 
     def __reduce__(self) -> Any:
@@ -88,16 +102,16 @@ class StepBatches(torch.utils.data.Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that is begun next, as a trainer counts.
 
-        A trainer that was started anew counts from 0, whatever epoch was restored: 0 then is that
-        epoch, 1 the next.
+        The epoch that it names first after a restore is the restored one, whatever its number: a
+        trainer that was started anew counts from 0.
         """
-        if self._epochs_before and epoch == self.loader.epoch:
-            self._epochs_before = 0  # it counts as we do
+        if self._is_restored:
+            self._epochs_before, self._is_restored = self.loader.epoch - epoch, False
         self._move(epoch + self._epochs_before)
 
     def choose_epoch(self, epoch: int) -> None:
         """Choose the epoch that is begun next, counted from the first of the run."""
-        self._epochs_before = 0
+        self._epochs_before, self._is_restored = 0, False
         self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,12 +127,14 @@ class StepBatches(torch.utils.data.Dataset[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loader.load_state_dict(state)
-        self._next, self._epochs_before = None, self.loader.epoch
+        self._next, self._batches = None, None
+        self._epochs_before, self._is_restored = 0, True
 
     def next_numbers(self) -> Iterator[StepNumber]:
         """Generate the numbers of the epoch that is begun next, from its first step."""
         cursor, ranks = self.loader.cursor, self.loader.place.world_size
         epoch, first = cursor.next_epoch, 0 if cursor.begun else cursor.step
+        self._first = (epoch, first) if first else None
         for k in range(first * ranks, len(self.loader) * ranks):
             number = StepNumber(k)
             number.epoch = epoch
@@ -137,7 +153,27 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         taker = None if self._taker is None else self._taker()
         if taker is None or taker.end_of_dataloader:
             return 0
-        return sum(one is taker for one in self._list_prepared())
+        return int(any(one is taker for one in self._list_prepared()))
+
+    def _check_dealing(self) -> None:
+        """Check that accelerate deals to as many processes as the place has."""
+        for taker in self._list_prepared()[-1:]:
+            if getattr(taker, "use_stateful_dataloader", False):
+                raise UsageError(
+                    "use_stateful_dataloader=True would restore the position twice: leave it out, "
+                    "register_for_checkpointing(step_loader) keeps it"
+                )
+            processes, sampler = 1, taker.batch_sampler
+            while sampler is not None:
+                processes = getattr(sampler, "num_processes", processes)
+                sampler = getattr(sampler, "batch_sampler", None)
+            place = self.loader.place
+            if processes != place.world_size:
+                raise UsageError(
+                    f"accelerate deals batches to {processes} processes, and the loader's place is "
+                    f"rank {place.rank} of {place.world_size} ({place.source}): leave out "
+                    "dispatch_batches, and pass place= as accelerate divides the batch"
+                )
 
     def _list_prepared(self) -> list[Any]:
         """List accelerate's loaders that iterate over these batches, the last begun last."""
@@ -217,7 +253,11 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         return self.steps.loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is begun next. Without it epochs count up by themselves."""
+        """Choose the epoch that is begun next.
+
+        Without it epochs count up by themselves, or as the trainer counts: accelerate names an
+        epoch again whose walk was not taken to its end.
+        """
         self.steps.choose_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:

@@ -91,7 +91,9 @@ class JAXLoader:
         steps = self.loader.steps
         rows = -(-steps.global_batch // steps.world_size)
         shares = steps.world_size if self._is_global else 1
+        count = rows
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
+            count = len(batch.ids)
             marks: dict[str, Any] = {"__valid__": np.arange(rows) < len(batch.ids) - batch.repeats}
             if jax.config.jax_enable_x64 or len(self.loader.dataset) <= 2**31:
                 marks["__id__"] = batch.ids.astype(np.int64)
@@ -104,6 +106,12 @@ class JAXLoader:
                 raise UsageError(
                     f"batch{jax.tree_util.keystr(path)} has {kind}, and JAX no such arrays: make "
                     "arrays of one shape in decode or collate, or leave it out there"
+                )
+            if len(array) not in (count, rows):  # "__valid__" has all rows
+                raise UsageError(
+                    f"batch{jax.tree_util.keystr(path)} has {len(array)} rows, and there are "
+                    f"{count}: make a row of each sample; where decode makes no dict, give "
+                    "drop_last=True, since the rows that fill a step could not be marked"
                 )
             if len(array) < rows:  # the last step
                 array = array[np.arange(rows) % len(array)]

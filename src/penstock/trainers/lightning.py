@@ -27,18 +27,22 @@ def _import_lightning() -> Any:
 _lightning: Any = _import_lightning()
 
 
-class FixedEpoch:
-    """A loader that gives one epoch again and again: for `overfit_batches`."""
+class LoaderView:
+    """A loader whose epochs Lightning does not name: several that it combines have each its own.
 
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._epoch = loader, loader.epoch
+    epoch:  the one to give again and again, for `overfit_batches`.
+    """
+
+    def __init__(self, loader: Any, epoch: int | None = None) -> None:
+        self._loader, self._epoch = loader, epoch
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        self._loader.set_epoch(self._epoch)
-        yield from self._loader
+        if self._epoch is not None:
+            self._loader.set_epoch(self._epoch)
+        return iter(self._loader)
 
 
 class Data(_lightning.LightningDataModule):  # type: ignore[misc]
@@ -67,8 +71,8 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
 
     def train_dataloader(self) -> Any:
         if self.trainer is not None and self.trainer.overfit_batches > 0:
-            return _replace_loaders(self._train, FixedEpoch)
-        return self._train
+            return _replace_loaders(self._train, lambda one: LoaderView(one, one.epoch))
+        return _replace_loaders(self._train, LoaderView)
 
     def val_dataloader(self) -> Any:
         return _or_nothing(self._others["val"])

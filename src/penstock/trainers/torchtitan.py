@@ -33,6 +33,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
                        is seq_len then, whose inputs are followed by the last label.
         decode:        function of a sample that returns a dict of inputs and "labels", where the
                        samples are no windows of tokens.
+        infinite:      go on with the next epoch; torchtitan's validation turns it off.
         seed, shuffle, num_workers: of `penstock.torch.DataLoader`.
         """
 
@@ -41,6 +42,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         seed: int = 0
         shuffle: str = "exact"
         num_workers: int = 0
+        infinite: bool = True
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         **runtime: Any,
     ) -> None:
         del runtime  # tokenizer and the like
+        self._is_infinite = config.infinite
         if not config.dataset_path:
             raise UsageError("dataset_path is not set: name the data that penstock.open reads")
         window = {"window": seq_len} if "dtype" in config.options else {}
@@ -70,9 +73,9 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         """The loader of this rank: its counters, `explain` and `stats`."""
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        while True:
-            for batch in self.loader:
-                yield _divide(batch)
+        yield from map(_divide, self.loader)
+        while self._is_infinite:
+            yield from map(_divide, self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was taken."""
