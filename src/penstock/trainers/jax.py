@@ -23,15 +23,14 @@ class JAXLoader:
     batch_size: samples of one data coordinate in a step: of all processes that have equal rows.
     sharding:   of the arrays; their first axis is the batch. Processes whose devices have equal
                 rows get equal samples. None: arrays on the first device of this process.
-    drop_last:  leave out the samples that do not fill a global batch. Otherwise the last batch is
-                filled with samples that it has, which "__valid__" marks: all batches have one
-                shape, so that a step is compiled once.
-    options:    further arguments of `penstock.Loader`, such as seed, shuffle, decode and cache.
+    drop_last:  leave out the samples that do not fill a global batch. Otherwise repeats fill the
+                last batch, which "__valid__" marks: batches have one shape, compiled once.
+    options:    further arguments of `penstock.Loader`.
 
     A batch is a dict of its fields with "__id__" (the samples' numbers) and "__valid__" (bool);
     what else `decode` and `collate` make keeps its structure. Numbers have the types that JAX gives
     them: 32 bits unless jax_enable_x64 is set; "__id__" is left out where they do not suffice.
-    Raises UsageError if a field is no array, or the sharding cannot divide the global batch.
+    Raises UsageError if a field is no array, or the sharding cannot divide the batch.
     """
 
     def __init__(
@@ -43,10 +42,10 @@ class JAXLoader:
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        options |= {} if sharding is None else {"place": sharding}
-        options |= {"drop_last": drop_last, "pad": not drop_last}
+        given = {"place": sharding} if sharding is not None else {}
+        options |= given | {"drop_last": drop_last, "pad": not drop_last}
         self.loader = ArrayLoader(dataset, batch_size, **options)
-        """The loader of this process's rows, as numpy arrays: its counters, `explain`, budget."""
+        """The loader of this process's rows, as numpy arrays."""
         self._sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
         self._is_global = sharding is not None
         if sharding is not None:
@@ -80,8 +79,7 @@ class JAXLoader:
         """Load what `get_state` returned."""
         self.load_state_dict(json.loads(state))
 
-    def start_prefetch(self) -> None:
-        """Do nothing: Grain's handler calls it; reading begins at `next`."""
+    start_prefetch = staticmethod(lambda: None)  # Grain's handler calls it
 
     def close(self) -> None:
         """End all threads and free the batch memory; the loader may be iterated again."""
@@ -89,30 +87,25 @@ class JAXLoader:
 
     def _make_arrays(self, batch: Any) -> Any:
         steps = self.loader.steps
-        rows = -(-steps.global_batch // steps.world_size)
+        rows = count = -(-steps.global_batch // steps.world_size)
         shares = steps.world_size if self._is_global else 1
-        count = rows
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
-            count = len(batch.ids)
-            marks: dict[str, Any] = {"__valid__": np.arange(rows) < len(batch.ids) - batch.repeats}
-            if jax.config.jax_enable_x64 or len(self.loader.dataset) <= 2**31:
-                marks["__id__"] = batch.ids.astype(np.int64)
-            batch = {name: batch[name] for name in batch.keys()} | marks  # noqa: SIM118
+            count, ids = len(batch.ids), batch.ids.astype(np.int64)
+            fits = jax.config.jax_enable_x64 or len(self.loader.dataset) <= 2**31
+            batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
+            batch |= {"__id__": ids} if fits else {}
+
+        remedy = "make arrays of one shape in decode or collate, or leave it out there"
+        rows_remedy = "make one of each sample; where decode makes no dict, give drop_last=True"
 
         def make(path: Any, leaf: Any) -> Any:
+            where = f"batch{jax.tree_util.keystr(path)}"
             array = np.asarray(None if isinstance(leaf, Ragged) else leaf)
             if array.dtype.kind not in "biufc" or not array.ndim:
                 kind = "rows of different lengths" if isinstance(leaf, Ragged) else array.dtype
-                raise UsageError(
-                    f"batch{jax.tree_util.keystr(path)} has {kind}, and JAX no such arrays: make "
-                    "arrays of one shape in decode or collate, or leave it out there"
-                )
+                raise UsageError(f"{where} has {kind}, and JAX no such arrays: {remedy}")
             if len(array) not in (count, rows):  # "__valid__" has all rows
-                raise UsageError(
-                    f"batch{jax.tree_util.keystr(path)} has {len(array)} rows, and there are "
-                    f"{count}: make a row of each sample; where decode makes no dict, give "
-                    "drop_last=True, since the rows that fill a step could not be marked"
-                )
+                raise UsageError(f"{where} has {len(array)} rows, not {count}: {rows_remedy}")
             if len(array) < rows:  # the last step
                 array = array[np.arange(rows) % len(array)]
             at, shape = self._sharding, (rows * shares, *array.shape[1:])
@@ -120,9 +113,8 @@ class JAXLoader:
                 at = NamedSharding(at.mesh, PartitionSpec(*at.spec[: array.ndim]))
             return jax.make_array_from_process_local_data(at, array, shape)
 
-        return jax.tree_util.tree_map_with_path(
-            make, batch, is_leaf=lambda leaf: isinstance(leaf, Ragged)
-        )
+        map_leaves = jax.tree_util.tree_map_with_path
+        return map_leaves(make, batch, is_leaf=lambda leaf: isinstance(leaf, Ragged))
 
 
 Loader = JAXLoader
