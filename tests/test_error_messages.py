@@ -1553,7 +1553,7 @@ TORCH_ERRORS: list[tuple[str, type[Exception], str]] = [
         "x is a int: give a tensor (penstock.order.shuffle takes arrays)",
     ),
 ]
-"""Those of `penstock.torch`, some of which are torch's own classes, as users of torch expect."""
+"""Errors of `penstock.torch`, some of which are torch's own classes, as users of torch expect."""
 
 TORCH_PROGRAM = """
 import sys

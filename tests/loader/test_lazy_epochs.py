@@ -67,7 +67,7 @@ def test_iterators_that_are_not_used_move_nothing(make: Callable[[], Any]) -> No
 
 
 def test_an_unused_iterator_opens_nothing(make: Callable[[], Any]) -> None:
-    """It holds no thread, descriptor or memory: neither while it lives nor afterwards."""
+    """No thread, descriptor or memory is held: neither while it lives nor afterwards."""
     loader = make()
     before = held()
     kept = iter(loader)

@@ -196,7 +196,7 @@ def test_meshes_that_do_not_say_it(names: Any, axes: Any, said: str) -> None:
 
 
 def test_a_process_outside_the_mesh() -> None:
-    """It is told so, and does not become rank 0."""
+    """A process outside the mesh is told so, and does not become rank 0."""
     with fake_rank(3, 4):
         mesh = DeviceMesh("cpu", [[0], [1]], mesh_dim_names=("dp", "tp"))
         with pytest.raises(UsageError, match=r"outside the mesh of dp 2 x tp 1"):

@@ -1,4 +1,4 @@
-"""What every adapter of a trainer must do, whatever drives it: three epochs, and going on."""
+"""Duties of every adapter, whatever trainer drives it: three epochs, and going on."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from penstock.topology import choose_place
 
 
 def shardings() -> dict[str, NamedSharding]:
-    """Of arrays whose first axis is the batch, on meshes that order the devices in several ways."""
+    """Shardings of arrays whose first axis is the batch, on meshes of several orders."""
     devices = np.array(jax.devices())
     turned = devices.reshape(2, 2, 2).transpose(1, 0, 2).reshape(-1)
     return {

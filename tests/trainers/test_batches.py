@@ -36,7 +36,7 @@ def assert_fields(moved: Any, batch: penstock.Batch) -> None:
 
 
 def test_accelerate(batch: penstock.Batch) -> None:
-    """It moves a batch by `to`, and knows its size; its own mappings have the fields."""
+    """A batch is moved by `to`, and its size known; mappings made of it have the fields."""
     operations = pytest.importorskip("accelerate.utils.operations")
     moved = operations.send_to_device(batch, "cpu")
     assert moved == batch
@@ -46,7 +46,7 @@ def test_accelerate(batch: penstock.Batch) -> None:
 
 
 def test_lightning(batch: penstock.Batch) -> None:
-    """It moves a batch by `to`, and knows its size."""
+    """A batch is moved by `to`, and its size is known."""
     lightning = pytest.importorskip("pytorch_lightning.utilities")
     from pytorch_lightning.utilities.data import extract_batch_size
 

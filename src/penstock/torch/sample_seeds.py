@@ -18,7 +18,7 @@ from ..loader import BatchTask
 from ..order import derive_sample_seed
 
 _Value = TypeVar("_Value")
-Place = tuple[int, int, int]
+DrawPoint = tuple[int, int, int]
 """Seed, epoch and sample; or, for samples that a sampler gives, its batch's key, epoch and row."""
 
 
@@ -112,7 +112,7 @@ class SampleSeeds:
             for generator, state in zip(used, states, strict=True):
                 generator.write(state)
 
-    def call(self, place: Place, function: Callable[[Any], _Value], argument: Any) -> _Value:
+    def call(self, place: DrawPoint, function: Callable[[Any], _Value], argument: Any) -> _Value:
         """Call a function that makes a sample, or a batch of samples, with its own seeds."""
         if self.is_idle:
             return function(argument)

@@ -270,7 +270,7 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state` with the epoch that is begun next.
 
-        A trainer that counts epochs from 0 again means this one by 0.
+        The epoch that a trainer names first after that is this one, whatever its number.
         """
         self.steps.load_state_dict(state)
 
