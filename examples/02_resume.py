@@ -21,7 +21,7 @@ def loaders(path: Path, world_size: int) -> list[penstock.Loader]:
 
 def global_batch(parts: list[penstock.Batch]) -> list[int]:
     """Rank r has every n-th sample of a step, from the r-th on."""
-    batch = np.empty(sum(map(len, parts)), np.uint64)
+    batch = np.empty(sum(len(part.ids) for part in parts), np.uint64)
     for rank, part in enumerate(parts):
         batch[rank :: len(parts)] = part.ids
     return batch.tolist()

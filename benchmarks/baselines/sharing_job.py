@@ -77,7 +77,7 @@ class Training:
                 continue
             batch = next(batches)
             given_ns = self._pace.clock()
-            ids = batch["id"] if isinstance(batch, dict) else batch.ids
+            ids = batch.ids if isinstance(batch, penstock.Batch) else batch["id"]
             self._ids.update(np.asarray(ids, np.int64).tobytes())
             self._steps.append((given_ns, len(ids)))
             self._pace.until(given_ns + self._step_ns)

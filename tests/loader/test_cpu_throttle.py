@@ -205,7 +205,7 @@ def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> 
         batches = iter(loader)
         next(batches)  # a worker may begin before the rate is known
         before, began_s = loader.counters(), time.monotonic()
-        owed = [batches._source._throttle.is_in_debt for _ in batches]
+        owed = [batches._open.source._throttle.is_in_debt for _ in batches]
         spent, taken_s = loader.counters().since(before), time.monotonic() - began_s
         loader.close()
     assert len(owed) == 39

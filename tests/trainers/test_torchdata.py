@@ -13,6 +13,11 @@ import penstock  # noqa: E402
 from penstock.errors import UsageError  # noqa: E402
 from tests.trainers import drives  # noqa: E402
 
+# A thread of torchdata that drops the last reference to its own graph joins itself.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*_SingleThreadedMapper.__del__:pytest.PytestUnraisableExceptionWarning"
+)
+
 
 def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
     """Walk through a graph of nodes that reads two batches ahead."""
