@@ -107,6 +107,7 @@ def test_claims_of_a_killed_rank_are_taken_over(large: Path) -> None:
     assert longest_s(taken) < limits.busy_cache_block_s / 3
 
 
+@pytest.mark.long
 def test_a_killed_host_costs_reads(path: Path) -> None:
     """The killed host's samples are read from storage, without a wait for it."""
     with two(path, ["one", "two"], LITTLE, LITTLE, cache_block_bytes=1) as (victim, survivor):

@@ -96,6 +96,7 @@ def errors(ranks: list[dict[str, Any]]) -> list[str]:
     return [rank.get("error", "") for rank in ranks]
 
 
+@pytest.mark.long
 def test_storage_is_read_once_by_peers(walks: dict[str, Any]) -> None:
     """Four processes of one host as dp 2 x tp 2 read the bytes that two as dp 2 do, and peers have
     the batches of that rank."""

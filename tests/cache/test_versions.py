@@ -101,7 +101,7 @@ KINDS = [Records, Replaced, Tree, Objects]
 
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("hosts", first(1, [[0, 1], [0], [0, 0]]))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first(1, KINDS))
 def test_a_disk_of_another_version_is_refilled(
     kind: Callable[[Path], Records], hosts: list[int], tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def together(shares: list[list[list[int]]]) -> list[list[int]]:
     ],
     ids=["the same", "one comes, one goes", "one is replaced", "others"],
 )
+@pytest.mark.long
 def test_a_loader_goes_on_in_another_group(
     assignment: str, groups: list[tuple[list[int], int | None]], path: Path, tmp_path: Path
 ) -> None:

@@ -271,6 +271,7 @@ def test_another_number_of_ranks(jobs: Jobs, saved: int, loaded: int) -> None:
     assert place.leftovers() == []
 
 
+@pytest.mark.long
 def test_ranks_load_what_the_stock_storage_loads(jobs: Jobs) -> None:
     assert jobs.said["stock:stock:2"] == [[True, True, True]] * 2
 

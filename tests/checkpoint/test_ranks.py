@@ -141,6 +141,7 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
     assert all("written by another job" in each for each in said)
 
 
+@pytest.mark.long
 def test_tiers_of_several_hosts(tmp_path: Path) -> None:
     """The slowest drain holds no rank up; ranks of a host share its tiers."""
     said = ranks("hosts", tmp_path / "x", 4)

@@ -590,6 +590,7 @@ def run_ranks(scenario: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             raise
 
 
+@pytest.mark.long
 def test_ranks_whose_storage_fails(storage: Faulty, folder: Path) -> None:
     """Both ranks raise, whichever rank failed, nothing of the save stays, and the next save
     succeeds."""

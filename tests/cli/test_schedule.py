@@ -23,6 +23,7 @@ exclusive:
 """
 
 
+@pytest.mark.long
 def test_pattern_rules_bounds_and_slots(tmp_path: Path) -> None:
     """The JSON holds what the functions give for the same jobs; the page is well-formed XML."""
     (tmp_path / "jobs.yaml").write_text(GOOD)

@@ -132,6 +132,7 @@ def test_the_same_as_json(rows: Path, run: Callable[..., Said]) -> None:
     assert findings(report)["open files"] == findings(report)["/dev/shm"] == "good"
 
 
+@pytest.mark.long
 def test_photos_with_their_decoder(photos: Path) -> None:
     """A user's call works: the function is found in the current folder, and bounds later epochs."""
     done = warm.run(

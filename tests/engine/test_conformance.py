@@ -96,6 +96,7 @@ class TestTraced(EngineSuite):
         yield Traced(MemoryEngine(contents, patience=patience), []), idle
 
 
+@pytest.mark.long
 class TestFaultyWithoutFaults(EngineSuite):
     """No faults, but reports out of order."""
 

@@ -50,6 +50,7 @@ BUDGETS = {
     "mmap": Budget(io_uring="off", mmap="required", direct="off", threads=2),
 }
 backends = pytest.mark.parametrize("backend", list(BUDGETS))
+one_backend = pytest.mark.parametrize("backend", first(1, BUDGETS))
 
 
 @pytest.fixture
@@ -553,7 +554,7 @@ def test_refuses_what_it_would_have_to_copy(folder: Path) -> None:
 # -- the end ---------------------------------------------------------------------------------
 
 
-@backends
+@one_backend
 def test_leaves_nothing(backend: str, folder: Path) -> None:
     """A hundred engines, closed or collected with work in flight, leave no thread, file or map."""
     contents = [random_bytes(50_000, seed) for seed in range(3)]
@@ -656,7 +657,7 @@ print("done")
     assert (result.returncode, result.stdout[-5:]) == (0, "done\n"), result.stderr[-2000:]
 
 
-@backends
+@one_backend
 def test_fork(backend: str) -> None:
     """A forked child is refused by name, ends without hanging, and harms no parent, whatever the
     engine's threads do meanwhile."""

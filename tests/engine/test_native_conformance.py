@@ -69,6 +69,7 @@ POOL: dict[str, Any] = {"io_uring": "off", "mmap": "off", "direct": "off"}
 MAP: dict[str, Any] = {"io_uring": "off", "mmap": "required", "direct": "off"}
 
 
+@pytest.mark.long
 class TestRing(NativeSuite):
     """io_uring, one thread."""
 

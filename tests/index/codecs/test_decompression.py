@@ -179,6 +179,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 def test_bombs_take_no_memory(tmp_path):
     """Every codec refuses bytes that make gigabytes, in a process that has no such memory."""
     result = warm.run(

@@ -98,6 +98,7 @@ def test_calls_share_a_process_and_read_through_the_caller():
     assert children() == before
 
 
+@pytest.mark.long
 def test_errors_keep_their_kind():
     """Errors of the format and of the storage arrive as they are, and the process goes on."""
     with Sandbox("it") as apart:
@@ -147,6 +148,7 @@ def test_memory_is_bounded():
             apart.call(source_of(b""), taken, machine // 2)
 
 
+@pytest.mark.long
 def test_interruption_ends_the_process():
     """An exception in the caller's thread during a call leaves no process behind."""
     before = children()
@@ -173,6 +175,7 @@ def test_a_process_without_its_caller_ends():
         assert number == process.pid
 
 
+@pytest.mark.long
 def test_hdf5_is_indexed_apart(tmp_path):
     """The index is the same with and without isolation, saved under the same options."""
     h5py = pytest.importorskip("h5py")
