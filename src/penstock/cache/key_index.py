@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Extents, Int, Placed
-from ..index import Chunked, Index, Samples
+from ..index import Chunked, Index, JointChunks, JointIndex, Samples
 from ..plan import place_pieces
 
 Keys = npt.NDArray[np.uint64]
@@ -28,6 +28,19 @@ class Addressed:
 
     def __init__(self, index: Index) -> None:
         for part, layout in zip(index.fields, index.layouts, strict=True):
+            if isinstance(layout, JointChunks) and isinstance(index, JointIndex):
+                number = layout.find_coded()
+                if number is None:
+                    raise UsageError(
+                        f"field {part.name!r} has another dtype in each dataset of the mixture, "
+                        f"which is not cached: leave cache= out, or give a decode= for each"
+                    )
+                own = index.parts[number]
+                raise UsageError(
+                    f"dataset {number} of the mixture ({own.format}, {own.files.path(0)}) is "
+                    "compressed in chunks of several samples, which are not cached: leave cache= "
+                    "out, or convert that dataset (penstock convert)"
+                )
             if isinstance(layout, Chunked):
                 raise UsageError(
                     f"field {part.name!r} of {index.files.root} is compressed in chunks of several "

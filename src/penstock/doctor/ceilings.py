@@ -140,7 +140,7 @@ def estimate_demand(dataset: Dataset, choice: ReadMethod, decoded_bytes: float =
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
     if chunked:
         read_bytes = index.mean_bytes
-        reads = sum(1 / float(np.diff(layout.first).mean()) for layout in chunked)
+        reads = sum(len(layout.chunk_samples) / index.count for layout in chunked)
     else:
         ids = np.unique(np.linspace(0, index.count - 1, _planned_samples).astype(np.uint64))
         gap, ends = choose_gap(index, choice), np.array([0, 1], np.int64)

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from . import codecs
 from .codecs import missing_library
-from .concat import JointIndex, join_indexes, join_unlike_indexes, rename_fields
+from .concat import (
+    JointChunks,
+    JointIndex,
+    join_indexes,
+    join_unlike_indexes,
+    rename_fields,
+    split_by_part,
+)
 from .formats import FORMATS, Location, choose_format, parse_example
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
@@ -26,6 +33,7 @@ __all__ = [
     "Field",
     "Fixed",
     "Index",
+    "JointChunks",
     "JointIndex",
     "Layout",
     "Location",
@@ -41,5 +49,6 @@ __all__ = [
     "missing_library",
     "parse_example",
     "rename_fields",
+    "split_by_part",
     "summarize_cost",
 ]

@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..extent import Extents, Files, Int
 from .layout import Chunked, Columns, Fixed, Layout
 from .sums import SUMS_FIELD
-from .table import Field, Index, Samples
+from .table import Codec, Field, Index, Samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +81,42 @@ class JointFiles:
         raise UsageError("the index of a mixture cannot be saved: save those of its datasets")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JointChunks(Chunked):
+    """Layouts of one field, one after the other, where that of a part has to be decoded.
+
+    Units are the compressed chunks of such parts, and the samples of the others.
+
+    first:   int64 (parts + 1,), number of each part's first sample; the last is the count.
+    chunks:  of all units.
+    fields:  the field in each part, with its own dtype, shape and codec.
+    parts:   layout in each part.
+    """
+
+    chunks: JointFiles  # type: ignore[assignment]
+    fields: tuple[Field, ...]
+    parts: tuple[Layout, ...]
+
+    @property
+    def chunk_samples(self) -> Int:
+        chunked = [part.chunk_samples for part in self.parts if isinstance(part, Chunked)]
+        return np.concatenate([np.zeros(0, np.int64), *chunked])
+
+    def find_coded(self) -> int | None:
+        """Find the first part that is compressed; None if parts only differ in dtype."""
+        coded = (n for n, part in enumerate(self.parts) if isinstance(part, Chunked))
+        return next(coded, None)
+
+    def find_chunks(self, samples: Int) -> tuple[Int, Int]:
+        unit, row = np.empty(len(samples), np.int64), np.zeros(len(samples), np.int64)
+        for number, at, own in split_by_part(self.first, samples):
+            part, first_unit = self.parts[number], self.chunks.first[number]
+            if isinstance(part, Chunked):
+                own, row[at] = part.find_chunks(own)
+            unit[at] = own + first_unit
+        return unit, row
+
+
 def _concatenate_ranges(start: Int, counts: Int) -> Int:
     """Concatenate the ranges from start[i] on, of counts[i] numbers each."""
     ends = np.cumsum(counts)
@@ -114,26 +150,37 @@ class JointIndex(Index):
                 found[row] = key
         return found
 
+    def where(self, sample: int, field: int = 0) -> str:
+        """Describe the place of a sample, as its own dataset does."""
+        ((number, _, own),) = split_by_part(self.first, np.array([sample]))
+        return self.parts[number].where(int(own[0]), field)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         raise UsageError(
             f"{path}: the index of a mixture cannot be saved: save those of its datasets"
         )
 
 
-def join_indexes(parts: Sequence[Index]) -> JointIndex:
+def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
     """Join indexes into one.
 
-    UsageError if their fields differ, or if one is of a kind that cannot be joined. The message
-    names the dataset by its number.
+    has_shapes:  False if fields of the joint index have no shape, whatever their parts have.
+
+    UsageError if their fields differ. The message names the dataset by its number.
     """
     for number, part in enumerate(parts):
         _check_alike(parts[0], part, number)
     first = np.cumsum([0, *(part.count for part in parts)], dtype=np.int64)
     first_file = np.cumsum([0, *(len(part.files) for part in parts)], dtype=np.int64)
-    layouts = tuple(
-        JointFiles(tuple(part.layouts[field] for part in parts), first, first_file[:-1])
+    joined = [
+        _join_field(
+            tuple(part.fields[field] for part in parts),
+            tuple(part.layouts[field] for part in parts),
+            first,
+            first_file[:-1],
+        )
         for field in range(len(parts[0].fields))
-    )
+    ]
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part.fingerprint.encode())
@@ -142,8 +189,8 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
     index = JointIndex(
         format="mixture",
         files=_join_files([part.files for part in parts]),
-        fields=parts[0].fields,
-        layouts=layouts,  # type: ignore[arg-type]
+        fields=tuple(part if has_shapes else replace(part, shape=None) for part, _ in joined),
+        layouts=tuple(layout for _, layout in joined),  # type: ignore[misc]
         sources=_join_files([part.sources for part in parts]),
         classes=parts[0].classes if len(classes) == 1 else None,
         # With different classes, the same number would mean something else.
@@ -153,6 +200,24 @@ def join_indexes(parts: Sequence[Index]) -> JointIndex:
     object.__setattr__(index, "parts", tuple(parts))
     object.__setattr__(index, "first", first)
     return index
+
+
+def _join_field(
+    fields: tuple[Field, ...], layouts: tuple[Layout, ...], first: Int, first_file: Int
+) -> tuple[Field, JointFiles | JointChunks]:
+    """Join one field of all parts. What is compressed, or has several dtypes, is decoded."""
+    coded = any(isinstance(layout, Chunked) for layout in layouts)
+    if not coded and len({part.dtype for part in fields}) == 1:
+        return fields[0], JointFiles(layouts, first, first_file)
+    units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
+    first_unit = np.cumsum([0, *(part.count for part in units)], dtype=np.int64)
+    field = replace(
+        fields[0],
+        dtype=fields[0].as_dtype or fields[0].dtype,
+        as_dtype=None,
+        codec=Codec("mixture"),
+    )
+    return field, JointChunks(first, JointFiles(units, first_unit, first_file), fields, layouts)
 
 
 def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
@@ -183,7 +248,6 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
     """
     spread = []
     for number, own in enumerate(parts):
-        _check_joinable(own, number)
         if any(part.name == SUMS_FIELD for part in own.fields):
             raise UsageError(
                 f"dataset {number} compares checksums, which cannot be mixed by decode=: open it "
@@ -194,7 +258,7 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
         layouts: list[Layout] = []
         for owner, index in enumerate(parts):
             for part, layout in zip(index.fields, index.layouts, strict=True):
-                fields.append(replace(part, name=f"{owner}/{part.name}", shape=None))
+                fields.append(replace(part, name=f"{owner}/{part.name}"))
                 layouts.append(layout if owner == number else absent)
         labels = own.label_column
         if labels is None and any(index.label_column is not None for index in parts):
@@ -208,16 +272,7 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
                 label_column=labels,
             )
         )
-    return join_indexes(spread)
-
-
-def _check_joinable(index: Index, number: int) -> None:
-    for layout in index.layouts:
-        if isinstance(layout, Chunked):
-            raise UsageError(
-                f"dataset {number} (format {index.format}) has samples that are decoded out of "
-                "chunks: these cannot be mixed yet"
-            )
+    return join_indexes(spread, has_shapes=False)
 
 
 def _check_alike(one: Index, other: Index, number: int) -> None:
@@ -235,7 +290,6 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
             f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
             "them, or none"
         )
-    _check_joinable(other, number)
 
 
 def _join_files(tables: Sequence[Files]) -> Files:

@@ -294,6 +294,11 @@ class Chunked:
         """Return the bytes of compressed chunks."""
         return self.chunks.lengths(chunks)
 
+    @property
+    def chunk_samples(self) -> Int:
+        """Samples of each compressed chunk."""
+        return np.diff(self.first)
+
     def find_chunks(self, samples: Int) -> tuple[Int, Int]:
         """Find the compressed chunk of each sample, and its row in it."""
         chunk = np.searchsorted(self.first, samples, side="right") - 1

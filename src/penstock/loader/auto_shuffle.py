@@ -131,7 +131,7 @@ def choose_shuffle(
     index = dataset.index
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
     if chunked:
-        chunk_samples = int(np.median(np.diff(chunked[0].first)))
+        chunk_samples = int(np.median(chunked[0].chunk_samples))
         return choose_chunk_blocks(index.count, chunk_samples, global_batch), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
     engine = open_engine(index.files, budget, index.mean_bytes)

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from .. import limits
 from ..budget import Budget
 from ..engine import Arena, Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
-from ..errors import FormatError, LimitError, PenstockError
-from ..index import SUMS_FIELD, Chunked, Field, Index, codecs, find_damaged
+from ..errors import FormatError, PenstockError
+from ..index import SUMS_FIELD, Field, Index, codecs, find_damaged
 from ..plan import FieldChunks, FieldRows, Group, StepPlan
 from .decode import Samples
+from .decompress import decompress_field
 from .sample import LoadedSample
 
 
@@ -344,60 +345,8 @@ def _view_field(part: Field, places: FieldRows, buffer: Buffer) -> npt.NDArray[A
 def _decompress_field(
     index: Index, number: int, planned: StepPlan, places: FieldChunks, buffer: Buffer
 ) -> npt.NDArray[Any] | Ragged:
-    """Decompress a field whose chunks lie in the buffer."""
-    part = index.fields[number]
-    assert part.codec is not None
-    extents, pieces = index.units(places.number.view(np.uint64), number)
-    counts = np.ones(len(places.number), np.int64) if pieces is None else pieces
-    lengths = np.split(extents.length, np.cumsum(counts)[:-1])
-    chunked = index.layouts[number]
-    assert isinstance(chunked, Chunked)
-    held = chunked.first[places.number + 1] - chunked.first[places.number]
-    read = [
-        codecs.CompressedChunk(
-            int(chunk),
-            buffer[places.base + places.bounds[k] : places.base + places.bounds[k + 1]].data,
-            lengths[k].tolist(),
-            int(held[k]),
-        )
-        for k, chunk in enumerate(places.number)
-    ]
-    try:
-        rows = codecs.decode_samples(
-            part.codec.name,
-            part.codec.options,
-            read,
-            places.chunk,
-            places.row,
-            (index, number),
-        )
-        if part.shape is not None:
-            if not len(rows):
-                return np.empty((0, *part.shape), part.dtype)
-            if isinstance(rows, np.ndarray):
-                stack: npt.NDArray[Any] = rows
-            else:
-                stack = np.stack([np.asarray(row) for row in rows])
-            if stack.shape[1:] != part.shape or stack.dtype != part.dtype:
-                raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
-            return stack
-        ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-        itemsize = part.dtype.itemsize
-        values = np.frombuffer(bytearray().join(rows), np.uint8).view(part.dtype)
-        return Ragged(values, ends // itemsize)
-    except MemoryError:
-        pass  # raised below, where its frames and their memory are gone
-    except ValueError as error:
-        first = int(planned.ids[0]) if len(planned.ids) else 0
-        raise FormatError(
-            f"step {planned.step}, field {part.name!r}: {index.where(first, number)} or another "
-            f"chunk of this step cannot be decoded as {part.codec.name}: {error}: the file is "
-            f"damaged, or changed since it was indexed"
-        ) from None
-    raise LimitError(
-        f"step {planned.step}, field {part.name!r}: no memory to decode {len(read):,} chunks "
-        f"({part.codec.name}): lower batch_size, or write smaller chunks"
-    )
+    rows = decompress_field(index, number, planned, places, buffer)
+    return rows if isinstance(rows, np.ndarray) else Ragged(*rows)
 
 
 def open_samples(

@@ -157,7 +157,8 @@ def _choose_own(
         if part.shape is None:
             own[part.name] = raw(value) if part.dtype == np.uint8 else value
         else:
-            own[part.name] = np.asarray(value).reshape(part.shape)
+            rows = bytearray(value) if isinstance(value, bytes) else value
+            own[part.name] = np.asarray(rows).reshape(part.shape)
     for name, value in sample.items():
         if "/" not in name and (name != "label" or has_label):
             own[name] = value

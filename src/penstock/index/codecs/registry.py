@@ -114,8 +114,8 @@ class DecodedChunks:
 
     bytes_max:  in all. If owners share their memory, no more than the sum of their shares.
 
-    A key begins with the index that the chunk belongs to, by identity: an index of changed data is
-    another one.
+    A key begins with the layout and the codec of the chunk, by identity: an index of changed data
+    has others, and a mixture those of its datasets.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -182,7 +182,7 @@ def decode_samples(
 ) -> npt.NDArray[Any] | list[Any]:
     """Decode samples: sample i is row `row[i]` of chunk `chunk[i]`; each chunk is decoded once.
 
-    owner:  index and field that the chunks' numbers belong to; None: decoded chunks are not kept.
+    owner:  layout and codec that the chunks' numbers belong to; None: decoded chunks are not kept.
 
     ValueError if a chunk does not hold what its index says.
     """
