@@ -65,7 +65,7 @@ explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=3
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
-	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py $(ARGS)
+	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py tests/torch/test_device_copies.py $(ARGS)
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check

@@ -1,4 +1,5 @@
-"""Shuffling on a GPU against what its memory gives: builds, checks and times all in one call.
+"""Shuffling on a GPU against what its memory gives, and batches copied to it against what its bus
+gives: builds, checks and times all in one call.
 
     python -m benchmarks.gpu --out gpu.json
 
@@ -19,12 +20,15 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch.utils.data
 
 import torch
 
@@ -45,9 +49,16 @@ class Sizes(NamedTuple):
     checked: tuple[int, ...] = (100, 4097, (1 << 20) + 1, (1 << 27) + 1)
     flushed_bytes: int = 256 << 20
     repeats: int = 9
+    record_bytes: int = 3 * 224 * 224
+    records: int = 2048
+    batch: int = 256
+    workers: int = 8
 
 
-DRY = Sizes(1 << 14, (1 << 12) + 1, 1 << 13, (1 << 8, 1 << 13), (100, 4097), 1 << 10, 1)
+DRY = Sizes(
+    *(1 << 14, (1 << 12) + 1, 1 << 13, (1 << 8, 1 << 13), (100, 4097), 1 << 10, 1),
+    *(64, 64, 8, 1),
+)
 ROW_TARGETS = {16: None, 32: None, 64: None, 128: 0.75, 256: None, 512: 0.90, 2048: 0.95}
 ROW_TARGETS |= {16384: 0.95}
 
@@ -243,6 +254,95 @@ def small(bench: Bench) -> None:
         bench.row(f"n = {n:,}", 2 * x.nbytes, ours, copy, note=f"{ours * 1e6:.1f} us a call")
 
 
+class FileRecords(torch.utils.data.Dataset[torch.Tensor]):
+    """Records of a file, as one writes a dataset for torch."""
+
+    def __init__(self, path: Path, width: int) -> None:
+        self._rows = np.memmap(path, np.uint8, "r").reshape(-1, width)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return torch.from_numpy(self._rows[number].copy())
+
+
+def prefetch(loader: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
+    """Copy the next batch on a stream of its own, as scripts around torch's DataLoader do."""
+    if device.type != "cuda":
+        yield from loader
+        return
+    copies, ahead = torch.cuda.Stream(device), None
+    for batch in loader:
+        following = torch.cuda.current_stream(device)
+        with torch.cuda.stream(copies):
+            moved = batch.to(device, non_blocking=True)
+        if ahead is not None:
+            yield ahead
+        following.wait_stream(copies)
+        moved.record_stream(following)
+        ahead = moved
+    if ahead is not None:
+        yield ahead
+
+
+def copies(bench: Bench) -> None:
+    """Batches handed over on the device: alone, and under steps of twice the time of a copy."""
+    import penstock
+    from penstock.torch import DataLoader
+
+    sizes, device = bench.sizes, bench.device
+    batch_bytes = sizes.batch * sizes.record_bytes
+    count = sizes.records // sizes.batch
+    pinned = torch.empty(batch_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    there = torch.empty_like(pinned, device=device)
+    copy = bench.seconds("pinned copy", lambda: there.copy_(pinned, non_blocking=True))
+    square = torch.rand(2048 if device.type == "cuda" else 32, device=device).outer(
+        torch.rand(2048 if device.type == "cuda" else 32, device=device)
+    )
+    once = bench.seconds("matmul", lambda: square @ square)
+    matmuls = max(1, round(2 * copy / once))
+
+    def compute() -> None:
+        for _ in range(matmuls):
+            square @ square
+
+    alone = bench.seconds("step alone", compute)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.bin"
+        np.random.default_rng(1).integers(
+            0, 256, (sizes.records, sizes.record_bytes), np.uint8
+        ).tofile(path)
+        dataset = penstock.open(path, record_bytes=sizes.record_bytes)
+        ours = DataLoader(dataset, sizes.batch, shuffle=True, device=device)
+        pin = device.type == "cuda"
+        theirs = torch.utils.data.DataLoader(
+            FileRecords(path, sizes.record_bytes),
+            sizes.batch,
+            shuffle=True,
+            num_workers=sizes.workers,
+            pin_memory=pin,
+            persistent_workers=True,
+        )
+        ways: dict[str, Callable[[], Iterable[Any]]] = {
+            "penstock, device=": lambda: ours,
+            "torch's DataLoader, pinned, prefetched": lambda: prefetch(theirs, device),
+        }
+        for name, walk in ways.items():
+
+            def epoch(work: Callable[[], object] | None, walk: Any = walk) -> None:
+                for _ in walk():
+                    if work is not None:
+                        work()
+
+            taken = bench.seconds(name, partial(epoch, None)) / count
+            bench.row(f"batches of {batch_bytes:,} B: {name}", batch_bytes, taken, copy)
+            busy = bench.seconds(f"{name}, computing", partial(epoch, compute)) / count
+            target = 0.95 if name.startswith("penstock") else None
+            bench.row("  under a step of two copies' time", batch_bytes, busy, alone, target)
+        ours.close()
+
+
 def build() -> None:
     """Build and install penstock where its core is missing, and begin again with it."""
     try:
@@ -281,7 +381,7 @@ def run(dry: bool) -> Record:
     if device is None:
         return record
     bench = Bench(device, DRY if dry else Sizes(), record)
-    for part in (check, rows, elements, indices, small):
+    for part in (check, rows, elements, indices, small, copies):
         began = time.monotonic()
         part(bench)
         print(f"{part.__name__}: {time.monotonic() - began:.0f} s", flush=True)

@@ -169,6 +169,55 @@ def test_one_process(path: Path, tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("decode", [None, lambda sample: {"data": sample["data"]}])
+def test_arrays_outlive_the_memory_of_batches(tmp_path: Path, decode: Any) -> None:
+    """Arrays on the CPU are the memory of a batch, which is used again for later ones: not while
+    an array, or a computation with one that is gone, still reads it."""
+    data = np.random.default_rng(7).integers(0, 2**30, (400, 4096), np.int32)
+    np.save(tmp_path / "rows.npy", data)
+    dataset = penstock.open(tmp_path / "rows.npy", index="memory")
+    loader = penstock.jax.Loader(dataset, 20, seed=2, decode=decode)
+    double = jax.jit(lambda x: (x * 2).sum(1))
+    kept, sums, aligned = [], [], 0
+    for epoch in range(2):
+        for step, batch in enumerate(loader):
+            ids = batch["__id__"]
+            pointer = batch["data"].addressable_shards[0].data.unsafe_buffer_pointer()
+            aligned += pointer % 4096 == 0
+            sums.append((ids, double(batch["data"])))
+            if step % 3 == epoch:
+                kept.append(batch)
+            del batch
+    assert aligned, "no array was the memory of a batch: the test shows nothing"
+    assert len(sums) == 40
+    for ids, found in sums:
+        wanted = (data[np.asarray(ids)] * np.int32(2)).sum(1, dtype=np.int32)
+        np.testing.assert_array_equal(found, wanted)
+    for batch in kept:
+        np.testing.assert_array_equal(batch["data"], data[np.asarray(batch["__id__"])])
+    loader.close()
+
+
+def test_arrays_ahead_are_not_counted(path: Path) -> None:
+    """The next batch is put on its device a step early, and the state names it as not given."""
+    data = penstock.open(path, index="memory")
+    put, loader = [], penstock.jax.Loader(data, BATCH, seed=1)
+    make = loader._make_arrays
+    loader._make_arrays = lambda batch: put.append(batch.step) or make(batch)
+    whole = [batch["__id__"].tolist() for batch in loader]
+    put.clear()
+    loader.set_epoch(0)
+    batches = iter(loader)
+    for step in range(1, len(whole)):
+        next(batches)
+        assert put[-1] == step
+        other = penstock.jax.Loader(data, BATCH, seed=1)
+        other.load_state_dict(loader.state_dict())
+        assert [batch["__id__"].tolist() for batch in other] == whole[step:]
+        other.close()
+    loader.close()
+
+
 def test_arrays_that_jax_does_not_have(tmp_path: Path) -> None:
     """Rows of different lengths, and strings, are named with their field."""
     for number in range(3):

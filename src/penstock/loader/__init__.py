@@ -27,6 +27,7 @@ from .mixing import mix
 from .padding import Pad, pad
 from .peer_check import compare_samples, find_ids
 from .sampler import StepSampler
+from .transfer_source import DeviceTransfer, FunctionTransfer, make_iterator
 from .worker_processes import WorkerProcesses
 from .worker_source import WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
@@ -38,10 +39,12 @@ __all__ = [
     "BatchTask",
     "Dataset",
     "Decode",
+    "DeviceTransfer",
     "Endpoint",
     "EpochIterator",
     "EpochTasks",
     "Explanation",
+    "FunctionTransfer",
     "InlineWorkers",
     "Loader",
     "OpenEpoch",
@@ -65,6 +68,7 @@ __all__ = [
     "find_ids",
     "identify_data",
     "locate_data",
+    "make_iterator",
     "mix",
     "open",
     "pad",

@@ -92,13 +92,14 @@ class Batch(dict[str, Any]):
     `jax.tree.map`, make such ones. Equal batches have equal fields, ids, step, epoch and repeats.
     """
 
-    __slots__ = _marks
+    __slots__ = (*_marks, "_mask")
     __hash__ = None
 
     ids: Any
     step: int
     epoch: int
     repeats: int
+    _mask: Any
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Batch(dict[str, Any]):
         repeats: int = 0,
     ) -> None:
         super().__init__(fields)
+        self._mask = None
         if ids is not None:
             self.ids, self.step, self.epoch, self.repeats = ids, step, epoch, repeats
         if not _jax_knows and "jax.tree_util" in sys.modules:
@@ -117,9 +119,15 @@ class Batch(dict[str, Any]):
 
     @property
     def valid(self) -> Any:
+        if self._mask is not None:
+            return self._mask
         valid = self.ids >= 0  # an array where ids is one, a tensor on its device where it is one
         valid[len(valid) - self.repeats :] = False
         return valid
+
+    def keep_valid(self, mask: Any) -> None:
+        """Keep `valid` in memory, where a captured CUDA graph reads it again at each replay."""
+        self._mask = mask
 
     def replace_fields(self, fields: Mapping[str, Any]) -> Batch:
         """Return a batch of these fields, with the ids, step and epoch of this one."""
@@ -127,6 +135,7 @@ class Batch(dict[str, Any]):
         for name in _marks:
             if hasattr(self, name):
                 setattr(batch, name, getattr(self, name))
+        batch._mask = self._mask
         return batch
 
     def copy(self) -> Batch:
@@ -139,6 +148,7 @@ class Batch(dict[str, Any]):
         )
         if hasattr(batch, "ids"):
             batch.ids = _move(batch.ids, device, non_blocking)
+            batch._mask = _move(batch._mask, device, non_blocking)
         return batch
 
     def __or__(self, other: Any) -> Any:

@@ -41,6 +41,7 @@ from .metrics import serve_if_configured
 from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader, Submit, check_loader_process
 from .ticket_router import TicketRouter
+from .transfer_source import DeviceTransfer, make_iterator
 
 
 class Loader:
@@ -441,19 +442,24 @@ class Loader:
     # -- an epoch --------------------------------------------------------------------------------
 
     def iterate(
-        self, finish: Callable[[Any], Any] | None = None, timeout_s: float | None = None
+        self,
+        finish: Callable[[Any], Any] | None = None,
+        timeout_s: float | None = None,
+        open_transfer: Callable[[], DeviceTransfer] | None = None,
     ) -> EpochIterator:
         """Return an iterator over an epoch, as `iter` does, for the faces of frameworks.
 
-        finish:     makes of each batch what the user gets.
-        timeout_s:  until a batch is given up: RuntimeError. None waits for ever.
+        finish:         makes of each batch what the user gets.
+        timeout_s:      until a batch is given up: RuntimeError. None waits for ever.
+        open_transfer:  opens the way to a device, to which each batch begins to move a step early.
         """
-        return EpochIterator(
+        return make_iterator(
             partial(self._begin_epoch, timeout_s),
             OrderTasks(self._step_sampler),
             self.meter,
             follow_broker=self._follow_broker,
             finish=finish,
+            open_transfer=open_transfer,
         )
 
     def _begin_epoch(self, timeout_s: float | None, iterator: EpochIterator) -> OpenEpoch:

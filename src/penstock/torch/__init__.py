@@ -25,8 +25,9 @@ except ModuleNotFoundError as _missing:
     ) from None
 
 from . import gpu
+from .device_copies import fill_batch
 from .device_loader import DeviceLoader
 from .loader import DataLoader
 from .step_loader import StepLoader
 
-__all__ = ["DataLoader", "DeviceLoader", "StepLoader", "gpu"]
+__all__ = ["DataLoader", "DeviceLoader", "StepLoader", "fill_batch", "gpu"]

@@ -14,6 +14,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch.multiprocessing
@@ -30,6 +31,7 @@ from ..loader import (
     Batch,
     Dataset,
     Decode,
+    DeviceTransfer,
     EpochIterator,
     EpochTasks,
     Explanation,
@@ -45,6 +47,7 @@ from ..loader import (
     WorkerSource,
     WorkerThreads,
     explain_run,
+    make_iterator,
     serve_if_configured,
 )
 from ..meter import Counters, Meter
@@ -65,6 +68,7 @@ from .arguments import (
     refuse_rebuilding,
     warn_ignored,
 )
+from .device_copies import choose_device, open_transfer
 from .samplers import EpochSampler, make_sampler
 from .tensors import Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
@@ -77,7 +81,10 @@ from .worker_tasks import (
     return_sample,
 )
 
-_frozen = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+_frozen = (
+    *("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"),
+    "device",
+)
 
 
 class DataLoader:
@@ -129,6 +136,10 @@ class DataLoader:
                   it exists it is called for every epoch, and an epoch set on the sampler itself is
                   followed. A RandomSampler has none, and is not resumed exactly.
     timeout:      seconds until a batch of the workers is given up: RuntimeError.
+    device:       "cuda", "cuda:1", ...: batches are handed over on that GPU, and while you compute
+                  with one, the next is copied there, from pinned memory on a stream of its own. All
+                  tensors are on the device, ids too; strings and other values stay as they are.
+                  "cpu": as without it. See docs/gpu.md, also for CUDA graphs.
     rank, world_size, place, data_axes, check_peers, global_batch_size, assignment, cache, budget:
                   see `penstock.Loader`.
 
@@ -156,6 +167,7 @@ class DataLoader:
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        device: torch.device | str | int | None = None,
         seed: int | None = None,
         decode: Decode | None = None,
         rank: int | None = None,
@@ -181,6 +193,7 @@ class DataLoader:
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
+        self.device = choose_device(device)
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = choose_context(multiprocessing_context, num_workers)
@@ -260,6 +273,9 @@ class DataLoader:
         self.meter = Meter() if self._loader is None else self._loader.meter
         self._leased_budget: LeasedBudget | None = None
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        self._open_transfer: Callable[[], DeviceTransfer] | None = None
+        if self.device is not None and self.device.type == "cuda":
+            self._open_transfer = partial(open_transfer, self.device)
         self._initialized = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -290,13 +306,15 @@ class DataLoader:
                 stacklevel=2,
             )
         if self._loader is not None:
-            return self._loader.iterate(self._finish, float(self.timeout) or None)
-        return EpochIterator(
+            timeout_s = float(self.timeout) or None
+            return self._loader.iterate(self._finish, timeout_s, self._open_transfer)
+        return make_iterator(
             self._begin_epoch,
             self._epochs,
             self.meter,
             follow_broker=self._follow_broker,
             finish=self._finish,
+            open_transfer=self._open_transfer,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -504,4 +522,6 @@ class DataLoader:
     def _finish(self, batch: Any) -> Any:
         if isinstance(batch, Batch):
             batch = finish_batch(batch, raw=self._choose_decode()[0] is None)
+        if self._open_transfer is not None:
+            return batch  # it is copied to pinned memory on its way
         return pin(batch) if self.pin_memory and can_pin() else batch

@@ -239,11 +239,12 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
     def __init__(self, dataset: Any, *arguments: Any, **options: Any) -> None:
         pin_memory = bool(options.pop("pin_memory", False))
         steps = StepBatches(DataLoader(dataset, *arguments, **options))
+        device = steps.loader.device
         super().__init__(
             steps,
             batch_sampler=StepSequence(steps),
             collate_fn=_take_only,
-            pin_memory=pin_memory,
+            pin_memory=pin_memory and (device is None or device.type == "cpu"),
         )
         self.steps = steps
 

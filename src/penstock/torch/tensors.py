@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,11 @@ register_pytree_node(
     Batch,
     lambda batch: (list(batch.values()), list(batch)),
     lambda parts, names: Batch(zip(names, parts, strict=True)),
+)
+register_pytree_node(
+    Ragged,
+    lambda ragged: ([ragged.values, ragged.offsets], None),
+    lambda parts, _: Ragged(*parts),
 )
 
 
@@ -99,29 +104,47 @@ def reduce_tensor(value: Any) -> Any:
 
 def pin(data: Any) -> Any:
     """Return a copy with all tensors in pinned memory; objects with `pin_memory` pin themselves."""
+    return map_tensors(data, torch.Tensor.pin_memory, lambda own: own.pin_memory())
+
+
+def map_tensors(
+    data: Any,
+    convert_tensor: Callable[[torch.Tensor], torch.Tensor],
+    convert_object: Callable[[Any], Any],
+) -> Any:
+    """Return a copy of a batch with its tensors converted, ids too; all else stays.
+
+    convert_object:  converts an object with `pin_memory`, by which torch knows batches of a user's
+                     own types.
+    """
+
+    def convert(part: Any) -> Any:
+        return map_tensors(part, convert_tensor, convert_object)
+
     if isinstance(data, torch.Tensor):
-        return data.pin_memory()
+        return convert_tensor(data)
     if isinstance(data, Ragged):
-        return Ragged(pin(data.values), pin(data.offsets))
+        return Ragged(convert(data.values), convert(data.offsets))
     if isinstance(data, Batch):
-        batch = data.replace_fields({name: pin(part) for name, part in data.items()})
-        batch.ids = pin(data.ids)
+        batch = data.replace_fields({name: convert(part) for name, part in data.items()})
+        if hasattr(data, "ids"):
+            batch.ids = convert(data.ids)
         return batch
     if hasattr(data, "pin_memory"):
-        return data.pin_memory()
+        return convert_object(data)
     if isinstance(data, str | bytes):
         return data
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(pin(part) for part in data))
+        return type(data)(*map(convert, data))
     try:
         if isinstance(data, Mapping):
-            return type(data)({name: pin(part) for name, part in data.items()})  # type: ignore[call-arg]
+            return type(data)({name: convert(part) for name, part in data.items()})  # type: ignore[call-arg]
         if isinstance(data, Sequence):
-            return type(data)([pin(part) for part in data])  # type: ignore[call-arg]
+            return type(data)([convert(part) for part in data])  # type: ignore[call-arg]
     except TypeError:  # a type that is constructed otherwise
         parts = data.items() if isinstance(data, Mapping) else enumerate(data)
-        pinned = {name: pin(part) for name, part in parts}
-        return pinned if isinstance(data, Mapping) else list(pinned.values())
+        converted = {name: convert(part) for name, part in parts}
+        return converted if isinstance(data, Mapping) else list(converted.values())
     return data
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from ..errors import UsageError
-from ..loader import Batch, Dataset, Ragged
+from ..loader import Batch, Dataset, FunctionTransfer, Ragged
 from ..loader import Loader as ArrayLoader
 from ..topology import check_division
 
@@ -56,8 +56,8 @@ class JAXLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over an epoch, which begins at the first `next`."""
-        return map(self._make_arrays, self.loader)
+        """Iterate over an epoch, begun by the first `next`; each batch moves a step ahead of it."""
+        return self.loader.iterate(open_transfer=lambda: FunctionTransfer(self._make_arrays))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next epoch. Without it epochs count up by themselves."""

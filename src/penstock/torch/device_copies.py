@@ -1,0 +1,345 @@
+"""Batches copied to a GPU one step ahead, on a stream of their own, from pinned memory.
+
+The life of batch k, all of it in the thread that calls `next`; C is the stream that is current
+there, on which the user computes, and S the stream of copies:
+
+    next(k-1):  its tensors are allocated on C, so that they are memory of C like the user's own
+                its bytes are copied into pinned memory, which nobody else writes to
+                S waits for what C has been given until now   (the memory may have been used there)
+                S copies the pinned memory, and an event marks the end of that
+    next(k):    C waits for the event                         (what follows on C finds the batch)
+                the batch is the user's, and batch k+1 begins
+
+Batch k is copied while the user computes step k-1. Three things could give wrong bytes without an
+error, and each has its guard:
+
+    pinned memory is filled again before its copy has been made:  the CPU waits for the event of the
+        copy. There are two buffers, so that it waits only if it is two batches ahead of the GPU.
+    a tensor is written while C still computes with what was in that memory before:  S waits for C.
+    a tensor goes back to the allocator while a stream uses it of which the allocator does not know:
+        it is told, of S where a batch in motion is given up, and of the stream that gets the batch
+        where that is another than C.
+
+Pinned memory that is dropped is torch's, whose allocator waits for the copies that were made of it.
+A CUDA graph reads the same memory at each replay: `fill_batch` copies a batch there, on C, between
+two replays and at the speed of the device's memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+import torch
+
+from ..errors import UsageError
+from ..loader import Batch
+from .tensors import map_tensors
+
+_aligned_bytes = 256  # where tensors begin in pinned memory; suits all dtypes
+
+
+class CopyEvent(Protocol):
+    """Moment in the work of a stream: `torch.cuda.Event`."""
+
+    def synchronize(self) -> None:
+        """Wait on the CPU until the stream has come to it."""
+        ...
+
+
+class ComputeStream(Protocol):
+    """Stream on which the user computes: `torch.cuda.Stream`."""
+
+    def wait_event(self, event: Any) -> None:
+        """Let what is given to the stream from now on wait for the event."""
+        ...
+
+
+class DeviceStreams(Protocol):
+    """A device, and the stream of copies to it."""
+
+    def check(self) -> None:
+        """Raise UsageError if nothing may be copied now."""
+        ...
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor lies on the device."""
+        ...
+
+    def move(self, value: Any) -> Any:
+        """Return a tensor, or an object with `to`, on the device, and wait for that."""
+        ...
+
+    def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device, in memory of the current stream."""
+        ...
+
+    def pin(self, size_bytes: int) -> torch.Tensor:
+        """Return pinned memory of the CPU, as uint8."""
+        ...
+
+    def current(self) -> ComputeStream:
+        """Return the stream that is current in this thread."""
+        ...
+
+    def follow(self, stream: ComputeStream) -> None:
+        """Let later copies wait for what the stream has been given until now."""
+        ...
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Give the stream of copies a copy to do."""
+        ...
+
+    def record(self) -> CopyEvent:
+        """Return the event that all copies given until now are done."""
+        ...
+
+    def keep(self, tensor: torch.Tensor, stream: ComputeStream | None = None) -> None:
+        """Keep the memory of a tensor from being allocated again before the stream, or that of
+        copies, has done what it has been given until the tensor is gone."""
+        ...
+
+
+class CudaStreams:
+    """A CUDA device; "cuda" without a number is the one that is current now."""
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", index)
+        self._copies: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def check(self) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                "a batch was asked for while a CUDA graph is being captured, which cannot contain "
+                "copies of batches to come: take the batch before, capture with its tensors, and "
+                "fill these by penstock.torch.fill_batch before each replay"
+            )
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self._device
+
+    def move(self, value: Any) -> Any:
+        return value.to(self._device)
+
+    def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(like, device=self._device)
+
+    def pin(self, size_bytes: int) -> torch.Tensor:
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+    def current(self) -> ComputeStream:
+        return torch.cuda.current_stream(self._device)
+
+    def follow(self, stream: Any) -> None:
+        self._copies.wait_stream(stream)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        with torch.cuda.stream(self._copies):
+            target.copy_(source, non_blocking=True)
+
+    def record(self) -> CopyEvent:
+        event: CopyEvent = self._copies.record_event()
+        return event
+
+    def keep(self, tensor: torch.Tensor, stream: Any = None) -> None:
+        tensor.record_stream(self._copies if stream is None else stream)
+
+
+@dataclass(eq=False)
+class PinnedBuffer:
+    """Pinned memory for the tensors of one batch, and the end of the copies that read it last."""
+
+    memory: torch.Tensor | None = None
+    copied: CopyEvent | None = None
+
+    def stage(
+        self, streams: DeviceStreams, pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> list[torch.Tensor]:
+        """Copy the sources of pairs (target, source) here, laid out as their targets are."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        begins, size_bytes = [], 0
+        for _, source in pairs:
+            begins.append(size_bytes)
+            size_bytes += -(-source.nbytes // _aligned_bytes) * _aligned_bytes
+        if self.memory is None or len(self.memory) < size_bytes:
+            self.memory = None
+            self.memory = streams.pin(size_bytes)
+        staged = []
+        for begin, (target, source) in zip(begins, pairs, strict=True):
+            flat = self.memory[begin : begin + source.nbytes].view(source.dtype)
+            staged.append(flat.as_strided(target.shape, target.stride()))
+            staged[-1].copy_(source)
+        return staged
+
+
+class MovingBatch:
+    """A batch on the device, whose bytes are there when `copied` has come.
+
+    If it is dropped before the user has it, the allocator is told that copies write to its memory.
+    """
+
+    def __init__(self, streams: DeviceStreams, batch: Any, tensors: list[torch.Tensor]) -> None:
+        self._streams = streams
+        self._stream = streams.current()  # of which the memory is
+        self._batch = batch
+        self._tensors = tensors  # those that are being copied
+        self.copied: CopyEvent | None = None
+
+    def __del__(self) -> None:
+        for tensor in self._tensors:
+            self._streams.keep(tensor)
+
+    def copy(self, staged: list[torch.Tensor]) -> CopyEvent:
+        """Give the stream of copies what it has to do, and return the event of its end."""
+        self._streams.follow(self._stream)
+        for target, source in zip(self._tensors, staged, strict=True):
+            self._streams.copy(target, source)
+        self.copied = self._streams.record()
+        return self.copied
+
+    def hand_over(self) -> Any:
+        """Return the batch, for which the stream that is current now waits."""
+        stream = self._streams.current()
+        stream.wait_event(self.copied)
+        if stream != self._stream:
+            for tensor in self._tensors:
+                self._streams.keep(tensor, stream)
+        self._tensors = []
+        return self._batch
+
+
+class CopyTransfer:
+    """A `DeviceTransfer` by copies on a stream of their own; see the top of this file.
+
+    Strided tensors of torch's own class are copied ahead. Other tensors, and objects with `to`, are
+    moved at once, on the current stream. Tensors on the device stay what they are, and so do values
+    that are no tensors.
+    """
+
+    def __init__(self, streams: DeviceStreams) -> None:
+        self._streams = streams
+        self._buffers = deque([PinnedBuffer(), PinnedBuffer()])  # the one used last is last
+
+    def check(self) -> None:
+        self._streams.check()
+
+    def begin(self, batch: Any) -> MovingBatch:
+        with torch.inference_mode(False):  # what is made under it could not be used for training
+            pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+            def place(tensor: torch.Tensor) -> Any:
+                if self._streams.holds(tensor):
+                    return tensor
+                if not _is_plain(tensor):
+                    return self._streams.move(tensor)
+                pairs.append((self._streams.allocate(tensor), tensor))
+                return pairs[-1][0]
+
+            def move(value: Any) -> Any:
+                return self._streams.move(value) if hasattr(value, "to") else value
+
+            mask = batch.valid if isinstance(batch, Batch) and hasattr(batch, "ids") else None
+            placed, mask = map_tensors((batch, mask), place, move)
+            if mask is not None:
+                placed.keep_valid(mask)
+            moving = MovingBatch(self._streams, placed, [target for target, _ in pairs])
+            self._buffers.rotate(-1)
+            buffer = self._buffers[-1]
+            buffer.copied = moving.copy(buffer.stage(self._streams, pairs))
+            return moving
+
+    def hand_over(self, moving: MovingBatch) -> Any:
+        return moving.hand_over()
+
+
+def choose_device(device: Any) -> torch.device | None:
+    """Return the device that a loader is given. Raises UsageError for one that cannot be used."""
+    if device is None:
+        return None
+    try:
+        chosen = None if isinstance(device, bool) else torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None
+    if chosen is None or chosen.type not in ("cuda", "cpu"):
+        raise UsageError(
+            f"device is {device!r}: use 'cuda', 'cuda:1' or 'cpu'; for other devices leave it out "
+            "and move each batch by batch.to(device)"
+        )
+    if chosen.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (chosen.index or 0) >= count:
+            raise UsageError(
+                f"device is {device!r}, and torch {torch.__version__} finds {count} CUDA devices: "
+                "check CUDA_VISIBLE_DEVICES and that torch is a build for CUDA, or use 'cpu'"
+            )
+    return chosen
+
+
+def open_transfer(device: torch.device) -> CopyTransfer:
+    """Open the way to a CUDA device."""
+    return CopyTransfer(CudaStreams(device))
+
+
+def fill_batch(target: Any, batch: Any) -> Any:
+    """Copy the tensors of a batch into those of another, where they lie, and return that one.
+
+    For CUDA graphs, which read the same memory at each replay: capture a graph with the tensors of
+    a batch that is kept, and fill that one before each replay. Ids and `valid` are filled too;
+    step, epoch, repeats and values that are no tensors are replaced. Raises UsageError, before
+    anything is copied, where structure, shapes or dtypes differ.
+    """
+    targets, form = tree_flatten(target)
+    parts, given = tree_flatten(batch)
+    if form != given:
+        raise UsageError(
+            f"the batch to be filled has the structure {form}, and the other {given}: both have to "
+            "come from one loader"
+        )
+    is_marked = isinstance(target, Batch) and hasattr(target, "ids")
+    if is_marked:
+        targets += [target.ids, target.valid]
+        parts += [batch.ids, batch.valid]
+    for own, part in zip(targets, parts, strict=True):
+        _check_fill(own, part)
+    filled = [
+        own.copy_(part) if isinstance(own, torch.Tensor) else part
+        for own, part in zip(targets, parts, strict=True)
+    ]
+    if is_marked:
+        target.step, target.epoch, target.repeats = batch.step, batch.epoch, batch.repeats
+        filled = filled[:-2]
+    if not isinstance(target, dict):
+        return tree_unflatten(filled, form)
+    target.update(tree_unflatten(filled, form))
+    return target
+
+
+def _check_fill(own: Any, part: Any) -> None:
+    """Check that one part of a batch can be filled with another."""
+    if isinstance(own, torch.Tensor) and isinstance(part, torch.Tensor):
+        if (own.shape, own.dtype) != (part.shape, part.dtype):
+            raise UsageError(
+                f"a tensor of shape {tuple(own.shape)} and {own.dtype} cannot be filled with one "
+                f"of shape {tuple(part.shape)} and {part.dtype}: give drop_last=True where the "
+                "last step is smaller, and pad rows of different lengths (penstock.pad)"
+            )
+    elif hasattr(own, "to") or hasattr(part, "to"):
+        raise UsageError(
+            f"a {type(own).__name__} cannot be filled with a {type(part).__name__}: let decode or "
+            "collate return its tensors in a dict"
+        )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether the memory of a tensor of the CPU is all there is to it."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
