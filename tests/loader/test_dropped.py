@@ -11,19 +11,22 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 import penstock
 from penstock.checkpoint import Checkpoints, LocalTier
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, WorkerError
 from penstock.sharing import Broker, Ledger, Resources, TransferPermit, watch_broker
 from tests.cache.test_cache import Gathering
+from tests.services import S3, environment, moto
+from tests.sharing import tenants
 
 ROWS, WIDTH, BATCH = 48, 64, 8
 _patience_s = 60.0  # a guard against hanging, not a measure
@@ -194,6 +197,50 @@ def make_broker(scene: Scene) -> Any:
     return scene, path, Broker(path, Ledger(Resources(cores=4, bytes_per_s=1e8)))
 
 
+@contextlib.contextmanager
+def serve_objects(path: Path) -> Iterator[None]:
+    """Have s3:// mean moto's S3 on the loopback."""
+    for module in ("obstore", "moto"):
+        pytest.importorskip(module)
+    with moto() as port, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(port).items():
+            patch.setenv(name, value)
+        yield
+
+
+def make_objects(scene: Scene, **options: Any) -> penstock.Loader:
+    port = urlsplit(os.environ["AWS_ENDPOINT_URL"]).port
+    assert port is not None
+    bucket = S3(port, f"dropped-{time.monotonic_ns()}")
+    bucket.put("rows.bin", bytes(ROWS * WIDTH))
+    data = penstock.open(f"s3://{bucket.name}/rows.bin", record_bytes=WIDTH, index="memory")
+    if scene.broken:
+        bucket.delete("rows.bin")
+    return make_loader(scene._replace(data=data), **options)
+
+
+@contextlib.contextmanager
+def serve_leases(path: Path) -> Iterator[None]:
+    """Have loaders find a process of `penstock broker`."""
+    socket = path / "broker" / "socket"
+    with tenants.broker(socket, "--bytes-per-s", "1GB/s"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_BROKER", str(socket))
+        yield
+
+
+def make_leased(scene: Scene) -> Any:
+    states = watch_broker(Path(os.environ["PENSTOCK_BROKER"]))
+    return make_loader(scene), TransferPermit(1 << 40), states
+
+
+def use_leased(parts: Any, steps: int) -> None:
+    loader, permit, states = parts
+    next(states)
+    permit.wait(1)
+    assert permit.bytes_per_s
+    walk(loader, steps)
+
+
 def use_broker(parts: Any, steps: int) -> None:
     """The broker's clients are dropped while it serves."""
     scene, path, broker = parts
@@ -246,6 +293,8 @@ KINDS = {
     ),
     "mirrored": Kind(make_mirrored, walk),
     "recorded": Kind(make_loader, walk_recorded),
+    "objects": Kind(make_objects, walk),
+    "objects in memory": Kind(lambda scene: make_objects(scene, cache=cache()), walk),
     "two hosts": Kind(make_hosts, walk_hosts),
     "torch": Kind(make_torch, walk),
     "worker processes": Kind(
@@ -259,7 +308,15 @@ KINDS = {
         lambda scene: make_checkpoints(scene, local=[LocalTier(scene.path / "tier", 1 << 20)]), save
     ),
     "broker": Kind(make_broker, use_broker),
+    "clients of a broker": Kind(make_leased, use_leased),
 }
+
+SERVICES: dict[str, Callable[[Path], contextlib.AbstractContextManager[None]]] = {
+    "objects": serve_objects,
+    "objects in memory": serve_objects,
+    "clients of a broker": serve_leases,
+}
+"""Processes that live on while clients of theirs are dropped."""
 
 USES = {
     "unused": (0, False),
@@ -277,6 +334,8 @@ SLOW = (
     "decoded",
     "mixed",
     "recorded",
+    "objects in memory",
+    "clients of a broker",
 )
 FAILURES = (PenstockError, ValueError, TypeError)
 
@@ -302,13 +361,48 @@ def test_a_dropped_object_leaves_nothing(kind: str, tmp_path: Path) -> None:
                 assert not broken
                 assert kind not in ALWAYS_FAILING
 
-    for name in ("used", "failed"):  # what libraries start once in a process
-        use(*USES[name])
-    wait_until(lambda now: not any(name.startswith("thread penstock") for name in now))
-    before = held()
-    for name in USES:
-        use(*USES[name])
-        wait_until(lambda now: now <= before, before)  # what others left may end meanwhile
+    with SERVICES.get(kind, lambda path: contextlib.nullcontext())(tmp_path):
+        for name in ("used", "failed"):  # what libraries start once in a process
+            use(*USES[name])
+        wait_until(lambda now: not any(name.startswith("thread penstock") for name in now))
+        before = held()
+        for name in USES:
+            use(*USES[name])
+            wait_until(lambda now: now <= before, before)  # what others left may end meanwhile
+
+
+def test_a_broker_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """No socket and no memory; its clients go on with their own budget, and leave nothing."""
+    socket = tmp_path / "broker" / "socket"
+    shared = set(os.listdir("/dev/shm"))
+
+    def use() -> None:
+        with tenants.broker(socket, "--bytes-per-s", "1MB/s") as process:
+            loader = make_loader(Scene.make(tmp_path / str(time.monotonic_ns()), False))
+            states, permit = watch_broker(socket), TransferPermit(1 << 40)
+            batches = iter(loader)
+            next(batches)
+            permit.wait(1)
+            assert permit.bytes_per_s
+            assert len(next(states)["jobs"]) == 1
+            process.terminate()
+            assert process.wait(_patience_s) == 0
+        assert {file.name for file in socket.parent.iterdir()} == {"socket.lock"}
+        assert set(os.listdir("/dev/shm")) <= shared
+        permit.wait(1 << 40)
+        permit.wait(1)  # for days, at the rate of before
+        assert permit.bytes_per_s is None
+        assert len([*batches]) == ROWS // BATCH - 1
+        with pytest.raises(WorkerError, match="has ended"):
+            list(states)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_BROKER", str(socket))
+        use()
+        wait_until(lambda now: not any(name.startswith("thread penstock") for name in now))
+        before = held()
+        use()
+        wait_until(lambda now: now <= before, before)
 
 
 def test_a_batch_outlives_its_loader(tmp_path: Path) -> None:
