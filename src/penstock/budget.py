@@ -28,11 +28,12 @@ class Budget:
                       fractions are time-shared; None is unlimited.
     readahead_bytes:  memory for batches that are requested, being decoded or ready, but not handed
                       over, for chunks that are kept decoded, for cache blocks on their way to or
-                      from the disk of a cache, and for what is kept to be used again. All of it
-                      takes no more than this and one step (its bytes, its decoded batch, and its
-                      cache blocks of the disk); at least one step is always allowed. What `collate`
-                      and `decode` keep themselves does not count. A lower value frees what is kept
-                      at once, and the rest as batches are handed over.
+                      from the disk of a cache, for samples on their way from a cache to other
+                      hosts, and for what is kept to be used again. All of it takes no more than
+                      this and one step (its bytes, its decoded batch, its cache blocks of the disk,
+                      and one answer to another host); at least one step is always allowed. What
+                      `collate` and `decode` keep themselves does not count. A lower value frees
+                      what is kept at once, and the rest as batches are handed over.
     io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
                       chosen at the start; a read that a ring refuses while running still uses it,
                       so that it is not lost.
@@ -102,6 +103,11 @@ class Budget:
     def disk_buffer_bytes(self) -> int:
         """Part of `readahead_bytes` for cache blocks on their way to or from a cache's disk."""
         return min(limits.disk_buffers_bytes_max, self.readahead_bytes // 4)
+
+    @property
+    def peer_answers_bytes(self) -> int:
+        """Part of `readahead_bytes` for copies of samples on their way to other hosts."""
+        return min(limits.peer_answers_bytes_max, self.readahead_bytes // 4)
 
     def replace(self, **changes: Any) -> Budget:
         """Return a copy with these fields changed, checked again."""

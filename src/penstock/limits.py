@@ -124,6 +124,9 @@ peer_messages_max = 64
 peer_unanswered_max = 4 * peer_inflight_fetches
 """Requests of one node that wait for their answers; further ones are refused. There may be more
 than are in flight, because the other node may have given up on some."""
+peer_answers_bytes_max = 64 * MIB
+"""Bytes of answers that a rank has gathered for others and that are not sent, if a quarter of its
+budget is as much; one answer may always be there. What two nodes may have in flight."""
 peer_length_max = 1 << 46
 """Most bytes that another node may expect of one key; more is treated as damage."""
 peer_io_threads = 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ import penstock
 from penstock.cache.engine import CachedEngine
 from penstock.engine import Arena
 from penstock.index.codecs import RECENT
+from penstock.index.sidecar import read_sidecar
 from penstock.limits import MIB
+from penstock.loader.batch_reader import BatchReader
 from penstock.loader.loader import Loader
+from tests.cache.test_cache import Gathering
 from tests.index.formats.containers import CONTAINERS
 
 OBJECTS_BYTES = 512 * 1024
@@ -40,15 +45,19 @@ class Watcher:
         self.look()
         return np.zeros(self.decoded_bytes, np.uint8)
 
-    def look(self) -> None:
-        assert self.loader is not None
-        if (arena := self.loader._arena) is None:
-            return
+    def measure_arenas(self) -> int:
+        if self.loader is None or (arena := self.loader._arena) is None:
+            return 0
         held_bytes = arena.ahead_bytes + arena.kept_bytes
         if isinstance(engine := self.loader._engine, CachedEngine):
             disk = engine._shell._tiers._disk
-            buffers = disk._arena if disk else Arena(0)
-            held_bytes += buffers.lent_bytes + buffers.kept_bytes
+            for buffers in (engine._shell._answers, disk._arena if disk else Arena(0)):
+                held_bytes += buffers.lent_bytes + buffers.kept_bytes
+        return held_bytes
+
+    def look(self) -> None:
+        if not (held_bytes := self.measure_arenas()):
+            return
         # Decoded chunks, passing buffers and whatever else Python, numpy and pyarrow hold.
         held_bytes += tracemalloc.get_traced_memory()[0]
         held_bytes += pyarrow.total_allocated_bytes() - self._others_bytes
@@ -144,6 +153,122 @@ def test_memory_is_bounded_for_any_loader(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 20):
         (tmp_path / str(seed)).mkdir()
         run(tmp_path / str(seed), seed)
+
+
+def run_hosts(folder: Path, seed: int) -> None:
+    """Load two epochs on two or three hosts that keep the samples for each other, and check what
+    the loaders of all held at any time: samples on their way to other hosts, too."""
+    pytest.importorskip("zmq")
+    random = np.random.default_rng(seed)
+    hosts, batch = int(random.integers(2, 4)), int(random.integers(1, 20))
+    rows, row_bytes = int(random.integers(50, 300)), int(10 ** random.uniform(2, 5))
+    step_bytes = batch * row_bytes
+    budget_bytes = int(step_bytes * 10 ** random.uniform(-0.5, 1.5))
+    np.save(folder / "x.npy", random.integers(0, 256, (rows, row_bytes), np.uint8))
+    data = penstock.open(folder / "x.npy", index="memory")
+    watchers = [Watcher(0) for _ in range(hosts)]
+    gathering, done = Gathering(hosts), threading.Barrier(hosts, timeout=240)
+
+    def load(rank: int) -> None:
+        cache = penstock.Cache(
+            ram_bytes=2 * rows * row_bytes + MIB,
+            host=str(rank),
+            listen="127.0.0.1",
+            gather=gathering.of(rank),
+        )
+        options = {"rank": rank, "world_size": hosts, "assignment": "strided"}
+        budget = penstock.Budget(readahead_bytes=budget_bytes)
+        try:
+            with Loader(data, batch, cache=cache, budget=budget, **options) as loader:
+                watchers[rank].loader = loader
+                for _ in range(2):
+                    for _ in loader:
+                        held_bytes = sum(each.measure_arenas() for each in watchers)
+                        held_bytes += tracemalloc.get_traced_memory()[0]
+                        # A step is read, and as much of it is an answer to another host.
+                        bound_bytes = int(2.25 * step_bytes) + 8 * 4096 + OBJECTS_BYTES
+                        assert held_bytes <= hosts * (budget_bytes + bound_bytes)
+                    done.wait()  # who is done goes on answering until all are
+                served_bytes = loader.counters().engine["served_bytes"]
+                assert served_bytes > 0
+        except BaseException:
+            done.abort()
+            raise
+
+    tracemalloc.start()
+    try:
+        with ThreadPoolExecutor(hosts) as threads:
+            for each in [threads.submit(load, rank) for rank in range(hosts)]:
+                each.result()
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 20))]
+)
+def test_memory_is_bounded_where_hosts_serve_each_other(tmp_path: Path, seed: int) -> None:
+    """Likewise with copies of samples on their way to other hosts."""
+    run_hosts(tmp_path, seed)
+
+
+class WorkerWatcher:
+    """Decodes samples of a worker process to the bytes that the process holds meanwhile."""
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        if not tracemalloc.is_tracing():
+            tracemalloc.start()
+            self._readers = [each for each in gc.get_objects() if isinstance(each, BatchReader)]
+        arenas = [reader._arena for reader in self._readers]
+        held_bytes = sum(arena.lent_bytes + arena.kept_bytes for arena in arenas)
+        return np.full(64, held_bytes + tracemalloc.get_traced_memory()[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_of_worker_processes_is_bounded(tmp_path: Path, seed: int) -> None:
+    """Each holds its budget and one step at most; the batches that it has made lie in shared
+    memory."""
+    torch = pytest.importorskip("penstock.torch")
+    random = np.random.default_rng(seed)
+    batch, row_bytes = int(random.integers(1, 20)), int(10 ** random.uniform(3, 5))
+    step_bytes = batch * row_bytes
+    budget = penstock.Budget(readahead_bytes=int(step_bytes * 10 ** random.uniform(-0.5, 1)))
+    np.save(tmp_path / "x.npy", random.integers(0, 256, (20 * batch, row_bytes), np.uint8))
+    loader = torch.DataLoader(
+        penstock.open(tmp_path / "x.npy"),
+        batch_size=batch,
+        num_workers=2,
+        workers="processes",
+        budget=budget,
+        decode=WorkerWatcher(),
+    )
+    bound_bytes = budget.readahead_bytes + int(1.125 * step_bytes) + 8 * 4096 + OBJECTS_BYTES
+    held = [int(batch.max()) for _ in range(2) for batch in loader]
+    assert len(held) == 40
+    assert step_bytes < max(held) <= bound_bytes
+
+
+def test_pages_of_a_saved_index_are_those_of_its_file(tmp_path: Path) -> None:
+    """The system may take them back at any time: no page of it, or of data that is mapped, is
+    a copy of this process."""
+    path, settings = CONTAINERS["tar"](tmp_path, [bytes(n % 9) for n in range(2000)])
+    penstock.open(path, **settings)
+    data = penstock.open(path, **settings)
+    assert data.sidecar is not None
+    _, sections = read_sidecar(data.sidecar)
+    assert sum(int(section.view(np.uint8).sum()) for section in sections.values())
+    with Loader(data, 64, rank=0, world_size=1, budget=penstock.Budget(mmap="required")) as loader:
+        assert sum(len(batch.ids) for batch in loader) == 2000
+        kinds = set()
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            name, *values = line.split()
+            if not name.endswith(":"):
+                path = values[-1]
+            elif path.startswith(str(tmp_path)) and name == "Anonymous:":
+                kinds.add(Path(path).suffix)
+                assert values[0] == "0", path
+        assert kinds == {".tar", ".penstock"}
 
 
 def test_lower_budget_holds_within_the_steps_that_were_requested(tmp_path: Path) -> None:

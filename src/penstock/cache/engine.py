@@ -39,6 +39,7 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..engine import (
+    Arena,
     Buffer,
     Completion,
     Failure,
@@ -155,6 +156,9 @@ class CacheShell:
         self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, rank
         self._failed: dict[int, float] = {}  # rank -> when it is tried again
         self._trials: dict[int, int] = {}  # by ticket of the peer: rank
+        self._waiting: deque[PeerRequest] = deque()  # for memory of an answer
+        self._answers = Arena(limits.peer_answers_bytes_max)
+        self._answering_bytes = 0  # of requests whose answers are not made yet
         self._tiers = NodeTiers(
             addressed,
             placement,
@@ -219,9 +223,16 @@ class CacheShell:
         return done
 
     def adopt(self, budget: Budget) -> None:
-        """Pass the budget for reading storage on to the storage engine, and that of the disk."""
+        """Pass the budget for reading storage on to the storage engine, and that of the disk;
+        bound the memory of answers to peers."""
         self._inner.adopt(budget)
         self._tiers.adopt(budget)
+        self._answers.limit(budget.peer_answers_bytes)
+
+    def measure_buffers(self, budget: Budget) -> int:
+        """Return the bytes of a budget that this engine's own buffers may take."""
+        answers_bytes = 0 if self._peer is None else budget.peer_answers_bytes
+        return answers_bytes + (budget.disk_buffer_bytes if self._tiers.has_disk else 0)
 
     def survey(self) -> None:
         """Look whether files have changed since they were indexed; see `SourceCheck`.
@@ -320,10 +331,11 @@ class CacheShell:
     def _run(self) -> None:
         while not self._closed and self._fault is None:
             busy = self._tiers.busy
-            self._sleep(_busy_ns if busy else _poll_ns)
+            self._sleep(_busy_ns if busy or self._waiting else _poll_ns)
             while self._reports:
                 self._take_report(self._reports.popleft())
             self._tiers.drain()
+            self._serve_waiting()
             while self._asked and not self._tiers.is_full:
                 self._begin(self._asked.popleft())
             if busy:
@@ -337,8 +349,7 @@ class CacheShell:
             completions, requests = self._peer.step(timeout_ns, [self._wake_fd])
             for completion in completions:
                 self._finish_fetch(completion)
-            for request in requests:
-                self._serve(request)
+            self._waiting.extend(requests)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
 
@@ -532,6 +543,16 @@ class CacheShell:
 
     # -- peers ---------------------------------------------------------------------------------
 
+    def _serve_waiting(self) -> None:
+        """Begin answers to peers while there is memory for them; one answer may always be there."""
+        while self._waiting and not self._tiers.is_full:
+            size_bytes = int(self._waiting[0].lengths.sum())
+            is_alone = not self._answering_bytes and not self._answers.ahead_bytes
+            if not is_alone and not self._answers.has_room([size_bytes], self._answering_bytes):
+                return
+            self._answering_bytes += size_bytes
+            self._serve(self._waiting.popleft())
+
     def _serve(self, request: PeerRequest) -> None:
         """Answer a peer with the keys that are kept here and have the length that it expects."""
         keys = request.keys
@@ -563,16 +584,17 @@ class CacheShell:
             return
         assert self._peer is not None
         request = answer.request
+        self._answering_bytes -= int(request.lengths.sum())
         there = np.zeros(len(request.keys), bool)
         for _, _, rows in answer.ready_parts:
             there[rows] = True
         length = np.where(there, request.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
-        out: list[Buffer] = [np.empty(total, np.uint8)]
         if len(answer.ready_parts) == 1 and total >= _view_bytes * np.count_nonzero(there):
             out = self._tiers.view_keys(*answer.ready_parts[0], request.lengths)
         else:
+            out = [self._answers.take(total)]
             for wanted, positions, rows in answer.ready_parts:
                 self._tiers.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
         self._peer.answer(request.number, out, np.flatnonzero(~there))
@@ -618,8 +640,12 @@ class CachedEngine:
         return self._shell.poll(timeout_ns)
 
     def adopt(self, budget: Budget) -> None:
-        """Pass the budget for reading storage on to the storage engine."""
+        """Pass the budget for reading storage on to the storage engine; see `CacheShell.adopt`."""
         self._shell.adopt(budget)
+
+    def measure_buffers(self, budget: Budget) -> int:
+        """Return the bytes of a budget that this engine's own buffers may take."""
+        return self._shell.measure_buffers(budget)
 
     def survey(self) -> None:
         """Look whether files have changed since they were indexed; see `CacheShell.survey`."""

@@ -118,6 +118,11 @@ class NodeTiers:
         passing_bytes = self._queued_bytes + self._disk.passing_bytes
         return passing_bytes >= max(1, self._disk.buffer_bytes_max)
 
+    @property
+    def has_disk(self) -> bool:
+        """True if this node keeps cache blocks on a disk."""
+        return self._disk is not None
+
     def adopt(self, budget: Budget) -> None:
         """Bound the memory of cache blocks on their way to or from the disk."""
         if self._disk is not None:

@@ -290,14 +290,14 @@ def choose_readahead(choice: ReadMethod, budget: Budget, step_bytes: float) -> t
     return min(budget_bytes, enough_bytes), limits.readahead_cached_steps_max
 
 
-def share_memory(arena: Arena, index: Index, budget: Budget, has_disk: bool = False) -> None:
+def share_memory(arena: Arena, index: Index, budget: Budget, engine_bytes: int = 0) -> None:
     """Divide the memory of a budget: half of it may keep decoded chunks, where there are such.
 
-    has_disk:  True if a cache has a disk, which has a part for itself.
+    engine_bytes:  of the budget, for buffers of the engine's own.
     """
     coded = any(field.codec is not None for field in index.fields)
     kept = min(limits.decoded_chunks_bytes_max, budget.readahead_bytes // 2) if coded else 0
-    arena.limit(budget.readahead_bytes - kept - (budget.disk_buffer_bytes if has_disk else 0))
+    arena.limit(budget.readahead_bytes - kept - engine_bytes)
     if coded:
         codecs.RECENT.share(arena, kept)
 

@@ -510,8 +510,9 @@ class Loader:
         return ReadResources(index, self._engine, self._router, self._arena, self.meter)
 
     def _share_memory(self, arena: Arena, budget: Budget) -> None:
-        has_disk = self._cache is not None and self._cache.disk_bytes > 0
-        share_memory(arena, self.dataset.index, budget, has_disk)
+        joined = self._membership
+        engine_bytes = 0 if joined is None else joined.engine.measure_buffers(budget)
+        share_memory(arena, self.dataset.index, budget, engine_bytes)
 
     def _open_source(
         self, resources: ReadResources, epoch: int, step: int, timeout_s: float | None

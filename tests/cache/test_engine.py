@@ -1,0 +1,88 @@
+"""The engine over the caches of a job: what it holds for others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.budget import Budget
+from penstock.cache.engine import CachedEngine
+from penstock.cache.key_index import Addressed
+from penstock.cache.peer import PeerEvents
+from penstock.cache.shared_memory import RamTier
+from penstock.clock import SystemClock
+from penstock.engine import open_engine
+from penstock.plan import Placement
+from tests.cache.memory import MemoryPeer
+
+
+class Counted(MemoryPeer):
+    """A peer that counts its steps."""
+
+    steps = 0
+
+    def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
+        events = super().step(timeout_ns, also)
+        self.steps += 1
+        return events
+
+
+def wait_until_idle(engine: CachedEngine, peer: Counted, count: Callable[[], int]) -> int:
+    """Wait until the engine's thread has gone round several times, and brought nothing more."""
+    pause, until_s = threading.Event(), time.monotonic() + 60
+    while time.monotonic() < until_s:
+        steps, before = peer.steps, count()
+        while peer.steps < steps + 4 and time.monotonic() < until_s:
+            pause.wait(0.001)
+        if before and before == count() and not engine._shell._answering_bytes:
+            return before
+    raise AssertionError("no answer has come")
+
+
+@pytest.mark.parametrize("part", [0.5, 3], ids=["several answers fit", "none fits"])
+def test_answers_to_others_wait_for_memory(part: float, tmp_path: Path) -> None:
+    """A node that does not take its answers is not given more of them than the budget has room
+    for; all come once it does."""
+    np.save(tmp_path / "x.npy", np.arange(64 * 32768).reshape(-1, 4096))
+    data = penstock.open(tmp_path / "x.npy")
+    row_bytes, fetches, keys_each = 8 * 4096, 32, 16
+    answer_bytes = row_bytes * keys_each
+    budget = Budget(readahead_bytes=int(4 * answer_bytes / part))
+    group: list[MemoryPeer] = []
+    answering = Counted(0, group, 60, SystemClock())
+    asking = MemoryPeer(1, group, 60, SystemClock())
+    group += [answering, asking]
+    engine = CachedEngine(
+        Addressed(data.index),
+        open_engine(data.index.files, budget, data.index.mean_bytes),
+        Placement(len(data), (len(data), 0), seed=1),
+        [0, 1],
+        0,
+        RamTier.create(len(data), 2 * len(data) * row_bytes, bytes(16)),
+        None,
+        answering,
+    )
+    engine.adopt(budget)
+    try:
+        rows = np.arange(fetches * keys_each)
+        out = np.zeros((len(rows), row_bytes), np.uint8)
+        lengths = np.full(keys_each, row_bytes)
+        for some in rows.reshape(fetches, keys_each):
+            keys = some.astype(np.uint64)
+            asking.submit(0, keys, lengths, some * row_bytes, out.reshape(-1))
+        done, most = 0, max(1, budget.peer_answers_bytes // answer_bytes)
+        while done < fetches:
+            there = wait_until_idle(engine, answering, lambda: len(asking._inbox))
+            assert there == min(most, fetches - done)
+            assert engine._shell._answers.lent_bytes <= 1.25 * there * answer_bytes
+            done += len(asking.step(0).completions)
+        assert (out == np.load(tmp_path / "x.npy").view(np.uint8)[rows]).all()
+    finally:
+        engine.close()
+        asking.close()
