@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 import penstock
+from penstock import limits
 from penstock.errors import FormatError, UsageError
+from penstock.index.codecs.thrift import _pack_varint
 from tests.slices import first
 
 pa = pytest.importorskip("pyarrow")
@@ -265,3 +269,62 @@ def test_the_footer_is_not_pyarrows(tmp_path):
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, env=env
     )
     assert done.stdout == "2\n", done.stderr
+
+
+@contextlib.contextmanager
+def most_allocated():
+    """The most bytes that pyarrow had allocated at once, of those allocated inside."""
+    plain = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(plain)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool.max_memory
+    finally:
+        pa.set_memory_pool(plain)
+
+
+LONG_BYTES = 1 << 20
+ENCODINGS = {
+    "dictionary": {},
+    "delta": {"use_dictionary": False, "column_encoding": {"x": "DELTA_BYTE_ARRAY"}},
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_long_strings_that_repeat_take_no_memory(encoding, tmp_path, monkeypatch):
+    """A row group of few bytes whose strings take more than a chunk may is refused before they
+    do."""
+    monkeypatch.setattr(limits, "decoded_chunk_bytes_max", 16 * LONG_BYTES)
+    table = pa.table({"x": pa.array([b"y" * LONG_BYTES] * 100)})
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd", **ENCODINGS[encoding])
+    assert (tmp_path / "x.parquet").stat().st_size < LONG_BYTES
+    data = penstock.open(tmp_path / "x.parquet", index="memory")
+    with most_allocated() as most, pytest.raises(FormatError, match="its values take"):
+        data[0]
+    assert most() < 40 * LONG_BYTES
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_strings_that_might_grow_are_read_in_parts(encoding, tmp_path, monkeypatch):
+    """Strings that fit come out as they are, also where long ones might have repeated."""
+    monkeypatch.setattr(limits, "decoded_chunk_bytes_max", 16 * LONG_BYTES)
+    texts = [b"y" * (LONG_BYTES if row == 7 else row % 5) for row in range(200)]
+    pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet", **ENCODINGS[encoding])
+    data = penstock.open(tmp_path / "x.parquet", index="memory")
+    assert [bytes(data[row]["x"]) for row in range(200)] == texts
+
+
+def test_pages_beyond_the_footer_take_no_memory(tmp_path):
+    """Pages that claim far more than the footer says are refused before pyarrow sees them."""
+    zeros, path = 32 * LONG_BYTES, tmp_path / "x.parquet"
+    table = pa.table({"x": pa.array(np.zeros(zeros // 8))})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    stated = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size
+    head, end = path.read_bytes()[:-5_000_000], path.read_bytes()[-5_000_000:]
+    lie = _pack_varint(2 * LONG_BYTES)
+    assert len(lie) == len(_pack_varint(2 * stated))
+    path.write_bytes(head + end.replace(_pack_varint(2 * stated), lie))
+    data = penstock.open(path, index="memory")
+    with most_allocated() as most, pytest.raises(FormatError, match="where the footer says"):
+        data[0]
+    assert most() < LONG_BYTES

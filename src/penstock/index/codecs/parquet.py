@@ -3,10 +3,12 @@
 A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
 `shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
 in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level
-of nesting, whether it may be null), `compression` (its number), `old` (see `_make_footer`).
+of nesting, whether it may be null), `compression` (its number), `old` (see `_make_footer`). No
+chunk has more than `claimed` bytes of pages, uncompressed, as the file says.
 
 pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
 with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.
+It allocates what the headers of pages say, so these are read here first.
 """
 
 from __future__ import annotations
@@ -20,11 +22,18 @@ import numpy.typing as npt
 
 from ... import limits
 from .registry import CompressedChunk, Decoded, Packed, missing_library
-from .thrift import I32, I64, LIST, STRING, STRUCT, pack_struct
+from .thrift import I32, I64, INT, LIST, STRING, STRUCT, ThriftReader, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
 MAGIC = b"PAR1"
 _OPTIONAL = 1
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_PAGE = {1: INT, 2: INT, 3: INT, 5: {1: INT, 2: INT}, 8: {1: INT, 4: INT}}
+"""Shape of a page's header: kind, bytes without and with compression, and of pages of data the
+number and encoding of values."""
+_PLAIN, _DELTA_LENGTH = 0, 6
+"""Encodings of byte strings that take as many bytes as these; others may repeat long ones."""
+_BY_DICTIONARY = (2, 8)
 
 
 def load_pyarrow() -> Any:
@@ -42,13 +51,66 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     form = options["forms"][bisect.bisect_right(options["since"], compressed.number) - 1]
     footer = _make_footer(form, len(compressed.data), compressed.samples)
     size = len(footer).to_bytes(4, "little")
-    file = pa.BufferReader(b"".join([MAGIC, compressed.data, footer, size, MAGIC]))
+    data = b"".join([MAGIC, compressed.data, footer, size, MAGIC])
     try:
-        with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
-            parts = opened.read_row_group(0, use_threads=False).column(0).chunks
+        rows_at_once = _check_pages(data, compressed, form["physical"], options["claimed"])
+        with pa.parquet.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            if rows_at_once >= compressed.samples:
+                parts = file.read_row_group(0, use_threads=False).column(0).chunks
+            else:
+                parts = _read_in_parts(file, rows_at_once)
         return _take_rows(parts, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
+
+
+def _check_pages(data: bytes, compressed: CompressedChunk, physical: int, claimed: int) -> int:
+    """Return the number of rows that may be decoded at once; all of them, as a rule.
+
+    Raises ValueError if the pages claim far more bytes than the footer does: writers differ in what
+    they count. Byte strings may grow when they are decoded, a long one of a dictionary to as many
+    as there are rows.
+    """
+    reader = ThriftReader(data)
+    reader.at, end = len(MAGIC), len(MAGIC) + len(compressed.data)
+    left = compressed.samples
+    total = grown = longest = dictionary = 0
+    while left > 0 and reader.at < end:
+        page = reader.struct(_PAGE)
+        kind, size, stored = page[1], page[2], page[3]
+        if size < 0 or not 0 <= stored <= end - reader.at:
+            raise ValueError(f"a page claims {stored:,} bytes, and {size:,} uncompressed")
+        reader.at += stored
+        total += size
+        if kind == _DICTIONARY:
+            dictionary = size
+        elif kind in (_DATA, _DATA_V2):
+            head = page[5 if kind == _DATA else 8]
+            values, encoding = head[1], head[2 if kind == _DATA else 4]
+            if values < 0:
+                raise ValueError(f"a page claims {values:,} values")
+            if encoding in (_PLAIN, _DELTA_LENGTH):
+                grown += size
+            else:
+                each = dictionary if encoding in _BY_DICTIONARY else size
+                longest, grown = max(longest, each), grown + each * min(values, left)
+            left -= values
+    if total > min(2 * claimed + limits.MIB, limits.decoded_chunk_bytes_max):
+        raise ValueError(f"its pages claim {total:,} bytes where the footer says {claimed:,}")
+    if physical != BINARY or grown <= limits.decoded_chunk_bytes_max:
+        return compressed.samples
+    return max(1, limits.decoded_chunk_bytes_max // (4 * longest))
+
+
+def _read_in_parts(file: Any, rows: int) -> list[Any]:
+    """Read so many rows at a time; ValueError if all take more than a chunk may."""
+    parts, total = [], 0
+    for batch in file.iter_batches(rows, row_groups=[0], use_threads=False):
+        parts.append(batch.column(0))
+        total += batch.nbytes
+        if total > limits.decoded_chunk_bytes_max:
+            raise ValueError(f"its values take {total:,} bytes and more: write smaller row groups")
+    return parts
 
 
 def _make_footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:

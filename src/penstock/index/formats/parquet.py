@@ -65,10 +65,11 @@ class ParquetColumn:
 
 
 class ColumnChunk(NamedTuple):
-    """A column chunk: its place, and how it is stored."""
+    """A column chunk: its place, the bytes of its pages uncompressed, and how it is stored."""
 
     offset: int
     length: int
+    claimed: int
     form: dict[str, Any]
 
 
@@ -157,6 +158,7 @@ def _make_options(
         "nulls": nulls,
         "forms": [chunks[n].form for n in new],
         "since": new,
+        "claimed": max((chunk.claimed for chunk in chunks), default=0),
     }
 
 
@@ -289,7 +291,7 @@ def _locate_chunk(
         "compression": meta[4],
         "old": old,
     }
-    return ColumnChunk(start, size, form)
+    return ColumnChunk(start, size, meta[6], form)
 
 
 def _check_nulls(
@@ -420,7 +422,7 @@ def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
     chunks = held.chunks[held.label]
     options = _make_options(held.columns[held.label], chunks, "error")
     labels = [np.zeros(0, np.int64)]
-    for number, (start, size, _) in enumerate(chunks):
+    for number, (start, size, *_) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
             raise source.flaw(start, "the file ends in the labels: it is truncated")
