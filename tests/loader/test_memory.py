@@ -176,7 +176,7 @@ def run_hosts(folder: Path, seed: int) -> None:
             listen="127.0.0.1",
             gather=gathering.of(rank),
         )
-        options = {"rank": rank, "world_size": hosts, "assignment": "strided"}
+        options: dict[str, Any] = {"rank": rank, "world_size": hosts, "assignment": "strided"}
         budget = penstock.Budget(readahead_bytes=budget_bytes)
         try:
             with Loader(data, batch, cache=cache, budget=budget, **options) as loader:
@@ -264,10 +264,10 @@ def test_pages_of_a_saved_index_are_those_of_its_file(tmp_path: Path) -> None:
         for line in Path("/proc/self/smaps").read_text().splitlines():
             name, *values = line.split()
             if not name.endswith(":"):
-                path = values[-1]
-            elif path.startswith(str(tmp_path)) and name == "Anonymous:":
-                kinds.add(Path(path).suffix)
-                assert values[0] == "0", path
+                mapped = values[-1]
+            elif mapped.startswith(str(tmp_path)) and name == "Anonymous:":
+                kinds.add(Path(mapped).suffix)
+                assert values[0] == "0", mapped
         assert kinds == {".tar", ".penstock"}
 
 

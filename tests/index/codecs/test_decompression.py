@@ -128,6 +128,7 @@ for filters in ([[1, 0, [6], ""]], [[2, 0, [1], ""], [1, 0, [6], ""], [3, 0, [],
 
 # Filters of HDF5's library and of plugins: bytes that claim, or make, a GiB for a chunk of 16.
 gib = 1 << 30
+frame = bytes(2) + b"b2frame" + bytes(1) + bytes([0xD2]) + (87).to_bytes(4, "big") + bytes(72 + 16)
 for code, values, bomb in (
     (4, [], gib.to_bytes(4, "little") + b"szip"),
     (307, [9], bombs["bz2"]),
@@ -135,6 +136,11 @@ for code, values, bomb in (
     (32001, [2, 2, 1, 16, 5, 1, 1], bytes(4) + gib.to_bytes(4, "little") + bytes(8)),
     (32004, [0], gib.to_bytes(8, "big") + bytes(4)),
     (32008, [0, 4, 1, 0, 2], gib.to_bytes(8, "big") + bytes(4)),
+    (32013, [0x10104011, 0x0570667A, 0xF003FFF6, 0x8803FFFF], b"zfp" * 9),
+    (32026, [1, 0, 4, gib], frame[:30] + gib.to_bytes(8, "big") + frame[38:]),
+    (32026, [1, 0, 4, gib], frame[:58] + gib.to_bytes(4, "big") + frame[62:]),
+    (32026, [1, 0, 4, gib], frame[:-12] + gib.to_bytes(4, "little") + bytes(8)),
+    (32026, [1, 0, 4, gib], bytes(4) + gib.to_bytes(4, "little") + bytes(8)),
     (32015, [3], zstandard.ZstdCompressor().compress(bytes(64 * MIB))),
 ):
     for behind in ([], [[1, 0, [6], ""]]):

@@ -8,8 +8,8 @@ were written without, by compressed chunk and piece.
 
 Deflate, shuffle and fletcher32 are undone here, by several threads at once. For other filters the
 chunks are written into a file in memory, and HDF5 reads them from it. Before that, the size that
-each would allocate is compared with that of the chunk; Blosc2, ZFP and rarer filters tell it
-nowhere near the start, and are trusted.
+each would allocate is compared with that of the chunk. Rarer filters are trusted, and in a frame of
+Blosc2 what lies behind its first chunk.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .zarr import read_claimed_bytes
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP = 1, 2, 3, 4
 _BZIP2, _LZF, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD = 307, 32000, 32001, 32004, 32008, 32015
+_ZFP, _BLOSC2 = 32013, 32026
 _SIZED = {_SHUFFLE, _FLETCHER32, 5, 6}
 """Filters whose output has the size that the dataset says; 5 and 6 are nbit and scale-offset."""
 _SPARE = 64
@@ -117,8 +118,9 @@ def _undo_last_filters(
 def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) -> None:
     """Check the size that a filter would allocate: each tells it at the start of its data.
 
-    Formats: H5Zszip.c, c-blosc's header, the registered filters LZ4, bitshuffle and Zstandard. LZF
-    tells none, and makes at most 88 times its data, which are smaller than the chunk.
+    Formats: H5Zszip.c, c-blosc's header, the registered filters LZ4, bitshuffle and Zstandard, and
+    see below. LZF tells none, and makes at most 88 times its data, which are smaller than the
+    chunk.
     """
     claimed = size
     if code == _SZIP:
@@ -129,10 +131,44 @@ def _check_claim(code: int, values: Sequence[int], data: memoryview, size: int) 
         claimed = int.from_bytes(data[:8], "big")
     elif code == _ZSTD:
         claimed = read_claimed_bytes("zstd", bytes(data[:18]))
+    elif code == _BLOSC2:
+        claimed = _read_blosc2_claim(data)
+    elif code == _ZFP:
+        claimed = _read_zfp_claim(values)
     elif code in (_LZF, _BITSHUFFLE):
         claimed = len(data)
     if claimed > size + _SPARE:
         raise ValueError(f"filter {code} claims {claimed:,} bytes for a chunk of {size:,}")
+
+
+def _read_blosc2_claim(data: memoryview) -> int:
+    """Return the most bytes that a frame (README_CFRAME_FORMAT) says of itself, of one chunk, and
+    of its first chunk; those of a chunk without a frame."""
+    chunk = data
+    claims = [0]
+    if data[2:10] == b"b2frame\0":
+        chunk = data[int.from_bytes(data[11:15], "big") :]
+        claims = [int.from_bytes(data[30:38], "big"), int.from_bytes(data[58:62], "big")]
+    return max(*claims, int.from_bytes(chunk[4:8], "little"))
+
+
+def _read_zfp_claim(values: Sequence[int]) -> int:
+    """Return the bytes of the array that ZFP's header describes; it lies in the filter's values.
+
+    After "zfp", a version and 2 bits of the type follow, 2 of the number of dimensions less 1, and
+    48 of their lengths less 1.
+    """
+    words = [value.to_bytes(4, "little") for value in values[1:]]
+    if words[:1] and words[0][:3] != b"zfp":  # written on a machine of the other byte order
+        words = [word[::-1] for word in words]
+    header = b"".join(words)
+    if header[:3] != b"zfp":
+        raise ValueError("the values of the ZFP filter are not a header of ZFP")
+    bits = int.from_bytes(header[4:12], "little")
+    dimensions = (bits >> 2 & 3) + 1
+    width = 48 // dimensions
+    lengths = [(bits >> 4 + width * n & (1 << width) - 1) + 1 for n in range(dimensions)]
+    return math.prod(lengths) * (4, 8)[bits & 1]
 
 
 def _check_fletcher32(data: memoryview) -> memoryview:
