@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 import numpy as np
 
 from .errors import UsageError
 
 Path = str | bytes | os.PathLike[str]
+Kind = TypeVar("Kind")
 
 _shown_max = 1 << 20
 """Largest bound that every message shows. Larger ones only matter to a value beyond them."""
@@ -30,6 +31,26 @@ def check_whole(name: str, value: object, least: int = 1, most: int = 1 << 62) -
         if number.bit_length() > 200:  # Python does not print numbers of any length
             text = f"a number of {number.bit_length():,} bits"
     raise UsageError(f"{name} is {text or repr(value)[:100]}: use a whole number {bounds}")
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return a switch as bool. Raises UsageError if the value is none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} is {value!r:.100}: use True or False")
+    return bool(value)
+
+
+def check_kind(name: str, value: object, kind: type[Kind], remedy: str) -> Kind:
+    """Return a value of a kind. Raises UsageError for others, with what to give."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} is {value!r:.100}: give {remedy}")
+    return value
+
+
+def check_function(name: str, value: object, remedy: str) -> None:
+    """Raise UsageError unless a value is a function, or None."""
+    if value is not None and not callable(value):
+        raise UsageError(f"{name} is {value!r:.100}: give {remedy}")
 
 
 def check_path(name: str, value: object) -> str:

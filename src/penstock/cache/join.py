@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from .. import limits
-from ..arguments import check_path, check_whole
+from ..arguments import check_function, check_kind, check_path, check_whole
 from ..budget import Budget
 from ..engine import open_engine
 from ..errors import PenstockError, UsageError
@@ -119,6 +119,10 @@ class Cache:
             raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
         if self.disk_path is not None:
             check_path("Cache.disk_path", self.disk_path)
+        for name in ("host", "listen"):
+            if (value := getattr(self, name)) is not None:
+                check_kind(f"Cache.{name}", value, str, "a text, or None")
+        check_function("Cache.gather", self.gather, "a function of a text, which all ranks call")
         if bool(self.disk_bytes) != (self.disk_path is not None):
             raise UsageError(
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "

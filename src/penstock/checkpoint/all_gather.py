@@ -61,11 +61,16 @@ def connect_ranks(
 
     UsageError if there are several ranks and no way to exchange texts.
     """
+    three = gather if isinstance(gather, tuple) else (gather, gather, gather)
+    if gather is not None and (len(three) != 3 or not all(map(callable, three))):
+        raise UsageError(
+            f"gather is {gather!r:.100}: give a function of a text, which all ranks call, or three"
+        )
     if place.world_size == 1:
         alone = Ranks(place, lambda text: [text])
         return alone, alone, alone
     if gather is not None:
-        train, save, drain = gather if isinstance(gather, tuple) else (gather, gather, gather)
+        train, save, drain = three
         return Ranks(place, train), Ranks(place, save), Ranks(place, drain)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .. import limits
+from ..arguments import check_kind
 from ..errors import UsageError
 from ..sharing import check_number
 
@@ -183,7 +184,10 @@ def advise_interval(costs: Costs, failures: Failures, overhead: float = OVERHEAD
     overhead:  the largest part of training's own time that saves may take, such as 0.035, however
                often the job fails. UsageError unless it is above 0.
     """
-    if not limits.allocation_number_min <= overhead <= limits.allocation_number_max:
+    check_kind("costs", costs, Costs, "a penstock.checkpoint.Costs")
+    check_kind("failures", failures, Failures, "a penstock.checkpoint.Failures")
+    least, most = limits.allocation_number_min, limits.allocation_number_max
+    if not isinstance(overhead, int | float) or not least <= overhead <= most:
         raise UsageError(f"overhead is {overhead!r}: use a part of training's time, such as 0.035")
     mtbf_s = failures.job_mtbf_s
     wanted: dict[Binds, int] = {

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import check_flag
 from ..errors import FormatError, MissingError, StateError
 from ..topology import Place, detect
 from . import pytree, shards
@@ -76,6 +77,7 @@ def load(
     rank, world_size:  the rank whose `per_rank` value is loaded, and the number of ranks; None
                        detects them.
     """
+    check_flag("fall_back", fall_back)
     repository = open_repository(folder)
     place = detect(rank, world_size, os.environ, sys.modules)
     entry: CheckpointEntry | None = repository.entry(step)

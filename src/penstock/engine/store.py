@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -508,7 +508,8 @@ def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...
     """Return the extensions as a sorted tuple, lower case, each with its dot."""
     if extensions is None:
         return ()
-    names = [extensions] if isinstance(extensions, str) else list(extensions)
+    given = [extensions] if isinstance(extensions, str) else extensions
+    names = list(given) if isinstance(given, Iterable) else []
     if not names or not all(isinstance(e, str) and e.strip(".") for e in names):
         raise UsageError(f"extensions is {extensions!r}: use names such as ['.jpg', '.png']")
     return tuple(sorted({"." + check_path("extensions", e).lower().lstrip(".") for e in names}))

@@ -15,7 +15,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ..arguments import Path, check_path
+from ..arguments import Path, check_function, check_path
 from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, LimitError, PenstockError, SidecarError, UsageError
@@ -41,7 +41,7 @@ def open(
     extensions: str | Sequence[str] | None = None,
     index: str | os.PathLike[str] = "auto",
     progress: stores.Progress | None = None,
-    mirrors: Sequence[Path] = (),
+    mirrors: Path | Sequence[Path] = (),
     as_dtype: Any = None,
     **more: Any,
 ) -> Dataset:
@@ -73,7 +73,11 @@ def open(
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
     paths = tuple(_make_absolute(check_path("path", part)) for part in given_paths)
     index = check_path("index", index)
-    roots = [_make_absolute(check_path("a mirror", mirror)) for mirror in mirrors]
+    if not isinstance(mirrors, Sequence):
+        raise UsageError(f"mirrors is {mirrors!r:.100}: give folders or URLs in a list")
+    check_function("progress", progress, "a function of a number of files")
+    given_mirrors = [mirrors] if isinstance(mirrors, str | bytes) else mirrors
+    roots = [_make_absolute(check_path("a mirror", mirror)) for mirror in given_mirrors]
     place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}

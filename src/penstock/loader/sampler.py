@@ -12,10 +12,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_flag, check_whole
 from ..errors import UsageError
 from ..order import Marks, Order, Ordering
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
@@ -325,10 +323,3 @@ class StepSampler:
                 f"most 2^62 samples; lower batch_size"
             )
         return samples
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Return a switch as bool. Raises UsageError if the value is none."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise UsageError(f"{name} is {value!r}: use True or False")
-    return bool(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..arguments import check_path
 from ..errors import UsageError
 
 _key_bytes_min = 16
@@ -33,7 +34,7 @@ class Address:
         try:
             parts = urlsplit(self.text)
             host, port = parts.hostname, parts.port
-        except (ValueError, AttributeError):  # no text
+        except (ValueError, AttributeError, TypeError):  # no text
             host = port = None
         else:
             if parts.scheme != "tcp" or parts.path or parts.query or parts.fragment:
@@ -104,6 +105,7 @@ def read_key(path: Path) -> bytes:
 
     Raises UsageError if the key is short, or everybody could read it.
     """
+    path = Path(check_path("key file", path))
     how = f"make it with `(umask 077; openssl rand -hex 32 > {path})`"
     try:
         with open(path, "rb") as file:

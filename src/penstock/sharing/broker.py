@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import limits
+from ..arguments import check_kind, check_path
 from ..clock import Clock, SystemClock
 from ..errors import UsageError
 from ..own_files import open_own
@@ -95,8 +96,16 @@ class Broker:
         upstream: Upstream | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.path = path
-        self._ledger = ledger
+        self.path = path = Path(check_path("path", path))
+        self._ledger = check_kind("ledger", ledger, Ledger, "a penstock.sharing.Ledger")
+        if upstream is not None:
+            check_kind("upstream", upstream, Upstream, "a penstock.sharing.Upstream")
+        if listen is not None:
+            how = "a penstock.sharing.Address and the key, of read_key"
+            if len(check_kind("listen", listen, tuple, how)) != 2:
+                raise UsageError(f"listen has {len(listen)} parts: give {how}")
+            check_kind("listen[0]", listen[0], Address, how)
+            check_kind("listen[1]", listen[1], bytes, how)
         self._upstream = upstream
         self._clock = SystemClock() if clock is None else clock
         self._group = None if group is None else find_group(group)
@@ -419,6 +428,7 @@ def _read_number(message: Message, name: str, least: float = 1.0) -> float:
 
 def find_group(name: str) -> int:
     """Return the number of a group, by its name or number."""
+    check_kind("group", name, str, "its name, or its number as a text")
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:

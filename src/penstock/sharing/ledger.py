@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from .. import limits
+from ..arguments import check_kind
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, allocate, even_share, score
 from .change_detector import Drift, is_worthwhile
@@ -63,7 +64,8 @@ class Ledger:
         floors: float = 1.0,
         terms: Terms | None = None,
     ) -> None:
-        if not 0.01 <= floors <= 1:
+        check_kind("resources", resources, Resources, "penstock.sharing.Resources(cores=...)")
+        if not isinstance(floors, int | float) or not 0.01 <= floors <= 1:
             raise UsageError(f"floors is {floors!r}: use a part of the even split, 0.01 to 1")
         allocate([], resources, objective)  # checks the objective
         self.terms = Terms() if terms is None else terms

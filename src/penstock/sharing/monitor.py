@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import limits
+from ..arguments import check_path
 from ..errors import UsageError, WorkerError
 from .wire import ConnectionLost, Lines, Message, WireError
 
@@ -21,6 +22,7 @@ def watch_broker(path: Path) -> Iterator[dict[str, Any]]:
     See `Ledger.state`. Raises UsageError if no broker serves there, or it does not serve this user;
     WorkerError when the broker has ended, or sends nothing for `limits.broker_answer_s`.
     """
+    path = Path(check_path("path", path))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with closing(Lines(connection, most=limits.broker_state_bytes)) as lines:
         try:

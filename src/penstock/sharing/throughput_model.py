@@ -41,15 +41,27 @@ def check_number(
     Bounds keep products and quotients of such numbers within floats, and floats are all of one
     precision.
     """
-    value = getattr(owner, name)
+    value = read_number(
+        f"{type(owner).__name__}.{name}", getattr(owner, name), least, zero, infinite
+    )
+    object.__setattr__(owner, name, value)
+
+
+def read_number(
+    name: str,
+    value: object,
+    least: float = limits.allocation_number_min,
+    zero: bool = False,
+    infinite: bool = False,
+) -> float:
+    """Return a number as float; see `check_number`."""
     most = limits.allocation_number_max
     plain = isinstance(value, _numbers) and type(value) is not bool
     is_infinite = infinite and value == math.inf
     if plain and (least <= value <= most or (zero and value == 0) or is_infinite):
-        object.__setattr__(owner, name, float(value))
-        return
+        return float(value)
     allowed = f"{'0, or ' if zero else ''}{least:g} to {most:g}{', or inf' if infinite else ''}"
-    raise UsageError(f"{type(owner).__name__}.{name} is {value!r}: use a number, {allowed}")
+    raise UsageError(f"{name} is {value!r:.100}: use a number, {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import sys
@@ -10,11 +11,13 @@ import time
 from types import TracebackType
 
 from .. import limits
+from ..arguments import check_kind, check_path
 from ..errors import UsageError
 from ..topology import detect
 from .connection import Link, find_call
 from .lease import Grant, Terms
 from .leased_budget import name_job
+from .throughput_model import read_number
 from .wire import VERSION, Message
 
 _burst_s = 0.1
@@ -50,9 +53,15 @@ class TransferPermit:
         bytes_per_s: float | None = None,
         path: str | None = None,
     ) -> None:
-        if bytes < 1:
-            raise UsageError(f"bytes is {bytes!r}: use a number above 0")
-        if job is None:
+        read_number("bytes", bytes, 1.0)
+        if bytes_per_s is not None:
+            bytes_per_s = read_number("bytes_per_s", bytes_per_s, 1.0, infinite=True)
+            bytes_per_s = None if bytes_per_s == math.inf else bytes_per_s
+        if path is not None:
+            path = check_path("path", path)
+        if job is not None:
+            check_kind("job", job, str, "the name of a job")
+        else:
             job = name_job(detect(None, None, os.environ, sys.modules), os.environ)
         self._begin: Message = {
             "say": "transfer",
@@ -94,6 +103,7 @@ class TransferPermit:
 
         They may be paid for afterwards, so that no piece is too large.
         """
+        read_number("bytes", bytes, zero=True)
         with self._lock:
             while not self._ending:
                 now_s = time.monotonic()

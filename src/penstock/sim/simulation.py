@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from ..arguments import check_function, check_kind
 from ..errors import UsageError
 from . import fluid_model, parity
 from .importance import Value, fedcase
@@ -21,6 +22,9 @@ def simulate(
 
     value: worth of samples, if `sampling` draws them by it; by default FedCaSe's.
     """
+    check_kind("scenario", scenario, Scenario, "what penstock.sim.load_scenario returns")
+    check_kind("policy", policy, str, "the name of one")
+    check_function("value", value, "a penstock.sim.Value")
     if value is not None and not isinstance(scenario.sampling, ImportanceSampling):
         raise UsageError(
             f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "

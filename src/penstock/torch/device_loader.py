@@ -69,7 +69,14 @@ class DeviceLoader:
                 "'none': 'auto' asks how fast storage is, and a mixture keeps no epoch"
             )
         self.dataset = dataset
-        self.device = torch.empty(0, device=device).device
+        try:
+            self.device = torch.empty(0, device=device).device
+        except (RuntimeError, TypeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(
+                f"device is {device!r}, which torch does not have here ({reason}): use such as "
+                "'cuda:0' or 'cpu'"
+            ) from None
         self.drop_last = drop_last
         self._threads, self._decode, self._budget = num_workers, decode, budget
         self._step_sampler = make_sampler(

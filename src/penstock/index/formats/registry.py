@@ -273,11 +273,11 @@ def choose_format(
 
 
 def _find_format(name: str) -> Format:
-    if name in FORMATS:
+    if isinstance(name, str) and name in FORMATS:
         return FORMATS[name]
     near = difflib.get_close_matches(str(name), FORMATS, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UsageError(f"format is {name!r}: {hint}use one of {', '.join(FORMATS)}")
+    raise UsageError(f"format is {name!r:.100}: {hint}use one of {', '.join(FORMATS)}")
 
 
 _HEAD_BYTES = 4096
