@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import bench, checkpoint, convert, errors, sharing, sim
+from penstock import bench, checkpoint, convert, doctor, errors, order, sharing, sim
 from penstock.errors import (
     ChangedError,
     CollateError,
@@ -1218,7 +1218,70 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         UsageError,
         "policy is 3: give the name of one",
     ),
+    # metrics, traces, conversions, orders and folders of other types
+    ("penstock.loader.serve(3)", UsageError, "loader is 3: give a loader of penstock"),
+    (
+        'penstock.loader.serve(penstock.Loader(data), port="x")',
+        UsageError,
+        "port is 'x': use a whole number from 0 on",
+    ),
+    (
+        "penstock.loader.serve(penstock.Loader(data), host=3)",
+        UsageError,
+        "host is 3: give an address of this machine",
+    ),
+    ("penstock.loader.serve(penstock.Loader(data), name=3)", UsageError, "name is 3: give a text"),
+    ('penstock.loader.trace(3, "t.json")', UsageError, "loader is 3: give a loader of penstock"),
+    ("penstock.loader.trace(penstock.Loader(data), 3)", UsageError, "path is 3: give a path"),
+    (
+        'penstock.loader.trace(penstock.Loader(data), "t.json", steps="x")',
+        UsageError,
+        "steps is 'x': use a whole number from 1 on",
+    ),
+    ("penstock.loader.takes_views(3)", UsageError, "decode is 3: give a function of a sample"),
+    (
+        'convert.convert(data, "out", to="records", name=3)',
+        UsageError,
+        "name is 3: use letters, digits, '_', '-', '.', 100 at most",
+    ),
+    (
+        'convert.convert(data, "out", to="records", fields=3)',
+        UsageError,
+        "fields is 3: give names of fields, in a list",
+    ),
+    (
+        'convert.convert(data, "out", to="records", progress=3)',
+        UsageError,
+        "progress is 3: give a function of numbers of samples",
+    ),
+    (
+        'convert.convert(data, "out", to="records", force="x")',
+        UsageError,
+        "force is 'x': use True or False",
+    ),
+    ("order.shuffle_quality(3)", UsageError, "order is 3: give a penstock.Order"),
+    ("doctor.examine_folder(None)", UsageError, "path is None: give a path"),
     # sharing
+    (
+        'sharing.Upstream(3, bytes(32), "host", 1.0)',
+        UsageError,
+        "address is 3: give a penstock.sharing.Address",
+    ),
+    (
+        'sharing.Upstream(sharing.Address("tcp://127.0.0.1:7"), 3, "host", 1.0)',
+        UsageError,
+        "key is 3: give what penstock.sharing.read_key returns",
+    ),
+    (
+        'sharing.Upstream(sharing.Address("tcp://127.0.0.1:7"), bytes(32), 3, 1.0)',
+        UsageError,
+        "name is 3: give the name of this host",
+    ),
+    (
+        'sharing.Upstream(sharing.Address("tcp://127.0.0.1:7"), bytes(32), "host", "x")',
+        UsageError,
+        "own_bytes_per_s is 'x': use a number, 1e-12 to 1e+18, or inf",
+    ),
     (
         "sharing.Address(3)",
         UsageError,
@@ -1758,6 +1821,8 @@ def make_scene(d: Path) -> dict[str, Any]:
         "bench": bench,
         "checkpoint": checkpoint,
         "convert": convert,
+        "doctor": doctor,
+        "order": order,
         "sharing": sharing,
         "sim": sim,
         "saves": checkpoint.Checkpoints(d / "saves"),

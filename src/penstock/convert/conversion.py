@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import limits
-from ..arguments import check_path
+from ..arguments import check_flag, check_function, check_path
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
@@ -80,9 +80,12 @@ def convert(
         raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
     if not len(source):
         raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
-    if is_url(check_path("destination", destination)):
-        raise UsageError(f"destination is {destination!r}: write to a folder, and copy it then")
-    path = os.path.abspath(os.fspath(destination))
+    path = check_path("destination", destination)
+    if is_url(path):
+        raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
+    path = os.path.abspath(path)
+    check_function("progress", progress, "a function of numbers of samples")
+    check_flag("force", force)
     _check_outside(source, path)
     _check_unchanged(source)
     recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
@@ -165,6 +168,6 @@ def _choose_name(name: str | None, path: str) -> str:
     if name is None:
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", os.path.basename(path)).lstrip(".-")[:100]
         return plain or "shard"
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"name is {name!r}: use letters, digits, '_', '-', '.', 100 at most")
     return name

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from .. import limits
+from ..arguments import check_path
 from ..budget import Budget
 from ..engine import (
     LOCAL,
@@ -154,6 +155,7 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
 
     write:  also measure how fast it can be written to.
     """
+    path = check_path("path", path)
     if not os.path.isdir(path):
         raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
     machine, mount = read_machine(), find_mount(path)

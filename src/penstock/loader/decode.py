@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..engine import start_threads
+from ..errors import UsageError
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
 from .cpu_throttle import CpuThrottle
@@ -38,6 +39,8 @@ def takes_views(decode: _Decoding) -> _Decoding:
     It saves the copy into `bytes`, which counts for samples of 1 MiB and more. A view is valid
     while `decode` runs: its memory is used again.
     """
+    if not callable(decode):
+        raise UsageError(f"decode is {decode!r:.100}: give a function of a sample")
     decode.takes_views = True  # type: ignore[attr-defined]
     return decode
 

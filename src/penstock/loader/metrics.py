@@ -20,6 +20,7 @@ import threading
 import weakref
 from typing import Any, Protocol
 
+from ..arguments import check_kind, check_whole
 from ..engine import start_threads
 from ..errors import UsageError
 from ..meter import Counters, Meter
@@ -50,6 +51,7 @@ def trace(loader: Observed, path: str | os.PathLike[str], *, steps: int = 100_00
     can be loaded too. An earlier trace of this loader is closed. Raises UsageError if the file
     cannot be written.
     """
+    _check_loader(loader)
     if loader.meter.timeline is not None:
         loader.meter.timeline.close()
     loader.meter.timeline = timeline = PerfettoTrace(path, steps)
@@ -69,6 +71,11 @@ def serve(
     are connected, each for `limits.metrics_client_s`. Raises UsageError if the port cannot be had,
     or prometheus-client is not installed.
     """
+    _check_loader(loader)
+    check_whole("port", port, 0)
+    check_kind("host", host, str, "an address of this machine")
+    if name is not None:
+        check_kind("name", name, str, "a text")
     with _lock:
         endpoint = _endpoints.get((host, port)) if port else None
         if endpoint is None or endpoint.closed:
@@ -162,6 +169,11 @@ class Endpoint:
 
 _lock = threading.Lock()
 _endpoints: weakref.WeakValueDictionary[tuple[str, int], Endpoint] = weakref.WeakValueDictionary()
+
+
+def _check_loader(loader: object) -> None:
+    if not hasattr(loader, "meter"):
+        raise UsageError(f"loader is {loader!r:.100}: give a loader of penstock")
 
 
 def _list_alive(loaders: dict[str, weakref.ref[Observed]]) -> dict[str, Observed]:

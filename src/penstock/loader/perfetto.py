@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from ..arguments import check_path, check_whole
 from ..errors import UsageError
 from ..meter import Requested, Span
 
@@ -35,16 +36,16 @@ class PerfettoTrace:
     """
 
     def __init__(self, path: str | os.PathLike[str], steps: int) -> None:
-        if steps < 1:
-            raise UsageError(f"steps is {steps}: trace one or more")
+        check_whole("steps", steps)
+        path = check_path("path", path)
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(
-                f"the trace cannot be written to {os.fspath(path)}: {error.strerror}: give a file "
+                f"the trace cannot be written to {path}: {error.strerror}: give a file "
                 "in a folder that exists and may be written"
             ) from None
-        self.path = os.fspath(path)
+        self.path = path
         self._left = steps
         self._pid = os.getpid()
         self._lock = threading.RLock()

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..arguments import check_kind
 from .order import Order
 
 _lambda = 5.0
@@ -32,6 +33,7 @@ def shuffle_quality(order: Order) -> float:
     order that keeps such runs together, wherever it puts them, has about 0.88. A perfect shuffle
     gets between about 0.98 and 1. The same order gives the same number.
     """
+    check_kind("order", order, Order, "a penstock.Order")
     sampled = _choose_runs(order.count)
     count = len(sampled)
     if count < 2:

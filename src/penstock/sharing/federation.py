@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from .. import limits
+from ..arguments import check_kind
 from .address import Address
 from .client import Tenant
 from .connection import call_by_network
 from .fallback_rate import Holding
 from .ledger import Ledger
+from .throughput_model import read_number
 
 
 class Upstream:
@@ -26,7 +28,10 @@ class Upstream:
     """
 
     def __init__(self, address: Address, key: bytes, name: str, own_bytes_per_s: float) -> None:
-        self._address = address
+        self._address = check_kind("address", address, Address, "a penstock.sharing.Address")
+        check_kind("key", key, bytes, "what penstock.sharing.read_key returns")
+        check_kind("name", name, str, "the name of this host")
+        own_bytes_per_s = read_number("own_bytes_per_s", own_bytes_per_s, infinite=True)
         self._tenant = Tenant(
             name, 0, "broker", call=call_by_network(address, key), where=address.text
         )
