@@ -70,7 +70,7 @@ def connect_ranks(
         alone = Ranks(place, lambda text: [text])
         return alone, alone, alone
     if gather is not None:
-        train, save, drain = three
+        train, save, drain = gather if isinstance(gather, tuple) else (gather, gather, gather)
         return Ranks(place, train), Ranks(place, save), Ranks(place, drain)
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from ..arguments import check_kind
@@ -189,7 +189,7 @@ class Checkpoints:
         if type(step) is not int or step < 0:
             raise UsageError(f"step is {step!r}: use an integer from 0 on")
         if loader is not None and not hasattr(loader, "state_dict"):
-            check_kind("loader", loader, Mapping, "an object with state_dict, or such a state")
+            check_kind("loader", loader, dict, "an object with state_dict, or such a state")
         if self._is_busy():
             self.skipped += 1
             return False

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import limits
-from ..arguments import check_kind
 from ..engine import Bytes
 from ..errors import UsageError
 from ..index import SUMS_FIELD, Field, Fixed, Index
@@ -170,7 +169,8 @@ def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ..
     if names is None:
         hidden = {"label", "cls"} if index.label_column is not None else set()
         return tuple(part for name, part in known.items() if name not in hidden) or index.fields
-    check_kind("fields", names, Sequence, "names of fields, in a list")
+    if not isinstance(names, Sequence):
+        raise UsageError(f"fields is {names!r:.100}: give names of fields, in a list")
     for name in names:
         if name not in known:
             raise UsageError(f"there is no field {name!r}: the fields are {', '.join(known)}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def check_number(
 
 def read_number(
     name: str,
-    value: object,
+    value: Any,
     least: float = limits.allocation_number_min,
     zero: bool = False,
     infinite: bool = False,

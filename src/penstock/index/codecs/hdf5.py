@@ -146,7 +146,7 @@ def _read_blosc2_claim(data: memoryview) -> int:
     of its first chunk; those of a chunk without a frame."""
     chunk = data
     claims = [0]
-    if data[2:10] == b"b2frame\0":
+    if bytes(data[2:10]) == b"b2frame\0":
         chunk = data[int.from_bytes(data[11:15], "big") :]
         claims = [int.from_bytes(data[30:38], "big"), int.from_bytes(data[58:62], "big")]
     return max(*claims, int.from_bytes(chunk[4:8], "little"))
