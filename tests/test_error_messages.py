@@ -1698,7 +1698,38 @@ TORCH_ERRORS: list[tuple[str, type[Exception], str]] = [
         ValueError,
         "persistent_workers=True needs num_workers > 0",
     ),
-    ("DataLoader(data, 2, collate_fn=3)", UsageError, "collate is 3: give a function"),
+    ("DataLoader(data, 2, collate_fn=3)", UsageError, "collate_fn is 3: give a function"),
+    (
+        "DataLoader([1, 2], num_workers=1, worker_init_fn=3)",
+        UsageError,
+        "worker_init_fn is 3: give a function",
+    ),
+    (
+        "DataLoader(3)",
+        UsageError,
+        "dataset is 3: give what penstock.open() returns, or a dataset with __getitem__ and "
+        "__len__",
+    ),
+    (
+        "DataLoader(type('Numbers', (), {'__getitem__': int})())",
+        UsageError,
+        "dataset is a Numbers, which has no length: define __len__, or give a sampler",
+    ),
+    (
+        "DataLoader([1, 2], generator=3)",
+        UsageError,
+        "generator is 3: give a torch.Generator, or seed= with a whole number",
+    ),
+    (
+        "DataLoader([1, 2], sampler=3)",
+        UsageError,
+        "sampler is 3: give an iterable of sample numbers",
+    ),
+    (
+        "DataLoader([1, 2], batch_sampler=3)",
+        UsageError,
+        "batch_sampler is 3: give an iterable of lists of sample numbers",
+    ),
     (
         "DataLoader(data, 2).collate_fn([data[0]])",
         UsageError,

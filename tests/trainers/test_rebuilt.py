@@ -13,9 +13,13 @@ from penstock.torch import DataLoader  # noqa: E402
 from tests.trainers import scenario  # noqa: E402
 
 
-def test_skip_first_batches_is_refused(data: Path) -> None:
-    """It would give raw samples, without decode and from the order of an epoch that was begun."""
+@pytest.mark.parametrize("foreign", [False, True])
+def test_skip_first_batches_is_refused(data: Path, foreign: bool) -> None:
+    """It would give raw samples, without decode and from the order of an epoch that was begun; of
+    a torch dataset, the samples of an epoch whose next one is another."""
     loader = scenario.make_loader(DataLoader, data)
+    if foreign:
+        loader = DataLoader(list(range(40)), 4, shuffle=True, seed=1)
     skipped = accelerate.skip_first_batches(loader, 3)
     with pytest.raises(UsageError, match=r"penstock.torch.StepLoader to what rebuilds loaders"):
         next(iter(skipped))

@@ -29,7 +29,7 @@ from .peer_check import compare_samples, find_ids
 from .sampler import StepSampler
 from .transfer_source import DeviceTransfer, FunctionTransfer, make_iterator
 from .worker_processes import WorkerProcesses
-from .worker_source import WorkerSource
+from .worker_source import InlineSource, WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "EpochTasks",
     "Explanation",
     "FunctionTransfer",
+    "InlineSource",
     "InlineWorkers",
     "Loader",
     "OpenEpoch",

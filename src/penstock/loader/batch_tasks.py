@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from .. import limits
-from ..order import Marks, Order
+from ..order import Marks, Order, key_state
 from ..plan import Cursor, Identity
 from ..topology import Place, detect
 from .sampler import StepSampler
@@ -92,10 +92,10 @@ class OrderTasks:
         return self.step_sampler.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
-        keys = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation")
+        key = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation").key()
         rank = self.step_sampler.place.rank
         for step, ids, repeats, marks in self.step_sampler.iterate_shares(epoch, first):
-            yield BatchTask(ids, epoch, step, repeats, keys.key(0, step, rank), marks)
+            yield BatchTask(ids, epoch, step, repeats, key_state(key, step, rank), marks)
 
     def record_step(self, epoch: int, step: int) -> None:
         self.step_sampler.record_step(epoch, step)
@@ -162,12 +162,12 @@ class SamplerTasks:
         return self.cursor.begin()
 
     def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
-        keys = Order(1, self._seed, epoch, purpose="augmentation")
+        key = Order(1, self._seed, epoch, purpose="augmentation").key()
         rank = self.place.rank
         self._tell(epoch)  # here, because several epochs may be begun before the first task
         for step, ids in enumerate(self._steps):
             if step >= first:
-                yield BatchTask(ids, epoch, step, 0, keys.key(0, step, rank))
+                yield BatchTask(ids, epoch, step, 0, key_state(key, step, rank))
 
     def record_step(self, epoch: int, step: int) -> None:
         self.cursor.move(epoch, step)

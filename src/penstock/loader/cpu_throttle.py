@@ -55,12 +55,16 @@ class CpuThrottle:
     @property
     def is_in_debt(self) -> bool:
         """True if `wait` would have to wait now."""
+        if self._rate is None:
+            return False
         with self._changed:
             self._settle()
             return self._rate is not None and self._owed_s > 0
 
     def charge(self, used_s: float) -> None:
         """Charge processor time that was used. Does not wait."""
+        if self._rate is None:  # time used without a limit is free
+            return
         with self._changed:
             self._settle()
             self._owed_s += used_s

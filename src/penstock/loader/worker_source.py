@@ -1,17 +1,18 @@
-"""The source of batches that workers load whole."""
+"""The sources of batches that workers load whole."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..budget import Budget
 from ..meter import Meter
 from .batch_tasks import BatchTask
 from .cpu_throttle import CpuThrottle
 from .epoch_iterator import ReadyBatch
-from .workers import ResultsAhead, Workers
+from .workers import InlineWorkers, ResultsAhead, Workers, WorkerTime
 
 _poll_s = 0.1  # how soon a waiting caller learns of more processors
 
@@ -42,8 +43,9 @@ class WorkerSource:
         self._step = first
         self._closed = False
         self._sizes: deque[int] = deque()  # samples of the tasks that were begun
-        counted = _count_samples(tasks, self._sizes, batched)
-        self._results = ResultsAhead(workers, counted, ahead, timeout_s, self._throttle)
+        self._results = ResultsAhead(
+            workers, self._count_tasks(tasks, batched), ahead, timeout_s, self._throttle
+        )
 
     @property
     def closed(self) -> bool:
@@ -58,16 +60,11 @@ class WorkerSource:
             batch = next(self._results)
         except StopIteration:
             return None
-        ready_ns = time.perf_counter_ns()
-        # A worker was busy with this batch; the wait is taken for the last part of that time.
-        busy_ns, cpu_ns, queued_ns = self._workers.spent.minus(before)
-        self._throttle.charge(cpu_ns * 1e-9)  # not for the time of other batches
-        waiting_ns = min(ready_ns - asked_ns, busy_ns)
-        decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
-        self._meter.count_work(busy_ns, cpu_ns)
+        spent = self._workers.spent.minus(before)
+        self._throttle.charge(spent.cpu_ns * 1e-9)  # not for the time of other batches
         samples, step = self._sizes.popleft(), self._step
         self._step += 1
-        return ReadyBatch(batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns)
+        return _account(batch, step, samples, asked_ns, spent, self._meter)
 
     def skip(self) -> None:
         if self._sizes:  # else the sampler has raised
@@ -81,10 +78,71 @@ class WorkerSource:
         self._closed = True
         self._results.close()
 
+    def _count_tasks(self, tasks: Iterator[BatchTask], batched: bool) -> Iterator[BatchTask]:
+        for task in tasks:
+            self._sizes.append(_count_samples(task, batched))
+            yield task
 
-def _count_samples(
-    tasks: Iterator[BatchTask], sizes: deque[int], batched: bool
-) -> Iterator[BatchTask]:
-    for task in tasks:
-        sizes.append(len(task.ids) if batched and hasattr(task.ids, "__len__") else 1)
-        yield task
+
+class InlineSource:
+    """Source of the batches of `tasks`, each made in the calling thread when it is asked for.
+
+    batched:  True if a task is of many samples, False if of one.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterator[BatchTask],
+        workers: InlineWorkers,
+        meter: Meter,
+        budget: Budget,
+        *,
+        batched: bool,
+    ) -> None:
+        self._tasks = tasks
+        self._workers = workers
+        self._meter = meter
+        self._throttle = CpuThrottle(budget.cores)
+        self._batched = batched
+        self.closed = False
+
+    def take(self, asked_ns: int, meanwhile: Callable[[], None]) -> ReadyBatch | None:
+        while self._throttle.is_in_debt:
+            self._throttle.wait(_poll_s)
+            meanwhile()
+        task = next(self._tasks, None)
+        if task is None:
+            return None
+        before = self._workers.spent
+        batch = self._workers.result(self._workers.submit(task))
+        spent = self._workers.spent.minus(before)
+        self._throttle.charge(spent.cpu_ns * 1e-9)
+        samples = _count_samples(task, self._batched)
+        return _account(batch, task.step, samples, asked_ns, spent, self._meter)
+
+    def skip(self) -> None:
+        """Do nothing: the next task is of the step after."""
+
+    def adopt(self, budget: Budget) -> None:
+        self._throttle.adopt(budget.cores)
+
+    def close(self) -> None:
+        self.closed = True
+        self._tasks = iter(())
+
+
+def _count_samples(task: BatchTask, batched: bool) -> int:
+    return len(task.ids) if batched and hasattr(task.ids, "__len__") else 1
+
+
+def _account(
+    batch: Any, step: int, samples: int, asked_ns: int, spent: WorkerTime, meter: Meter
+) -> ReadyBatch:
+    """Return a batch that is ready now, with the wait for it divided."""
+    ready_ns = time.perf_counter_ns()
+    # A worker was busy with this batch; the wait is taken for the last part of that time.
+    busy_ns, cpu_ns, queued_ns = spent
+    waiting_ns = min(ready_ns - asked_ns, busy_ns)
+    decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
+    meter.count_work(busy_ns, cpu_ns)
+    return ReadyBatch(batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns)

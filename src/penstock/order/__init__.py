@@ -13,7 +13,7 @@ from __future__ import annotations
 from . import shuffle_array
 from .keys import TABLE_COUNT_MAX, Words, derive_cipher_key
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
-from .order import Marks, Order, Ordering, Shuffle, check_words, parse_shuffle
+from .order import Marks, Order, Ordering, Shuffle, check_words, key_state, parse_shuffle
 from .quality import label_mix, shuffle_quality
 from .random_numbers import derive_sample_seed, rng
 from .shuffle_array import shuffle
@@ -38,6 +38,7 @@ __all__ = [
     "derive_cipher_key",
     "derive_sample_seed",
     "divide_slots",
+    "key_state",
     "label_mix",
     "parse_shuffle",
     "rng",

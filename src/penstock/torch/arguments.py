@@ -65,6 +65,43 @@ def check_iterable(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any)
     )
 
 
+def check_kinds(
+    dataset: Any,
+    sampler: Any,
+    batch_sampler: Any,
+    collate_fn: Any,
+    worker_init_fn: Any,
+    generator: Any,
+) -> None:
+    """Check what torch would notice at the first batch, or not at all."""
+    if not callable(getattr(dataset, "__getitem__", None)):
+        raise UsageError(
+            f"dataset is {_show(dataset)}: give what penstock.open() returns, or a dataset with "
+            "__getitem__ and __len__"
+        )
+    if sampler is None and batch_sampler is None and not hasattr(dataset, "__len__"):
+        raise UsageError(
+            f"dataset is {_show(dataset)}, which has no length: define __len__, or give a sampler"
+        )
+    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if value is not None and not hasattr(value, "__iter__") | hasattr(value, "__getitem__"):
+            what = "sample numbers" if name == "sampler" else "lists of sample numbers"
+            raise UsageError(f"{name} is {_show(value)}: give an iterable of {what}")
+    for name, value in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+        if value is not None and not callable(value):
+            raise UsageError(f"{name} is {_show(value)}: give a function")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise UsageError(
+            f"generator is {_show(generator)}: give a torch.Generator, or seed= with a whole number"
+        )
+
+
+def _show(value: Any) -> str:
+    """Return a value as messages name it: itself if it is short, else its type."""
+    text = repr(value) if isinstance(value, int | float | str | bytes | None) else ""
+    return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"
+
+
 def check_samplers(
     shuffle: bool, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
 ) -> None:
@@ -160,10 +197,10 @@ def parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal
 
 
 def refuse_rebuilding(samples: Any) -> NoReturn:
-    """Stand as `collate_fn` of a loader over a penstock dataset, which collates elsewhere.
+    """Stand as `collate_fn` of a loader, which collates elsewhere.
 
     Raises UsageError: whoever calls it made a torch DataLoader of our attributes, which has raw
-    samples in another order.
+    samples, or those of torch datasets, in another order.
     """
     raise UsageError(
         "another loader was made of the attributes of a penstock.torch.DataLoader, without its "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ from ..loader import (
     EpochIterator,
     EpochTasks,
     Explanation,
+    InlineSource,
     InlineWorkers,
     Loader,
     OpenEpoch,
@@ -58,6 +60,7 @@ from ..topology import Place, choose_place, detect
 from .arguments import (
     check_integer,
     check_iterable,
+    check_kinds,
     check_numbers,
     check_ours,
     check_samplers,
@@ -114,8 +117,8 @@ class DataLoader:
       of the dataset the iterator can go on with the next batch, as in torch; a state taken before
       that resumes at the batch that failed.
     - Whoever makes another loader of this one's attributes (accelerate, Ray's prepare_data_loader)
-      loses `decode`, order and state: over a penstock dataset the first batch of such a loader is a
-      UsageError that names `StepLoader`.
+      loses `decode`, order and state: the first batch of such a loader is a UsageError that names
+      `StepLoader`. The attribute `collate_fn` is the function that raises it.
     - Fewer samples than ranks, or than one batch with `drop_last`, are an error, not an empty
       epoch.
 
@@ -184,6 +187,7 @@ class DataLoader:
         num_workers = check_integer("num_workers", num_workers)
         check_numbers(num_workers, timeout, prefetch_factor, persistent_workers)
         check_iterable(dataset, shuffle, sampler, batch_sampler)
+        check_kinds(dataset, sampler, batch_sampler, collate_fn, worker_init_fn, generator)
         kind = parse_shuffle(shuffle, dataset)
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
@@ -229,9 +233,7 @@ class DataLoader:
         if isinstance(collate_fn, Pad):
             collate_fn = collate_fn.with_leaves(Tensors())
         self._user_collate = collate_fn
-        self.collate_fn = collate_fn or (default_collate if self._batched else convert)
-        if not foreign:
-            self.collate_fn = refuse_rebuilding
+        self.collate_fn = refuse_rebuilding
         chosen = batch_sampler if batch_sampler is not None else sampler
         own_place = choose_place(place, data_axes, rank, world_size)
         self._epochs: EpochTasks
@@ -276,7 +278,12 @@ class DataLoader:
         self._open_transfer: Callable[[], DeviceTransfer] | None = None
         if self.device is not None and self.device.type == "cuda":
             self._open_transfer = partial(open_transfer, self.device)
+        self._has_warned = False
         self._initialized = True
+
+    __class_getitem__ = classmethod(
+        types.GenericAlias
+    )  # DataLoader[int] in annotations, as torch's
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _frozen and getattr(self, "_initialized", False):
@@ -327,6 +334,17 @@ class DataLoader:
         Counts the batches that were handed over. May be taken at any time.
         """
         self._check_seed()
+        own = (
+            None if isinstance(self.dataset, Dataset) else getattr(self.dataset, "state_dict", None)
+        )
+        if callable(own) and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"the state of the loader is its position: what {type(self.dataset).__name__}."
+                "state_dict() returns is not part of it. Save that yourself, unless items depend "
+                "on their number and on random numbers alone",
+                stacklevel=2,
+            )
         return self._epochs.cursor.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -467,7 +485,8 @@ class DataLoader:
             budget = divide_budget(self._budget, max(1, self.num_workers))
             reading = ReadSamples(self.dataset, decode, collate, budget)
         else:
-            reading = FetchItems(self.dataset, self.collate_fn, self._batched)
+            collate = self._user_collate or (default_collate if self._batched else convert)
+            reading = FetchItems(self.dataset, collate, self._batched)
         return WorkerOpening(
             reading,
             self.num_workers,
@@ -487,16 +506,21 @@ class DataLoader:
             self._leased_budget = LeasedBudget(
                 self.counters, type(self.dataset).__name__, place, self._budget
             )
-        source = WorkerSource(
-            self._epochs.tasks(epoch, first),
-            workers,
-            self.meter,
-            self._leased_budget.budget(),
-            first,
-            ahead=self.num_workers * (self.prefetch_factor or 1),
-            timeout_s=float(self.timeout) or None,
-            batched=self._batched,
-        )
+        tasks, budget = self._epochs.tasks(epoch, first), self._leased_budget.budget()
+        source: InlineSource | WorkerSource
+        if isinstance(workers, InlineWorkers):
+            source = InlineSource(tasks, workers, self.meter, budget, batched=self._batched)
+        else:
+            source = WorkerSource(
+                tasks,
+                workers,
+                self.meter,
+                budget,
+                first,
+                ahead=self.num_workers * (self.prefetch_factor or 1),
+                timeout_s=float(self.timeout) or None,
+                batched=self._batched,
+            )
         self._iterators.add(iterator)
         return OpenEpoch(epoch, source)
 

@@ -97,6 +97,8 @@ def reduce_tensor(value: Any) -> Any:
     """Reduce plain tensors to arrays for pickling, which travel beside the pickle."""
     if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
         return NotImplemented
+    if value.is_nested:  # and strided: jagged ones are of a class of their own
+        return torch.nested.as_nested_tensor, (list(value.unbind()),)
     if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
         return NotImplemented
     return _rebuild_tensor, (_share_memory(value.contiguous()), value.dtype)

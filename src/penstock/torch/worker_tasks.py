@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,13 +46,10 @@ class FetchItems:
     batched: bool
 
     def open(self, seeds: SampleSeeds) -> Callable[[BatchTask], Any]:
-        def fetch(task: BatchTask) -> Any:
-            with seeds.begin_batch(task):
-                return self._fetch(task, seeds)
+        fetch = functools.partial(self._fetch, seeds)
+        return lambda task: seeds.make_batch(task, fetch)
 
-        return fetch
-
-    def _fetch(self, task: BatchTask, seeds: SampleSeeds) -> Any:
+    def _fetch(self, seeds: SampleSeeds, task: BatchTask) -> Any:
         is_ours = isinstance(task.ids, np.ndarray)  # and so a sample comes once an epoch
         ids = task.ids.tolist() if is_ours else task.ids
         whole = task.key, task.epoch, -1  # the place of what belongs to no sample
@@ -71,8 +68,7 @@ class FetchItems:
             places = ((task.key, task.epoch, row) for row in itertools.count())
             items = [seeds.call(place, read, i) for i, place in zip(ids, places, strict=False)]
         if self.collate is default_collate:
-            with _hide_worker_info():
-                return default_collate(items)
+            return _collate_privately(items)
         return seeds.call(whole, self.collate, items)
 
 
@@ -112,21 +108,19 @@ class ReadSamples:
             nonlocal whole
             is_ours = isinstance(task.ids, np.ndarray)
             whole = task.key, task.epoch, -1
-            ids = self._check_numbers(task.ids)
-            with seeds.begin_batch(task):
-                batch = reader.read(
-                    ids,
-                    epoch=task.epoch,
-                    step=task.step,
-                    repeats=task.repeats,
-                    marks=task.marks,
-                    seed=seeds.seed if is_ours else task.key,
-                    by_row=not is_ours,
-                )
+            batch = reader.read(
+                self._check_numbers(task.ids),
+                epoch=task.epoch,
+                step=task.step,
+                repeats=task.repeats,
+                marks=task.marks,
+                seed=seeds.seed if is_ours else task.key,
+                by_row=not is_ours,
+            )
             raw = decode is None
             return finish_batch(batch, raw) if isinstance(batch, Batch) else batch
 
-        return read
+        return lambda task: seeds.make_batch(task, read)
 
     def _check_numbers(self, samples: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
         if isinstance(samples, np.ndarray):
@@ -172,15 +166,14 @@ class WorkerOpening:
         return self.reading.open(SampleSeeds(self.sample_seed, is_alone, not self.process))
 
 
-@contextlib.contextmanager
-def _hide_worker_info() -> Iterator[None]:
-    """Hide that this is a worker from default_collate.
+def _collate_privately(items: list[Any]) -> Any:
+    """Collate, hiding from default_collate that this is a worker.
 
     In a worker it would stack into shared memory of torch's own; ours is recycled.
     """
     info, torch_worker._worker_info = torch_worker._worker_info, None
     try:
-        yield
+        return default_collate(items)
     finally:
         torch_worker._worker_info = info
 
