@@ -21,8 +21,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-trainers explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling clean
+.PHONY: help setup demo test test-long test-trainers test-foreign explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,11 @@ $(VENV)-trainers/.stamp: $(STAMPS)/penstock
 	  "import site; site.addsitedir(\"$(CURDIR)/$(VENV)/lib/python%s/site-packages\")\n" % s.get_python_version())'
 	@$(VENV)-trainers/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -c constraints.txt $(TRAINERS)
 	@touch $@
+
+# Folders of checkouts of pytorch and torchdata, whose packages have no tests.
+test-foreign: $(VENV)-trainers/.stamp  ## torch's own tests against our DataLoader: TORCH_TESTS=pytorch/test DATA_TESTS=data/test/stateful_dataloader
+	@$(VENV)-trainers/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt expecttest psutil
+	set -e; for folder in $(TORCH_TESTS) $(DATA_TESTS); do $(VENV)-trainers/bin/python -m tests.foreign $$folder; done
 
 # SEED= of an earlier search repeats it.
 EXPLORE_SECONDS ?= 300
@@ -139,6 +144,9 @@ bench-checkpoint: $(STAMPS)/bench  ## checkpoints of 2 GB: training blocked, the
 bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="--out gpu.json"
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
 	$(RUN) -m benchmarks.gpu $(ARGS)
+
+bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
+	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
 
 bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
 	$(RUN) -m benchmarks.shuffling $(ARGS)

@@ -131,6 +131,14 @@ the first batch takes after others that are skipped.""",
         {"^skipping": AT_MOST},
     ),
     Section(
+        "foreign",
+        "Torch datasets",
+        "make bench-foreign",
+        """our `DataLoader` and torch's on the same torch datasets, in turns, with workers that are
+warm. What a loader cannot change is most of it: the notes name the bare loop that indexes and
+collates. `cpu us` is of the calling process and the workers together.""",
+    ),
+    Section(
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",

@@ -108,8 +108,8 @@ class DataLoader:
     - `random`, numpy and torch are seeded for each item of a torch dataset from (seed, epoch,
       sample), in worker processes and with `num_workers=0`: random augmentation does not depend on
       workers, ranks or resuming. With a sampler or `__getitems__`, and for `collate_fn`, it is from
-      (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 2,
-      numpy's 3 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
+      (seed, epoch, step, rank). A generator that no item draws from costs nothing; torch's costs 5,
+      numpy's 6 and `random`'s 11 us an item. `decode` in worker processes is seeded likewise; in
       threads, which share generators, draw from `sample["__rng__"]`.
     - Workers are started once and serve all epochs and iterators, with `persistent_workers` or
       without: what is changed on the dataset afterwards reaches them after `close`.

@@ -114,13 +114,16 @@ class SampleSeeds:
 
     def call(self, place: DrawPoint, function: Callable[[Any], _Value], argument: Any) -> _Value:
         """Call a function that makes a sample, or a batch of samples, with its own seeds."""
-        if self.is_idle:
+        # A batch's collation is watched although its items have used up the number to be watched.
+        is_watched = self._left > 0 or (self._is_watching and place[2] < 0)
+        seeded = _generators if is_watched else self._drawn
+        if not seeded:
             return function(argument)
         key = derive_sample_seed(*place)
-        for generator in _generators if self._is_watching else self._drawn:
+        for generator in seeded:
             generator.seed(key)
         value = function(argument)
-        if self._is_watching:
+        if is_watched:
             self._left -= 1
             self._drawn |= {one for one in _generators if one.has_moved(key)}
         return value
