@@ -214,7 +214,7 @@ def start(pairs: int, record: Record) -> Row:
         (time_first_batch(DataLoader, dataset), time_first_batch(TorchLoader, dataset))
         for _ in range(pairs)
     ]
-    record.raw["first batch"] = taken
+    record.raw["first batch"] = {"seconds": taken}
     ratios = [theirs / ours for ours, theirs in taken]
     low, high = bootstrap_interval(ratios, SEED)
     ours_s, theirs_s = np.median(taken, axis=0)

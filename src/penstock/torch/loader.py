@@ -281,9 +281,10 @@ class DataLoader:
         self._has_warned = False
         self._initialized = True
 
-    __class_getitem__ = classmethod(
-        types.GenericAlias
-    )  # DataLoader[int] in annotations, as torch's
+    @classmethod
+    def __class_getitem__(cls, batch: Any) -> types.GenericAlias:
+        """Return the class as annotations name it, as torch's: `DataLoader[Tensor]`."""
+        return types.GenericAlias(cls, batch)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _frozen and getattr(self, "_initialized", False):
