@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,22 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-@pytest.fixture
-def run_on_two_ranks(tmp_path: Path) -> Callable[[str], None]:
-    """A function that runs the other tests of a file on two ranks, which torchrun starts."""
+@pytest.fixture(scope=lambda fixture_name, config: "session" if RANKS > 1 else "module")
+def group() -> Iterator[None]:
+    """The process group of all ranks; of this process alone where there are no others."""
+    import torch.distributed as dist
 
-    def run(file: str) -> None:
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if RANKS == 1 else {}
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120), **alone)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def run_on_two_ranks(tmp_path: Path) -> Callable[..., None]:
+    """A function that runs the other tests of files on two ranks, which torchrun starts."""
+
+    def run(*files: str) -> None:
         if RANKS > 1:
             pytest.skip("these are the ranks")
         make_data(tmp_path)
@@ -47,7 +59,7 @@ def run_on_two_ranks(tmp_path: Path) -> Callable[[str], None]:
             [
                 *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
                 *("--standalone", "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
-                file,
+                *files,
             ],
             cwd=ROOT,
             env={**os.environ, _shared: str(tmp_path), "OMP_NUM_THREADS": "1"},

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
+import penstock
 from penstock.torch import DataLoader
 from tests.trainers.scenario import (
     COUNT,
     EPOCHS,
+    GLOBAL,
+    RANKS,
     STEPS,
     Numbers,
     list_expected,
@@ -33,13 +38,42 @@ def read_batch(batch: Any) -> Numbers:
     return read_numbers(batch["x"])
 
 
-def check_sequence(drive: Drive, folder: Path) -> None:
-    """Three epochs are those of penstock alone, and each has every sample."""
-    batches, _ = drive(make_loader(DataLoader, folder), None, TOTAL)
+def check_sequence(drive: Drive, folder: Path, **options: Any) -> None:
+    """Three epochs are those of penstock alone; those of all ranks are those of one process."""
+    loader = make_loader(DataLoader, folder, **options)
+    batches, _ = drive(loader, None, TOTAL)
     assert batches == list_rest(list_expected(folder), 0)
+    ranks: list[Any] = [batches]
+    if RANKS > 1:  # the group was asked, not the environment
+        assert loader.place.source == "torch.distributed"
+        dist.all_gather_object(ranks := [None] * RANKS, batches)
+    check_shares(ranks, folder)
+
+
+def check_places(drive: Drive, folder: Path, **options: Any) -> None:
+    """`place=` says the rank where nothing else does: the shares of two are those of one."""
+    shares = []
+    for rank in range(2):
+        place = {"place": penstock.Place(rank, 2), "batch_size": GLOBAL // 2}
+        batches, _ = drive(make_loader(DataLoader, folder, **place, **options), None, TOTAL)
+        assert batches == list_rest(list_expected(folder, **place), 0)
+        shares.append(batches)
+    check_shares(shares, folder)
+
+
+def check_shares(ranks: list[list[Numbers]], folder: Path) -> None:
+    """Check that the shares of all ranks are, at each step, the batch of one process: every sample
+    is in an epoch, and once, but for those that fill the last step up to equal shares."""
+    alone = {"place": penstock.Place(0, 1), "batch_size": GLOBAL}
+    whole = list_rest(list_expected(folder, **alone), 0)
+    for step, (batch, *shares) in enumerate(zip(whole, *ranks, strict=True)):
+        given = [sample for share in shares for sample in share]
+        filling = -len(batch) % len(ranks)
+        assert len(given) == len(batch) + filling
+        assert set(given) >= set(batch), step
     for epoch in range(EPOCHS):
-        given = {sample for batch in batches[epoch * STEPS :][:STEPS] for sample in batch}
-        assert given == set(range(COUNT))
+        steps = [step for share in ranks for step in share[epoch * STEPS :][:STEPS]]
+        assert {sample for step in steps for sample in step} == set(range(COUNT))
 
 
 def check_resuming(drive: Drive, folder: Path, points: tuple[int, ...] = POINTS) -> None:

@@ -37,15 +37,15 @@ def take_number(sample: dict[str, Any]) -> dict[str, Any]:
 def make_loader(kind: type[Any], folder: Path, **options: Any) -> Any:
     """Make a loader of a kind; the batch size is that of one of the ranks there are."""
     data = penstock.open(make_data(folder))
-    options = {"shuffle": True, "seed": 3, "decode": take_number} | options
-    return kind(data, options.pop("batch_size", GLOBAL // RANKS), **options)
+    size = {} if "global_batch_size" in options else {"batch_size": GLOBAL // RANKS}
+    return kind(data, **size | {"shuffle": True, "seed": 3, "decode": take_number} | options)
 
 
-def list_expected(folder: Path) -> list[list[Numbers]]:
+def list_expected(folder: Path, **options: Any) -> list[list[Numbers]]:
     """List the batches of this rank, by epoch, as penstock alone gives them."""
     from penstock.torch import DataLoader
 
-    loader = make_loader(DataLoader, folder)
+    loader = make_loader(DataLoader, folder, **options)
     return [[read_numbers(batch["x"]) for batch in loader] for _ in range(EPOCHS)]
 
 

@@ -15,6 +15,8 @@ from penstock.torch import DataLoader
 from tests.trainers import drives, scenario
 from tests.trainers.doubles import ComposerTrainer
 
+pytestmark = pytest.mark.usefixtures("group")
+
 
 def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
     trainer = ComposerTrainer(penstock.composer.wrap(loader), state)
@@ -24,6 +26,10 @@ def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
 
 def test_the_sequence_is_that_of_penstock(data: Path) -> None:
     drives.check_sequence(drive, data)
+
+
+def test_places_divide_the_batches(data: Path) -> None:
+    drives.check_places(drive, data)
 
 
 def test_resumed_runs_are_equal(data: Path) -> None:

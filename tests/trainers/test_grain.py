@@ -15,6 +15,8 @@ from penstock.errors import UsageError  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
 from tests.trainers import drives, scenario  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("group")
+
 
 def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
     """Walk through a pipeline that reads two batches ahead; its state goes through JSON."""
@@ -38,6 +40,10 @@ def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
 
 def test_the_sequence_is_that_of_penstock(data: Path) -> None:
     drives.check_sequence(drive, data)
+
+
+def test_places_divide_the_batches(data: Path) -> None:
+    drives.check_places(drive, data)
 
 
 def test_resumed_runs_are_equal(data: Path) -> None:

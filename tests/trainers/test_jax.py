@@ -231,3 +231,38 @@ def test_arrays_that_jax_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(penstock.errors.UsageError, match=r"batch\['name'\]\[0\] has <U1"):
         next(iter(loader))
     loader.close()
+
+
+def test_rows_that_are_not_those_of_the_samples(path: Path) -> None:
+    """A leaf that has neither the rows of the samples nor those of the step is named with both."""
+    data = penstock.open(path, index="memory")
+
+    def take_sums(rows: list[Any]) -> dict[str, Any]:
+        return {"rows": np.stack([row["data"] for row in rows]), "sums": np.arange(3)}
+
+    loader = penstock.jax.Loader(data, BATCH, decode=lambda sample: sample, collate=take_sums)
+    remedy = r"make one of each sample; where decode makes no dict, give drop_last=True"
+    with pytest.raises(
+        penstock.errors.UsageError, match=rf"batch\['sums'\] has 3 rows, not 16: {remedy}"
+    ):
+        next(iter(loader))
+    loader.close()
+
+
+def test_rows_of_a_last_step_without_ids(path: Path) -> None:
+    """Batches that are no dicts do not say how many samples the last step has."""
+    data = penstock.open(path, index="memory")
+    loader = penstock.jax.Loader(data, BATCH, decode=lambda sample: (sample["data"],))
+    batches = iter(loader)
+    for _ in range(len(loader) - 1):
+        assert next(batches)[0].shape == (BATCH, WIDTH)
+    with pytest.raises(
+        penstock.errors.UsageError, match=r"batch\[0\] has 10 rows, not 16: .*drop_last"
+    ):
+        next(batches)
+    loader.close()
+    loader = penstock.jax.Loader(
+        data, BATCH, drop_last=True, decode=lambda sample: (sample["data"],)
+    )
+    assert [batch[0].shape for batch in loader] == [(BATCH, WIDTH)] * (SAMPLES // BATCH)
+    loader.close()

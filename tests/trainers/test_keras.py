@@ -15,7 +15,9 @@ keras = pytest.importorskip("keras")
 import penstock  # noqa: E402
 from penstock.errors import UsageError  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
-from tests.trainers import scenario  # noqa: E402
+from tests.trainers import drives, scenario  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("group")
 
 
 class Witness(keras.Model):  # type: ignore[misc]
@@ -39,11 +41,12 @@ class Witness(keras.Model):  # type: ignore[misc]
         return {}
 
 
-def make_loader(data: Path, **options: Any) -> DataLoader:
-    def pair(sample: dict[str, Any]) -> tuple[Any, Any]:
-        value = np.array([sample["data"][0]], np.float32)
-        return value, value
+def pair(sample: dict[str, Any]) -> tuple[Any, Any]:
+    value = np.array([sample["data"][0]], np.float32)
+    return value, value
 
+
+def make_loader(data: Path, **options: Any) -> DataLoader:
     return scenario.make_loader(DataLoader, data, **({"decode": pair} | options))
 
 
@@ -59,6 +62,19 @@ def test_the_sequence_is_that_of_penstock(built: bool, data: Path) -> None:
     assert len(batches) == scenario.STEPS
     Witness(given, built).fit(batches, epochs=3, verbose=0)
     assert given == list_expected(data)
+
+
+def test_ranks_share_each_epoch(data: Path) -> None:
+    """`fit` knows no ranks; the loader has them of the process group, or by `place=`."""
+
+    def drive(loader: DataLoader, state: None, count: int) -> tuple[list[list[int]], None]:
+        given: list[list[int]] = []
+        batches = penstock.keras.Data(loader)
+        Witness(given).fit(batches, epochs=scenario.EPOCHS, verbose=0)
+        return given, state
+
+    drives.check_sequence(drive, data, decode=pair)
+    drives.check_places(drive, data, decode=pair)
 
 
 @pytest.mark.parametrize("done", [1, 2])

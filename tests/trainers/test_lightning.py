@@ -28,6 +28,7 @@ from tests.trainers.scenario import (
     list_stops,
     make_loader,
     read_numbers,
+    take_number,
 )
 
 warnings.filterwarnings("ignore", module="pytorch_lightning")
@@ -187,9 +188,37 @@ def test_a_shorter_loader_keeps_its_own_epochs(folder: Path, data: Path) -> None
     assert shorter[4:8] != shorter[:4]
 
 
+class Validated(Seen):
+    """A model that notes batches of validation, too."""
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        self.batches.append(read_numbers(batch["x"]))
+
+
 def test_overfitting(data: Path, expected: list[list[Numbers]]) -> None:
     """Each epoch has the same first batches."""
     assert fit(Seen(), make("data", data), overfit_batches=3) == expected[0][:3] * EPOCHS
+
+
+def test_overfitting_with_validation(data: Path, expected: list[list[Numbers]]) -> None:
+    """Its batches are the same in each epoch, too; other loaders are Lightning's to change."""
+    loader = make_loader(DataLoader, data, seed=5)
+    first = [read_numbers(batch["x"]) for batch in loader][:3]
+    rows = [take_number({"data": [i]}) for i in range(3)]
+    plain = torch.utils.data.DataLoader(rows)  # type: ignore[arg-type]
+    for validation, seen in ((make_loader(DataLoader, data, seed=5), first), (plain, None)):
+        module = penstock.lightning.Data(make_loader(DataLoader, data), validation)
+        batches = fit(Validated(), module, overfit_batches=3)
+        assert len(batches) == 6 * EPOCHS
+        assert seen is None or batches == [*expected[0][:3], *seen] * EPOCHS
+
+
+def test_overfitting_without_the_data_module_is_refused(data: Path) -> None:
+    """By Lightning, before it asks the loader for anything that could tell what it is for."""
+    loader = make("alone", data)
+    with pytest.raises(ValueError, match=r"needs to subclass `torch.utils.data.DataLoader`"):
+        fit(Seen(), loader, overfit_batches=3)
+    assert loader.counters().batches == 0
 
 
 def test_loaders_without_a_state_are_refused() -> None:

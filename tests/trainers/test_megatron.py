@@ -10,11 +10,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
+
 import penstock
 from penstock.errors import UsageError
 from penstock.torch import DataLoader
 from tests.trainers import drives, scenario
 from tests.trainers.doubles import MegatronTraining
+
+pytestmark = pytest.mark.usefixtures("group")
 
 
 class Passed:
@@ -28,17 +32,18 @@ class Passed:
 
 
 @pytest.fixture
-def drive(tmp_path: Path) -> drives.Drive:
+def drive(folder: Path) -> drives.Drive:
     """A drive whose state is the iteration that was saved."""
 
     def drive(loader: Any, iteration: Any, count: int) -> tuple[list[list[int]], int]:
         def provide() -> Any:
-            return penstock.megatron.iterator(loader, tmp_path, iteration or 0)
+            return penstock.megatron.iterator(loader, folder, iteration or 0)
 
         training = MegatronTraining(provide, Passed)
         batches = [drives.read_batch(batch) for batch in training.train(count)]
         reached = (iteration or 0) + count
-        training.save(tmp_path, reached)
+        training.save(folder, reached, dist.get_rank())
+        dist.barrier()  # as Megatron does after it has saved
         return batches, reached
 
     return drive
@@ -47,6 +52,10 @@ def drive(tmp_path: Path) -> drives.Drive:
 def test_the_sequence_is_that_of_penstock(drive: drives.Drive, data: Path) -> None:
     """It does not end: Megatron counts iterations, not epochs."""
     drives.check_sequence(drive, data)
+
+
+def test_places_divide_the_batches(drive: drives.Drive, data: Path) -> None:
+    drives.check_places(drive, data)
 
 
 def test_resumed_runs_are_equal(drive: drives.Drive, data: Path) -> None:

@@ -14,9 +14,12 @@ from penstock.errors import UsageError  # noqa: E402
 from tests.trainers import drives  # noqa: E402
 
 # A thread of torchdata that drops the last reference to its own graph joins itself.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*_SingleThreadedMapper.__del__:pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*_SingleThreadedMapper.__del__:pytest.PytestUnraisableExceptionWarning"
+    ),
+    pytest.mark.usefixtures("group"),
+]
 
 
 def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
@@ -36,6 +39,10 @@ def drive(loader: Any, state: Any, count: int) -> tuple[list[list[int]], Any]:
 
 def test_the_sequence_is_that_of_penstock(data: Path) -> None:
     drives.check_sequence(drive, data)
+
+
+def test_places_divide_the_batches(data: Path) -> None:
+    drives.check_places(drive, data)
 
 
 def test_resumed_runs_are_equal(data: Path) -> None:

@@ -63,6 +63,20 @@ def test_epochs_without_end(rank: int, ranks: int, data: Path) -> None:
     assert take(loader, EPOCHS * STEPS) == expected
 
 
+def test_validation_ends_with_the_data(data: Path) -> None:
+    """`infinite=False` ends a walk after its epoch, as torchtitan's validation asks for; the next
+    walk is the next epoch, and a state from within one leads to the rest of it."""
+    whole = take(build(data), 2 * STEPS)
+    loader = build(data, infinite=False)
+    assert take(loader, 2 * STEPS) == whole[:STEPS]
+    assert take(loader, 2 * STEPS) == whole[STEPS:]
+    loader = build(data, infinite=False)
+    assert take(loader, 5) == whole[:5]
+    resumed = build(data, infinite=False)
+    resumed.load_state_dict(loader.state_dict())
+    assert take(resumed, 2 * STEPS) == whole[5:STEPS]
+
+
 def test_resume_at_every_step(data: Path) -> None:
     """Also of a resumed run, within the same epoch."""
     whole = take(build(data), EPOCHS * STEPS)

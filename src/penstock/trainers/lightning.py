@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import StateError, UsageError
+from .epoch_loader import EpochLoader
 
 
 def _import_lightning() -> Any:
@@ -29,12 +30,10 @@ _lightning: Any = _import_lightning()
 
 class LoaderView:
     """A loader whose epochs Lightning does not name: several that it combines have each its own.
+    With `repeats` it gives its next epoch again and again, for `overfit_batches`."""
 
-    epoch:  the one to give again and again, for `overfit_batches`.
-    """
-
-    def __init__(self, loader: Any, epoch: int | None = None) -> None:
-        self._loader, self._epoch = loader, epoch
+    def __init__(self, loader: Any, repeats: bool = False) -> None:
+        self._loader, self._epoch = loader, loader.state_dict()["epoch"] if repeats else None
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -55,33 +54,34 @@ class Data(_lightning.LightningDataModule):  # type: ignore[misc]
     exactly, in mid-epoch and on another number of ranks with the same global batch. That also holds
     where the model reads `trainer.estimated_stepping_batches`, at which Lightning forgets the
     states of loaders that it was given without a data module. With `overfit_batches` each epoch has
-    the same first batches. Raises UsageError for training loaders without a state.
+    the same first batches, of `val` also. Raises UsageError for training loaders without a state.
     """
 
     def __init__(self, train: Any, val: Any = None, test: Any = None, predict: Any = None) -> None:
         super().__init__()
         for name, loader in _name_loaders(train):
-            if not hasattr(loader, "load_state_dict") or not hasattr(loader, "set_epoch"):
+            if not isinstance(loader, EpochLoader):
                 raise UsageError(
                     f"train{name} is a {type(loader).__name__}: give a penstock.torch.DataLoader, "
                     "whose position can be kept"
                 )
         self._train = train
-        self._others = {"val": val, "test": test, "predict": predict}
+        others = (val, test, predict)
+        self._val, self._test, self._predict = ([] if one is None else one for one in others)
 
     def train_dataloader(self) -> Any:
-        if self.trainer is not None and self.trainer.overfit_batches > 0:
-            return _replace_loaders(self._train, lambda one: LoaderView(one, one.epoch))
-        return _replace_loaders(self._train, LoaderView)
+        overfits = getattr(self.trainer, "overfit_batches", 0)
+        return _replace_loaders(self._train, _repeat if overfits else LoaderView)
 
     def val_dataloader(self) -> Any:
-        return _or_nothing(self._others["val"])
+        overfits = getattr(self.trainer, "overfit_batches", 0)
+        return _replace_loaders(self._val, _repeat) if overfits else self._val
 
     def test_dataloader(self) -> Any:
-        return _or_nothing(self._others["test"])
+        return self._test
 
     def predict_dataloader(self) -> Any:
-        return _or_nothing(self._others["predict"])
+        return self._predict
 
     def state_dict(self) -> dict[str, Any]:
         """Return the positions of the training loaders, by their places in `train`."""
@@ -116,5 +116,5 @@ def _replace_loaders(loaders: Any, make: Any) -> Any:
     return make(loaders)
 
 
-def _or_nothing(loader: Any) -> Any:
-    return [] if loader is None else loader
+def _repeat(loader: Any) -> Any:
+    return LoaderView(loader, repeats=True) if isinstance(loader, EpochLoader) else loader
