@@ -204,7 +204,7 @@ def test_overfitting_with_validation(data: Path, expected: list[list[Numbers]]) 
     """Its batches are the same in each epoch, too; other loaders are Lightning's to change."""
     loader = make_loader(DataLoader, data, seed=5)
     first = [read_numbers(batch["x"]) for batch in loader][:3]
-    rows = [take_number({"data": [i]}) for i in range(3)]
+    rows = [take_number({"data": [i]}) for i in range(3 * RANKS)]  # Lightning deals them out
     plain = torch.utils.data.DataLoader(rows)  # type: ignore[arg-type]
     for validation, seen in ((make_loader(DataLoader, data, seed=5), first), (plain, None)):
         module = penstock.lightning.Data(make_loader(DataLoader, data), validation)
