@@ -139,15 +139,15 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "{d}/raw is of no format that penstock knows (it starts with "
         "b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07'): for binary records give record_bytes=, or "
         "dtype= and shape=; else give format= (tree, listing, records, npy, lmdb, npz, mds, "
-        "litdata, megatron, tokens, arrayrecord, tar, tfrecord, recordio, arrow, hdf5, zarr, "
-        "parquet)",
+        "litdata, megatron, tokens, arrayrecord, tar, jsonl, tfrecord, recordio, arrow, hdf5, "
+        "zarr, parquet)",
     ),
     (
         'penstock.open(d / "raw", format="rcords")',
         UsageError,
         "format is 'rcords': did you mean 'records'? use one of tree, listing, records, npy, "
-        "lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, tar, tfrecord, recordio, arrow, "
-        "hdf5, zarr, parquet",
+        "lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, tar, jsonl, tfrecord, recordio, "
+        "arrow, hdf5, zarr, parquet",
     ),
     (
         'penstock.open(d / "raw", recordbytes=3)',
@@ -354,17 +354,46 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "['.jpg']",
     ),
     (
-        'penstock.open(d / "x.jsonl")',
+        'penstock.open(d / "document.json")',
         FormatError,
-        "{d}/x.jsonl is JSON, which penstock does not read: write its rows as Parquet, those of "
-        "JSON lines by pyarrow.json.read_json and pyarrow.parquet.write_table",
+        "{d}/document.json is JSON, which penstock does not read: if each line is an object, give "
+        "format='jsonl'; else write its rows as such lines, those of a list by `jq -c '.[]'`",
+    ),
+    (
+        'penstock.open(d / "document.json", format="jsonl")',
+        FormatError,
+        "{d}/document.json: at byte 0: one JSON document over several lines, where each line must "
+        "be an object: write it anew, a list as by `jq -c '.[]'`",
+    ),
+    (
+        'penstock.open(d / "cut.jsonl")',
+        FormatError,
+        "{d}/cut.jsonl: at byte 14: line 2 (blank ones not counted) has no newline at its end and "
+        "is no JSON (Unterminated string starting at: line 1 column 2 (char 1)): the file was cut, "
+        "or is still being written: restore it, or remove that line",
+    ),
+    (
+        'penstock.open(d / "x.jsonl", fields=["txt"])',
+        FormatError,
+        "sample 0: {d}/x.jsonl at byte 0 (13 bytes): line 1 (blank ones not counted): it has no "
+        "field 'txt' (did you mean 'text'?), but 'text': correct fields=; or give a value for such "
+        "lines by defaults={'txt': ...}, or broken='mask'",
+    ),
+    (
+        'penstock.open(d / "x.jsonl", fields=["text"], types={"text": "text"})',
+        UsageError,
+        "types has 'text' for 'text': use one of str, int, float, bool, ints, floats, any",
+    ),
+    (
+        'penstock.open(d / "x.jsonl", fields=["__text"])',
+        UsageError,
+        "fields is ['__text']: give names, such as ['text', 'label'], or {field: name in the "
+        "object}; none begins with '__'",
     ),
     (
         'penstock.open(d / "x.jsonl.gz")',
         FormatError,
-        "{d}/x.jsonl.gz is JSON, compressed by gzip, which penstock does not read: `gunzip` it, "
-        "then write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
-        "pyarrow.parquet.write_table",
+        "{d}/x.jsonl.gz is a file compressed by gzip, which penstock does not read: `gunzip` it",
     ),
     (
         'penstock.open(d / "header.csv")',
@@ -1802,6 +1831,8 @@ def make_scene(d: Path) -> dict[str, Any]:
         "x.zip": b"PK\x05\x06",
         "x.tar.gz": gzip.compress(b""),
         "x.jsonl": '{"text": "a"}\n',
+        "cut.jsonl": '{"text": "a"}\n{"te',
+        "document.json": '[\n  {"text": "a"}\n]\n',
         "x.jsonl.gz": gzip.compress(b'{"text": "a"}\n'),
         "header.csv": "path,label\na.jpg,1\n",
         "table.csv": "a,b\n1,2\n",

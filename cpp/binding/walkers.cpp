@@ -1,4 +1,4 @@
-// The walkers of TFRecord, RecordIO and tar.
+// The walkers of JSONL, TFRecord, RecordIO and tar.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "binding/arrays.hpp"
+#include "index/walk_jsonl.hpp"
 #include "index/walk_recordio.hpp"
 #include "index/walk_tar.hpp"
 #include "index/walk_tfrecord.hpp"
@@ -20,6 +21,16 @@ namespace {
 // Reads go far ahead if each of them is a round trip.
 ReadPolicy choose_policy(bool local) {
   return local ? ReadPolicy::local() : ReadPolicy::remote();
+}
+
+WalkResult walk_jsonl(int file, const std::optional<ReadFunction>& read, std::uint64_t size) {
+  auto result = walk_file(file, read, size, [](Source& source, bool local) {
+    return jsonl::walk(source, choose_policy(local));
+  });
+  nb::dict columns;
+  columns["offset"] = make_array<std::int64_t>(std::move(result.offset));
+  columns["length"] = make_array<std::int64_t>(std::move(result.length));
+  return make_result(columns, result.parse_error);
 }
 
 WalkResult walk_tfrecord(int file, const std::optional<ReadFunction>& read, std::uint64_t size,
@@ -95,6 +106,8 @@ WalkResult walk_tar(int file, const std::optional<ReadFunction>& read, std::uint
 }  // namespace
 
 void bind_walkers(nb::module_& m) {
+  m.def("walk_jsonl", &walk_jsonl, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
+        "Find the lines of a JSONL file: (columns, None or (offset, message)).");
   m.def("walk_tfrecord", &walk_tfrecord, nb::arg("file"), nb::arg("read").none(), nb::arg("size"),
         nb::arg("check") = "length", nb::arg("features") = std::vector<std::string>(),
         "Find the records of a TFRecord file: (columns, None or (offset, message)).");

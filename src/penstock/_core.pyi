@@ -437,6 +437,11 @@ def walk_lmdb(
     Find the records of an LMDB environment: (columns, None or (offset, message)).
     """
 
+def walk_jsonl(
+    file: int, read: Callable[[int, int], bytes] | None, size: int
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """Find the lines of a JSONL file: (columns, None or (offset, message))."""
+
 def walk_tfrecord(
     file: int,
     read: Callable[[int, int], bytes] | None,

@@ -80,6 +80,10 @@ def convert(
         raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
     if not len(source):
         raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
+    if any(part.parser is not None for part in source.index.fields):
+        raise UsageError(
+            f"{source.path} is opened with fields=, and lines are written whole: open it without"
+        )
     path = check_path("destination", destination)
     if is_url(path):
         raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")

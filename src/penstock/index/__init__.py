@@ -20,7 +20,8 @@ from .concat import (
     rename_fields,
     split_by_part,
 )
-from .formats import FORMATS, Location, choose_format, parse_example
+from .formats import FORMATS, Location, build_line_error, choose_format, parse_example
+from .json_fields import JsonFields, LineError
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
 from .sums import SUMS_FIELD, find_damaged
@@ -35,10 +36,13 @@ __all__ = [
     "Index",
     "JointChunks",
     "JointIndex",
+    "JsonFields",
     "Layout",
+    "LineError",
     "Location",
     "RowTable",
     "Samples",
+    "build_line_error",
     "choose_format",
     "codecs",
     "find_damaged",

@@ -225,6 +225,13 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
 
     UsageError if a field does not exist, or if two would have one name.
     """
+    if (parser := index.fields[0].parser) is not None:
+        for name in names:
+            if name not in parser.keys:
+                raise UsageError(
+                    f"rename: there is no field {name!r}, but {', '.join(parser.keys)}"
+                )
+        return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
     known = [part.name for part in index.fields]
     for name in names:
         if name not in known:
@@ -253,6 +260,11 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
                 f"dataset {number} compares checksums, which cannot be mixed by decode=: open it "
                 "without verify=True"
             )
+        if any(part.parser is not None for part in own.fields):
+            raise UsageError(
+                f"dataset {number} makes fields of lines, which cannot be mixed by decode= yet: "
+                "open it without fields=, and let its decode parse sample['data']"
+            )
         absent = Fixed(np.array([0, own.count], np.int64), np.zeros(1, np.int64), 0)
         fields: list[Field] = []
         layouts: list[Layout] = []
@@ -277,7 +289,11 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
 
 def _check_alike(one: Index, other: Index, number: int) -> None:
     def described(index: Index) -> list[tuple[Any, ...]]:
-        return [(part.name, (part.as_dtype or part.dtype).str, part.shape) for part in index.fields]
+        return [
+            (made.name, (made.as_dtype or made.dtype).str, made.shape)
+            for part in index.fields
+            for made in part.made
+        ]
 
     if described(one) != described(other):
         raise UsageError(
@@ -289,6 +305,12 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         raise UsageError(
             f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
             "them, or none"
+        )
+    parsers = [part.fields[0].parser for part in (one, other)]
+    if None not in parsers and parsers[0] != parsers[1]:
+        raise UsageError(
+            f"dataset {number} makes its fields of other keys, or with other defaults= or broken=, "
+            "than dataset 0: open all with the same options"
         )
 
 

@@ -27,6 +27,7 @@ from ..engine import Store
 from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
+from .json_fields import JsonFields
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
@@ -52,6 +53,7 @@ class Field:
 
     codec:  for a field of layout `Chunked`, and only there.
     as_dtype:  dtype in which batches have it, if that is not `dtype`. It is not saved.
+    parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
     """
 
     name: str
@@ -59,11 +61,23 @@ class Field:
     shape: tuple[int, ...] | None
     codec: Codec | None = None
     as_dtype: np.dtype[Any] | None = None
+    parser: JsonFields | None = None
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of one sample, or None if they vary."""
         return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def made(self) -> tuple[Field, ...]:
+        """The fields that batches have of it: itself, or those that are parsed of its lines."""
+        if self.parser is None:
+            return (self,)
+        shape = {True: None, False: ()}
+        return tuple(
+            Field(name, self.parser.get_dtype(name), shape[self.parser.is_list(name)])
+            for name in self.parser.names
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,16 @@ from .. import limits
 from ..budget import Budget
 from ..engine import Arena, Buffer, Failure, ReadMethod, build_changed_error, build_storage_error
 from ..errors import FormatError, PenstockError
-from ..index import SUMS_FIELD, Field, Index, codecs, find_damaged
+from ..index import (
+    SUMS_FIELD,
+    Field,
+    Index,
+    JsonFields,
+    LineError,
+    build_line_error,
+    codecs,
+    find_damaged,
+)
 from ..plan import FieldChunks, FieldRows, Group, StepPlan
 from .decode import Samples
 from .decompress import decompress_field
@@ -332,10 +341,33 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
                 if isinstance(rows, Ragged)
                 else rows.astype(part.as_dtype)
             )
+    for part in index.fields:
+        if part.parser is not None:
+            fields |= _parse_lines(index, planned, part.parser, fields.pop(part.name))
     if planned.labels is not None:
         fields["label"] = planned.labels
     fields.update(planned.marks)
     return fields
+
+
+def _parse_lines(
+    index: Index, planned: StepPlan, parser: JsonFields, lines: npt.NDArray[Any] | Ragged
+) -> dict[str, Any]:
+    """Parse the fields of lines; FormatError for the first that is broken."""
+    if isinstance(lines, Ragged):
+        text, bounds = lines.values, lines.offsets.tolist()
+    else:
+        rows, width = lines.shape
+        text, bounds = lines.reshape(-1), [row * width for row in range(rows + 1)]
+    try:
+        parsed = parser.parse(text.data, bounds)
+    except LineError as error:
+        sample = int(planned.ids[error.row])
+        raise build_line_error(index, sample, str(error), f"step {planned.step}, ") from None
+    return {
+        name: Ragged(*column) if isinstance(column, tuple) else column
+        for name, column in parsed.items()
+    }
 
 
 def _view_field(part: Field, places: FieldRows, buffer: Buffer) -> npt.NDArray[Any] | Ragged:
@@ -375,16 +407,17 @@ def open_samples(
     by_row:  draw them by the row, not by the sample: a sample may come several times an epoch.
     as_views:  raw bytes as memoryviews, valid while `decode` runs, and not as copies.
     """
-    for name in ("label", *planned.marks):
+    for name in (*planned.marks, *(() if planned.labels is None else ("label",))):
         fields.pop(name, None)
     keys = index.keys(planned.ids)
     ids: list[int] = planned.ids.tolist()
     labels = None if planned.labels is None else planned.labels.tolist()
     marks = {name: column.tolist() for name, column in planned.marks.items()}
     columns = [
-        (part.name, _open_column(part, fields[part.name], as_views))
+        (made.name, _open_column(part, fields[made.name], as_views))
         for part in index.fields
-        if part.name in fields
+        for made in part.made
+        if made.name in fields
     ]
     # A mixture may draw a sample several times an epoch, and once a pass.
     passes = marks.get("pass")
@@ -411,7 +444,7 @@ def _open_column(
     part: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
 ) -> Callable[[int], Any]:
     """Return the function that gives the field of a row: raw bytes as bytes, else an array."""
-    if part.shape is not None or part.dtype != np.uint8:
+    if part.shape is not None or part.dtype != np.uint8 or part.parser is not None:
         return rows.__getitem__
     if isinstance(rows, Ragged):
         bounds: list[int] = rows.offsets.tolist()

@@ -20,7 +20,16 @@ from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, LimitError, PenstockError, SidecarError, UsageError
 from ..extent import Int
-from ..index import FORMATS, SUMS_FIELD, Field, Index, Location, choose_format, find_outside
+from ..index import (
+    FORMATS,
+    SUMS_FIELD,
+    Field,
+    Index,
+    JsonFields,
+    Location,
+    choose_format,
+    find_outside,
+)
 from ..order import Order, Ordering, Shuffle
 from ..plan import StepPlan, plan_samples
 from .batch import build_fields
@@ -88,6 +97,7 @@ def open(
         options["extensions"] = stores.checked_extensions(extensions)
     request = _Request(place, store, format, options, progress)
     table, sidecar = _find_index(request, index)
+    table = request.attach(table)
     if as_dtype is not None:
         table = _convert_integers(table, as_dtype, place.path)
     if roots:
@@ -104,7 +114,9 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     if dtype.kind not in "iu":
         raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
     converted = [
-        replace(part, as_dtype=dtype)
+        replace(part, parser=replace(part.parser, integers=dtype.name))
+        if part.parser is not None
+        else replace(part, as_dtype=dtype)
         if part.dtype.kind in "iu"
         and not (part.dtype == np.uint8 and part.shape is None)
         and part.name != SUMS_FIELD
@@ -112,14 +124,15 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
         for part in index.fields
     ]
     changed = [part for part in converted if part.as_dtype is not None]
+    parsed = [made for part in converted if part.parser is not None for made in part.made]
     for part in changed:
         if not np.can_cast(part.dtype, dtype, "safe"):
             raise UsageError(
                 f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
                 f"({part.dtype}): use 'int64'"
             )
-    if not changed:
-        names = ", ".join(f"{part.name} ({part.dtype})" for part in index.fields)
+    if not changed and not any(made.dtype.kind in "iu" for made in parsed):
+        names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
         raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
     return replace(index, fields=tuple(converted))
 
@@ -161,12 +174,18 @@ class _Request:
     ) -> None:
         self.place, self.store, self.progress = place, store, progress
         self.unknown: PenstockError | None = None
+        self.given = options
         try:
             self.format = choose_format(store, place, format, options)
             self.options = self.format.canonical(options)
-            self.saved = {
+            self.making = {
                 name: value
                 for name, value in self.options.items()
+                if name not in self.format.reading
+            }
+            self.saved = {
+                name: value
+                for name, value in self.making.items()
                 if name not in self.format.passing
             }
         except FormatError as error:  # a saved index may still know what the file is
@@ -176,8 +195,18 @@ class _Request:
         if self.unknown is not None:
             raise self.unknown
         started_ns = time.time_ns()
-        built = self.format.build(self.store, self.place, self.progress, **self.options)
+        built = self.format.build(self.store, self.place, self.progress, **self.making)
         return replace(built, options=self.saved).flag_if_racy(started_ns)
+
+    def attach(self, index: Index) -> Index:
+        """Return the index with what is made of the bytes when they are read."""
+        entry = FORMATS[index.format]
+        if entry.attach is None:
+            return index
+        options = self.options if self.unknown is None else entry.canonical(self.given)
+        return entry.attach(
+            index, **{name: value for name, value in options.items() if name in entry.reading}
+        )
 
     def load(self, sidecar: str) -> Index:
         """Load the saved index. Raises SidecarError if it is not of this data."""
@@ -348,7 +377,8 @@ class Dataset:
     @property
     def fields(self) -> tuple[Field, ...]:
         """Fields of a sample."""
-        return tuple(part for part in self.index.fields if part.name != SUMS_FIELD)
+        stored = (part for part in self.index.fields if part.name != SUMS_FIELD)
+        return tuple(made for part in stored for made in part.made)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -386,7 +416,9 @@ class Dataset:
         values.stream = 0, 0, number
         for field in self.fields:
             rows = parts[field.name]
-            if field.shape is not None:
+            if self.index.fields[0].parser is not None:
+                values[field.name] = rows[0]
+            elif field.shape is not None:
                 values[field.name] = rows.reshape(field.shape)  # an array even if its shape is ()
             else:
                 values[field.name] = rows[0].tobytes() if field.dtype == np.uint8 else rows[0]
@@ -430,7 +462,9 @@ class Dataset:
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
         as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
-        return _reopen, (self.path, self._paths, self.sidecar, *identity, mirrors, as_dtype)
+        parser = index.fields[0].parser
+        more = mirrors, as_dtype, parser
+        return _reopen, (self.path, self._paths, self.sidecar, *identity, *more)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -450,12 +484,15 @@ def _reopen(
     fingerprint: str,
     mirrors: Sequence[tuple[str, Int, Int]] = (),
     as_dtype: np.dtype[Any] | None = None,
+    parser: JsonFields | None = None,
 ) -> Dataset:
     """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
     def make_dataset(index: Index, sidecar: str | None) -> Dataset:
         if as_dtype is not None:
             index = _convert_integers(index, as_dtype, path)
+        if parser is not None:
+            index = replace(index, fields=(replace(index.fields[0], parser=parser),))
         files = index.files
         tables = [
             replace(files, root=root, size=size, mtime_ns=mtime_ns)

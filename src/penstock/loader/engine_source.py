@@ -2,11 +2,13 @@
 
 Both drive a `StepReader`. `ArraySource` builds each batch when it is asked for. In `DecodeSource`
 each of the next steps is a job for the decode threads. They wait for its bytes themselves, so that
-decoding goes on while the user computes.
+decoding goes on while the user computes. Lines that are parsed to fields are such jobs, too.
 """
 
 from __future__ import annotations
 
+import operator
+import sys
 import time
 import weakref
 from collections import deque
@@ -87,11 +89,12 @@ class ArraySource:
 class Decoding:
     """The user's functions, and the threads that call them.
 
+    decode:  None if only fields are to be made of lines: a job is then that of a whole step.
     sample:  a sample of the data, for the structure of a batch without any; called if needed.
     seed:    of the samples' random numbers.
     """
 
-    decode: Decode
+    decode: Decode | None
     collate: Collate | None
     leaves: Leaves
     threads: DecodeThreads
@@ -137,8 +140,8 @@ class DecodeSource:
             meanwhile()
             reader.check_deadline()  # Ctrl-C is noticed here too
         batch = job.result()
-        if len(planned.ids) == 0:
-            batch = self._make_empty_batch()
+        if len(planned.ids) == 0 and self._decoding.decode is not None:
+            batch = self._make_empty_batch(self._decoding.decode)
         reader.wait(planned, meanwhile)  # a job without rows may end before its (empty) requests
         self._jobs.popleft()
         reader.hand_over()
@@ -208,26 +211,34 @@ class DecodeSource:
             index = alive.resources.index
             fields = build_fields(index, planned, buffer)
             memory.bytes += sum(
-                fields[field.name].nbytes
+                _count_bytes(fields[made.name])
                 for field in index.fields
-                if field.codec is not None or field.as_dtype is not None
+                if field.codec is not None or field.as_dtype is not None or field.parser is not None
+                for made in field.made
             )
+            decode = decoding.decode
+            if decode is None:
+                return lambda _: fields
             return open_samples(
-                index, planned, fields, alive.epoch, seed, as_views=can_take_views(decoding.decode)
+                index, planned, fields, alive.epoch, seed, as_views=can_take_views(decode)
             )
 
-        job = DecodeJob(
-            len(planned.ids),
-            open_step,
-            decoding.decode,
-            decoding.collate,
-            memory.take,
-            decoding.leaves,
+        job = (
+            DecodeJob(1, open_step, _keep_fields, operator.itemgetter(0), memory.take)
+            if decoding.decode is None
+            else DecodeJob(
+                len(planned.ids),
+                open_step,
+                decoding.decode,
+                decoding.collate,
+                memory.take,
+                decoding.leaves,
+            )
         )
         decoding.threads.submit(job)
         self._jobs.append((planned, job, memory))
 
-    def _make_empty_batch(self) -> Any:
+    def _make_empty_batch(self, decode: Decode) -> Any:
         """Make a batch of no samples, in the structure that a sample of the data has."""
         decoding = self._decoding
         if decoding.collate is not None and not isinstance(decoding.collate, Pad):
@@ -241,12 +252,21 @@ class DecodeSource:
         try:
             sample = decoding.sample()
             sample["__id__"], sample["__epoch__"] = 0, self._reader.epoch
-            first = decoding.decode(sample)
+            first = decode(sample)
         except Exception as error:
             raise make_raisable(error) from None
         if isinstance(decoding.collate, Pad):
             return decoding.collate.collate_none(first)
         return Collation(first, 0, self._reader.resources.arena.take, decoding.leaves).result()
+
+
+def _keep_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields
+
+
+def _count_bytes(column: Any) -> int:
+    """Count the bytes of a column, of Python objects without what these refer to."""
+    return sum(map(sys.getsizeof, column)) if isinstance(column, list) else int(column.nbytes)
 
 
 class _JobMemory:

@@ -162,6 +162,10 @@ class Loader:
         self.drop_last = self._step_sampler.drop_last
         self.pad = self._step_sampler.pad
         self._decode = decode
+        # Without `decode`, lines are parsed to fields in the same threads.
+        self._in_threads = decode is not None or any(
+            part.parser is not None for part in dataset.index.fields
+        )
         self._collate = collate
         self._leaves: Leaves = Arrays()
         self._decode_threads = (
@@ -312,7 +316,7 @@ class Loader:
         nothing is read or measured for it. See `penstock.loader.Explanation`.
         """
         choice = None if self._engine is None else self._engine.choice
-        threads = 0 if self._decode is None else self._decode_threads
+        threads = self._decode_threads if self._in_threads else 0
         cores = len(os.sched_getaffinity(0))
         leased = self._budget != self._requested_budget
         setup = describe_setup(
@@ -354,7 +358,7 @@ class Loader:
             "disk_bytes": 0 if cache is None else cache.disk_bytes,
             "readahead_bytes": ahead_bytes,
             "readahead_steps": ahead_steps,
-            "decode_threads": 0 if self._decode is None else self._decode_threads,
+            "decode_threads": self._decode_threads if self._in_threads else 0,
             "epochs": [dict(epoch) for epoch in self._history],
         }
 
@@ -535,7 +539,7 @@ class Loader:
             uses = self._step_sampler.find_uses(epoch, joined.neighbours)
             submit = partial(joined.engine.submit, uses=uses)
         reader = StepReader(resources, session, epoch, submit, timeout_s)
-        if self._decode is None:
+        if not self._in_threads:
             return ArraySource(reader, self._step_bytes)
         if self._threads is None:
             self._threads = DecodeThreads(self._decode_threads, self._budget.cores)

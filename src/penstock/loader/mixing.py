@@ -216,7 +216,7 @@ class MixedDataset(Dataset):
             renaming = zip(indexes, names, strict=True)
             indexes = [rename_fields(index, own or {}) for index, own in renaming]
         for number, index in enumerate(indexes):
-            taken = {part.name for part in index.fields} & set(_marks)
+            taken = {made.name for part in index.fields for made in part.made} & set(_marks)
             if taken:
                 raise UsageError(
                     f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +48,26 @@ class TestWebDataset(FormatSuite):
                     writer.write(sample | {"cls": labels[-1]})
         fields = {"jpg": images, "meta.bin": texts}
         return Written(place(folder, names), fields, labels=labels, keys=keys)
+
+
+class TestJsonl(FormatSuite):
+    """Lines of objects, as written by json."""
+
+    def write(self, folder: Path, counts: Sequence[int], random: np.random.Generator) -> Written:
+        """Lines that end in LF or CR LF, the last of every other file in nothing; some are blank,
+        and one file begins with a mark."""
+        lines, names = [], []
+        for number, count in enumerate(counts):
+            names.append(f"{number:03}.jsonl")
+            parts = [b"\xef\xbb\xbf" * (number % 2)]
+            for i, payload in enumerate(payloads(random, count)):
+                text = base64.b85encode(payload).decode() + "é€😀"[: i % 4]
+                record = {"text": text, "number": i}
+                lines.append(json.dumps(record, ensure_ascii=bool(i % 2)).encode())
+                parts += [lines[-1], b"\r\n" if i % 3 else b"\n", b" \r\n\n" * (i % 5 == 1)]
+            data = b"".join(parts)
+            (folder / names[-1]).write_bytes(data.rstrip() if number % 2 else data)
+        return Written(place(folder, names), {"data": lines})
 
 
 class TestTFRecord(FormatSuite):

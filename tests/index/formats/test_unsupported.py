@@ -94,13 +94,13 @@ def image(kind: str) -> bytes:
         ("x.jpg", lambda: image("jpeg"), "image", "folder"),
         ("x.csv", lambda: b"a,b\n1,2\n", "CSV", "pyarrow.csv"),
         ("x.tsv", lambda: b"a\tb\n1\t2\n", "CSV", "Parquet"),
-        ("x.jsonl", lambda: b'{"a": 1}\n{"a": 2}\n', "JSON", "pyarrow.json"),
-        ("rows", lambda: b'{"a": 1}\n{"a": 2}\n', "JSON", "pyarrow.json"),
-        ("x.json", lambda: b'[{"a": 1}]', "JSON", "Parquet"),
-        ("x.jsonl.gz", lambda: gzip.compress(b'{"a": 1}\n'), "gzip", "`gunzip` it, then write its"),
+        ("x.json", lambda: b'[{"a": 1}]', "JSON", "give format='jsonl'"),
+        ("x.jsonl", lambda: b'[\n{"a": 1}]', "JSON", "jq -c"),
+        ("z.jsonl", lambda: b'{\n"a": [\n1]}', "JSON", "jq -c"),
+        ("x.jsonl.gz", lambda: gzip.compress(b'{"a": 1}\n'), "gzip", "`gunzip` it"),
         ("x.csv.gz", lambda: gzip.compress(b"a,b"), "CSV", "`gunzip` it, then write it as Parquet"),
-        ("y.jsonl", lambda: b'\n  { "a": 1}\n', "JSON", "pyarrow.json"),
-        ("y.json", lambda: b'{\n "images": [\n', "y.json is JSON, which", "pyarrow.json"),
+        ("y.json", lambda: b'\n  { "a": 1}\n', "JSON", "give format='jsonl'"),
+        ("z.json", lambda: b'{\n "images": [\n', "z.json is JSON, which", "jq -c"),
         ("x.bz2", lambda: bz2.compress(bytes(99)), "bzip2", "`bunzip2`"),
         ("x.xz", lambda: lzma.compress(bytes(99)), "xz", "`unxz`"),
         ("x.lz4", lambda: b"\x04\x22\x4d\x18\x64\x40\xa7" + bytes(99), "LZ4", "`unlz4`"),
@@ -173,21 +173,34 @@ def test_idx_by_the_options_that_are_named(tmp_path: Path) -> None:
     assert [int(sample["data"]) for sample in opened] == [7, 1, 4]
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_tables_by_way_of_parquet(kind: str, tmp_path: Path) -> None:
+def test_tables_by_way_of_parquet(tmp_path: Path) -> None:
     """Rows of text are read as the Parquet that the message says to write."""
     pytest.importorskip("pyarrow")
-    from pyarrow import csv, json, parquet
+    from pyarrow import csv, parquet
 
     (tmp_path / "x.csv").write_text("a,b\n1,2\n3,4\n")
-    (tmp_path / "x.json").write_text('{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n')
-    said = refused(tmp_path / f"x.{kind}")
-    assert f"pyarrow.{kind}.read_{kind}" in said
+    said = refused(tmp_path / "x.csv")
+    assert "pyarrow.csv.read_csv" in said
     assert "pyarrow.parquet.write_table" in said
-    table = {"csv": csv.read_csv, "json": json.read_json}[kind](tmp_path / f"x.{kind}")
-    parquet.write_table(table, tmp_path / "x.parquet")
+    parquet.write_table(csv.read_csv(tmp_path / "x.csv"), tmp_path / "x.parquet")
     rows = penstock.open(tmp_path / "x.parquet", index="memory")
     assert [(int(row["a"]), int(row["b"])) for row in rows] == [(1, 2), (3, 4)]
+
+
+def test_json_by_way_of_lines(tmp_path: Path) -> None:
+    """A list in JSON is read as the lines that the message says to write; lines whose name says
+    nothing of it, by the option that it names."""
+    rows = [{"a": 1}, {"a": 2}]
+    (tmp_path / "x.json").write_text(json.dumps(rows, indent=1))
+    assert "`jq -c '.[]'`" in refused(tmp_path / "x.json")
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "x.jsonl").write_text(lines)
+    (tmp_path / "one.json").write_text(lines[:9])
+    assert "format='jsonl'" in refused(tmp_path / "one.json")
+    opened = penstock.open(tmp_path / "x.jsonl", fields="a", index="memory")
+    assert [sample["a"] for sample in opened] == [1, 2]
+    opened = penstock.open(tmp_path / "one.json", format="jsonl", index="memory")
+    assert [sample["data"] for sample in opened] == [b'{"a": 1}']
 
 
 def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from . import (
     arrow,
     column_choice,
     hdf5,
+    jsonl,
     listing,
     litdata,
     lmdb,
@@ -57,6 +58,9 @@ class Format:
                 and time do not show every change.
     beside:     True if a file is of this format because of another one that lies beside it.
     passing:    options for making the index that do not change it, and are not saved in it.
+    reading:    options of what is made of the bytes when they are read. The index, which is made
+                without them, serves all their values.
+    attach:     applies these to an index, of (index, **options).
     """
 
     name: str
@@ -71,6 +75,8 @@ class Format:
     stamp: Callable[[Store, Files], Any] | None = None
     beside: Callable[[Store, str], bool] | None = None
     passing: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
+    attach: Callable[..., Index] | None = None
 
 
 FORMATS: dict[str, Format] = {
@@ -185,6 +191,17 @@ FORMATS: dict[str, Format] = {
             tar.normalize_options,
             tar.build,
             tar.sniff,
+        ),
+        Format(
+            "jsonl",
+            "JSON lines; a line is a sample, and fields= names values of its object",
+            ("file", "folder", "pattern"),
+            ("extensions", *jsonl.FIELD_OPTIONS),
+            jsonl.normalize_options,
+            jsonl.build,
+            jsonl.sniff,
+            reading=jsonl.FIELD_OPTIONS,
+            attach=jsonl.attach_fields,
         ),
         Format(
             "tfrecord",

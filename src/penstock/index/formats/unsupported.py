@@ -136,10 +136,10 @@ _UNSUPPORTED = (
     ),
     UnsupportedKind(
         "JSON",
-        "write its rows as Parquet, those of JSON lines by pyarrow.json.read_json and "
-        "pyarrow.parquet.write_table",
+        "if each line is an object, give format='jsonl'; else write its rows as such lines, those "
+        "of a list by `jq -c '.[]'`",
         lambda head: re.match(rb'\s*(\{\s*["}]|\[\s*["\[{\d\]-])', head) is not None,
-        (".json", ".jsonl", ".ndjson"),
+        (".json",),
     ),
 )
 

@@ -1,0 +1,280 @@
+"""JSONL: a JSON object on each line; a line is an extent, read directly and not parsed here.
+
+A newline occurs in no JSON string, so that lines are found by their newlines alone, in one pass at
+the speed of memory. Blank lines are no samples; the end of a line (LF or CR LF) belongs to none.
+`fields` makes fields of the objects' values when a batch is read (see `json_fields`): it does not
+change the index, which is saved once for all choices of fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine import Progress, Store, StoreFile, read_extent
+from ...errors import FormatError, UsageError
+from ...extent import Int
+from ..json_fields import (
+    BROKEN,
+    KINDS,
+    OBJECTS,
+    JsonFields,
+    describe_missing,
+    find_kind,
+    fits_type,
+    import_loads,
+    load_object,
+)
+from ..layout import RowTable
+from ..table import Field, Index
+from . import shards, unsupported
+from .location import Location
+
+FIELD_OPTIONS = ("fields", "types", "defaults", "broken")
+SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_TAIL_BYTES_MAX = 16 << 20
+"""Longest last line without an end that is parsed to see whether the file was cut within it."""
+_LOOKED_AT = 1000
+"""Number of lines at the start of the data whose values decide the kinds of fields."""
+_LOOKED_AT_BYTES = 4 << 20
+"""Most bytes of these lines, but for the first."""
+_FIRST_LINE_BYTES_MAX = 64 << 20
+
+
+class FileLines(NamedTuple):
+    """The lines of one file that are not blank."""
+
+    offset: Int
+    length: Int
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """True by the name, if the first line is no part of a document over several lines; or if the
+    first line is an object, and the second begins one.
+    """
+    named = name.lower().endswith(SUFFIXES)
+    lines = head.removeprefix(_BYTE_ORDER_MARK).lstrip().split(b"\n", 2)
+    first = lines[0].rstrip()
+    if named:
+        compressed = unsupported.find_compression(head) is not None
+        return not (first == b"{" or first.startswith(b"[") or b"\0" in head or compressed)
+    return len(lines) > 1 and lines[1].lstrip().startswith(b"{") and _is_object(first)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def build(
+    store: Store, place: Location, progress: Progress | None, extensions: Sequence[str] = ()
+) -> Index:
+    """The index of all lines of the files, in their order."""
+    files, sources = shards.list_files(store, place, progress, extensions)
+    walked = store.parse(files, lambda _, source: _walk_file(source), progress)
+    file = shards.make_file_column([len(lines.offset) for lines in walked])
+    shards.check_any(files, len(file), "lines")
+    layout = RowTable(
+        file,
+        _concatenate([lines.offset for lines in walked]),
+        _concatenate([lines.length for lines in walked]),
+    )
+    field = Field("data", np.dtype(np.uint8), None)
+    return Index(format="jsonl", files=files, fields=(field,), layouts=(layout,), sources=sources)
+
+
+def _concatenate(columns: list[Int]) -> Int:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _walk_file(source: StoreFile) -> FileLines:
+    unsupported.refuse_compressed(source, "JSONL file")
+    head = source.read(0, 64)
+    if head.startswith(_WIDE_MARKS):
+        raise source.flaw(
+            0, "text in UTF-16 or UTF-32, and JSON lines are UTF-8: convert it, as by `iconv`"
+        )
+    first, newline, _ = head.removeprefix(_BYTE_ORDER_MARK).lstrip().partition(b"\n")
+    if newline and first.rstrip() in (b"{", b"["):
+        raise source.flaw(
+            0,
+            "one JSON document over several lines, where each line must be an object: write it "
+            "anew, a list as by `jq -c '.[]'`",
+        )
+    columns = source.walk("jsonl")
+    lines = FileLines(columns["offset"], columns["length"])
+    _check_end(source, lines)
+    return lines
+
+
+def _check_end(source: StoreFile, lines: FileLines) -> None:
+    """Check that the file was not cut within its last line, if that has no end (FormatError)."""
+    if not len(lines.offset):
+        return
+    offset, length = int(lines.offset[-1]), int(lines.length[-1])
+    if offset + length < source.size or length > _TAIL_BYTES_MAX:
+        return
+    try:
+        json.loads(source.read(offset, length))
+    except RecursionError:
+        return
+    except ValueError as error:
+        raise source.flaw(
+            offset,
+            f"line {len(lines.offset):,} (blank ones not counted) has no newline at its end and is "
+            f"no JSON ({error}): the file was cut, or is still being written: restore it, or "
+            f"remove that line",
+        ) from None
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form: `fields` is a dict of the key of each field."""
+    normalized = {name: value for name, value in options.items() if value is not None}
+    shards.normalize_extensions(normalized)
+    fields = normalized.get("fields")
+    if fields is None:
+        for name in FIELD_OPTIONS[1:]:
+            if name in normalized:
+                raise UsageError(f"{name}= is about the fields of lines: name them by fields=")
+        return normalized
+    names = [fields] if isinstance(fields, str) else fields
+    if not isinstance(names, Mapping):
+        names = {name: name for name in names} if isinstance(names, Sequence) else {}
+        if (
+            not isinstance(fields, str)
+            and isinstance(fields, Sequence)
+            and len(names) < len(fields)
+        ):
+            raise UsageError(f"fields is {fields!r}: name each once")
+    if not names or not all(map(_is_name, [*names, *names.values()])):
+        raise UsageError(
+            f"fields is {fields!r}: give names, such as ['text', 'label'], or {{field: name in the "
+            f"object}}; none begins with '__'"
+        )
+    normalized["fields"] = dict(names)
+    for option in ("types", "defaults"):
+        given = normalized.setdefault(option, {})
+        if not isinstance(given, Mapping) or not set(given) <= set(names):
+            raise UsageError(
+                f"{option} is {given!r}: give a dict by field, of {', '.join(map(str, names))}"
+            )
+        normalized[option] = dict(given)
+    for name, kind in normalized["types"].items():
+        if kind not in KINDS:
+            raise UsageError(f"types has {kind!r} for {name!r}: use one of {', '.join(KINDS)}")
+    broken = normalized.setdefault("broken", "raise")
+    if broken not in ("raise", "mask"):
+        raise UsageError(f"broken is {broken!r}: use 'raise' or 'mask'")
+    if broken == "mask" and BROKEN in names:
+        raise UsageError(
+            f"fields has {BROKEN!r}, the field that marks broken lines: give it another name, as "
+            f"by fields={{'other': {BROKEN!r}}}"
+        )
+    return normalized
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and not value.startswith("__")
+
+
+def attach_fields(
+    index: Index,
+    fields: Mapping[str, str] | None = None,
+    types: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    broken: str = "raise",
+) -> Index:
+    """Return the index of lines with the fields to make of them. Reads the first thousand lines,
+    unless `types` says the kinds of all fields."""
+    if fields is None:
+        return index
+    types, defaults = types or {}, defaults or {}
+    masked = broken == "mask"
+    kinds = {name: types.get(name, "") for name in fields}
+    for name, value in defaults.items():
+        if value is not None:
+            kinds[name] = kinds[name] or find_kind([value])
+    if not all(kinds.values()):
+        kinds = _find_kinds(index, fields, kinds, defaults, masked)
+    import_loads()
+    parser = JsonFields(dict(fields), kinds, dict(defaults), masked)
+    for name, value in defaults.items():
+        if not fits_type(kinds[name], value) and (value is not None or kinds[name] not in OBJECTS):
+            raise UsageError(f"defaults has {value!r} for {name!r}, which is {kinds[name]!r}")
+    return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
+
+
+def _find_kinds(
+    index: Index,
+    fields: Mapping[str, str],
+    kinds: dict[str, str],
+    defaults: Mapping[str, Any],
+    masked: bool,
+) -> dict[str, str]:
+    """Find the kinds that are not known by the values in the first lines."""
+    records = []
+    for row, line in enumerate(_read_first_lines(index)):
+        try:
+            record = load_object(line)
+            for name, key in fields.items():
+                if record.get(key) is None and name not in defaults:
+                    raise ValueError(describe_missing(name, key, record))
+        except ValueError as error:
+            if not masked:
+                raise build_line_error(index, row, str(error)) from None
+            continue
+        records.append(record)
+    if not records:
+        raise FormatError(
+            f"{index.files.path(0)}: no line of the first thousand has the fields "
+            f"{', '.join(fields.values())}: correct fields=, or give types= of all of them"
+        )
+    for name, key in fields.items():
+        values = [record[key] for record in records if record.get(key) is not None]
+        if not values and not kinds[name]:
+            raise UsageError(
+                f"{index.files.path(0)}: field {key!r} is missing or null in all of the first "
+                f"{len(records):,} lines: give its type, as by types={{{name!r}: 'str'}}"
+            )
+        kinds[name] = kinds[name] or find_kind(values)
+    return kinds
+
+
+def _read_first_lines(index: Index) -> list[memoryview]:
+    """Read the first lines of the first file by one read."""
+    layout = index.layouts[0]
+    assert isinstance(layout, RowTable)
+    rows = np.arange(min(_LOOKED_AT, index.count))
+    file, offset, length = layout.extents(rows)
+    ends = offset + length
+    count = int(((file == file[0]) & (ends - offset[0] <= _LOOKED_AT_BYTES)).sum()) or 1
+    start, size = int(offset[0]), int(ends[count - 1] - offset[0])
+    path = index.files.path(int(file[0]))
+    if size > _FIRST_LINE_BYTES_MAX:
+        raise UsageError(
+            f"{path}: the first line has {size:,} bytes, too many to find the types of fields by "
+            f"it: give types= of all fields"
+        )
+    data = read_extent(index.files, int(file[0]), start, size, path)
+    text = memoryview(data)
+    return [text[offset[i] - start : ends[i] - start] for i in range(count)]
+
+
+def build_line_error(index: Index, sample: int, reason: str, step: str = "") -> FormatError:
+    """Build the error for a line that is not as its fields want it."""
+    line = int(index.key(sample).rpartition("#")[2]) + 1
+    return FormatError(
+        f"{step}sample {sample:,}: {index.where(sample)}: line {line:,} (blank ones not counted): "
+        f"{reason}"
+    )

@@ -1,0 +1,314 @@
+"""JSONL: lines against Python's own split, fields against json, and broken lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.index.formats.jsonl import sniff
+from penstock.loader import Ragged
+
+FormatError, UsageError = penstock.errors.FormatError, penstock.errors.UsageError
+BLANKS = b" \t\r"
+
+
+def opened(path: Path, *lines: bytes | dict[str, Any], **options: Any) -> penstock.Dataset:
+    """The data set of these lines."""
+    path.write_bytes(
+        b"".join(
+            (one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in lines
+        )
+    )
+    return penstock.open(path, format="jsonl", index="memory", **options)
+
+
+def batches(dataset: penstock.Dataset, size: int = 2, **options: Any) -> list[Any]:
+    """All batches in storage order."""
+    with penstock.Loader(dataset, size, shuffle="none", rank=0, world_size=1, **options) as loader:
+        return list(loader)
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+CONTENT = st.lists(
+    st.sampled_from([b"{}", b'{"a": "\xc3\xa9"}', b"\n", b"\r\n", b"\r", b" ", b"\t", b"1", b"[]"]),
+    max_size=30,
+).map(b"".join)
+
+
+@given(contents=st.lists(CONTENT, min_size=1, max_size=3), mark=st.booleans())
+def test_lines(contents: list[bytes], mark: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The samples are Python's lines of the bytes, without ends and blank lines, file by file."""
+    folder = tmp_path_factory.mktemp("jsonl")
+    wanted = []
+    for number, content in enumerate(contents):
+        content += b"\n{}"  # an end that is whole, and a line in each file
+        (folder / f"{number}.jsonl").write_bytes(b"\xef\xbb\xbf" * mark + content)
+        lines = (line.removesuffix(b"\r") for line in content.split(b"\n"))
+        wanted += [line for line in lines if line.strip(BLANKS)]
+    try:
+        dataset = penstock.open(folder, format="jsonl", index="memory")
+    except FormatError as error:
+        assert "one JSON document" in str(error)  # noqa: PT017
+        return
+    assert [sample["data"] for sample in dataset] == wanted
+    with penstock.Loader(dataset, 4, rank=0, world_size=1) as loader:
+        read = {int(n): bytes(row) for b in loader for n, row in zip(b.ids, b["data"], strict=True)}
+    assert [read[number] for number in range(len(dataset))] == wanted
+
+
+def test_sniff() -> None:
+    """A name is enough for lines; without one, two objects on two lines; a document is none."""
+    whole = b'{"a": 1}\n{"a": 2}\n'
+    for head in (whole, b"\xef\xbb\xbf" + whole, b"\n\r\n" + whole, b'{"a": 1}', b"cut short"):
+        assert sniff(head, "x.JSONL")
+    assert sniff(whole, "x.json")
+    assert sniff(whole, "rows")
+    for head in (b'{"a": 1}\n', b'{"a": 1', b"1\n2\n", b'{"a": 1}\n1', b'{"a": }\n{}'):
+        assert not sniff(head, "rows"), head
+    for head in (b"{\n", b"[\n", b'[{"a": 1}]', b"\x1f\x8b\x08", b"a\0b"):
+        assert not sniff(head, "x.jsonl"), head
+
+
+def test_wide_text(tmp_path: Path) -> None:
+    """UTF-16 is refused with what to do, not read as lines."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('{"a": 1}\n'.encode("utf-16"))
+    with pytest.raises(FormatError, match="iconv"):
+        penstock.open(path, format="jsonl", index="memory")
+
+
+@pytest.mark.long
+def test_a_line_of_two_gib(tmp_path: Path) -> None:
+    """A line is as long as its file: it is found without being held in memory, and refused by
+    what has to parse it."""
+    path, size = tmp_path / "x.jsonl", (2 << 30) + 5
+    with path.open("wb") as file:
+        file.write(b"x")
+        file.seek(size - 1)
+        file.write(b"y\n{}\n")
+    dataset = penstock.open(path, format="jsonl", index="memory")
+    extents = dataset.index.extents(np.arange(2))
+    assert extents.length.tolist() == [size, 2]
+    assert dataset[1]["data"] == b"{}"
+    with pytest.raises(UsageError, match=r"the first line has 2,147,483,653 bytes.*types="):
+        penstock.open(path, format="jsonl", index="memory", fields=["a"])
+
+
+def test_change_is_noticed(tmp_path: Path) -> None:
+    """A saved index of lines is not used for a file that was written to since."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n')
+    os.utime(path, ns=(10**18, 10**18))
+    first = penstock.open(path)
+    assert first.sidecar == f"{path}.penstock"
+    with path.open("ab") as file:
+        file.write(b'{"a": 2}\n')
+    with pytest.raises(penstock.errors.ChangedError, match="x.jsonl"):
+        first[0]
+    assert len(penstock.open(path)) == 2
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+VALUES = {
+    "str": st.text(max_size=5),
+    "int": st.integers(-(1 << 63), (1 << 63) - 1),
+    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "bool": st.booleans(),
+    "ints": st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4),
+    "floats": st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4),
+    "any": st.one_of(st.text(max_size=3), st.dictionaries(st.text(max_size=2), st.integers(0, 9))),
+}
+RECORDS = st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=9)
+
+
+@given(records=RECORDS, names=st.permutations(sorted(VALUES)), count=st.integers(1, 7))
+def test_fields(
+    records: list[dict[str, Any]],
+    names: list[str],
+    count: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """By number, in batches and in decode, fields have the values of the objects, whichever are
+    chosen; and again when the data set was pickled."""
+    chosen = names[:count]
+    path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
+    dataset = opened(path, *records, fields=chosen, types={name: name for name in chosen})
+    assert [part.name for part in dataset.fields] == chosen
+    again = pickle.loads(pickle.dumps(dataset))
+    with_decode = batches(again, decode=lambda s: s, collate=list)
+    samples = [sample for batch in with_decode for sample in batch]
+    plain = {name: [row for batch in batches(dataset) for row in batch[name]] for name in chosen}
+    for number, record in enumerate(records):
+        for name in chosen:
+            kind = type(record[name]) if name != "floats" else list
+            for value in (dataset[number][name], samples[number][name], plain[name][number]):
+                value = value.tolist() if isinstance(value, np.ndarray) else value
+                assert value == record[name]
+                assert isinstance(value, kind | np.generic)
+
+
+def test_types_are_those_of_the_first_lines(tmp_path: Path) -> None:
+    """Whole numbers and fractions are fractions; lists of numbers are ragged; other mixtures are
+    taken as they are."""
+    lines = [{"a": 1, "b": [1], "c": 1, "d": "x"}, {"a": 0.5, "b": [], "c": "1", "d": "y"}]
+    dataset = opened(tmp_path / "x.jsonl", *lines, fields=["a", "b", "c", "d"])
+    (batch,) = batches(dataset)
+    assert batch["a"].tolist() == [1.0, 0.5]
+    assert isinstance(batch["b"], Ragged)
+    assert [row.tolist() for row in batch["b"]] == [[1], []]
+    assert batch["c"] == [1, "1"]
+    assert batch["d"] == ["x", "y"]
+    narrow = penstock.open(tmp_path / "x.jsonl", fields="b", as_dtype="int32", index="memory")
+    assert batches(narrow)[0]["b"].values.dtype == np.int32
+    narrow = penstock.open(tmp_path / "x.jsonl", fields="b", as_dtype="int8", index="memory")
+    assert narrow[0]["b"].tolist() == [1]
+    with pytest.raises(UsageError, match="no field of integers, but d"):
+        penstock.open(tmp_path / "x.jsonl", fields="d", as_dtype="int8", index="memory")
+
+
+GOOD = {"text": "a", "n": 1}
+BROKEN_LINES: list[tuple[bytes, str]] = [
+    (b'{"text": "\xff", "n": 1}', r"no JSON \(.*it begins with"),
+    (b'{"text": "a", "n": 1', "no JSON"),
+    (b"[1, 2]", r"no object, but a list, \[1, 2\]"),
+    (b'"text"', "no object, but a string, 'text'"),
+    (b"null", "no object"),
+    (b'{"n": 1}', r"it has no field 'text', but 'n': .*defaults=\{'text': \.\.\.\}"),
+    (b'{"text": "a", "n": null}', "field 'n' is null"),
+    (b'{"text": 1, "n": 1}', "field 'text' has 1, a whole number, and is 'str'"),
+    (b'{"text": "a", "n": "1"}', "field 'n' has '1', a string, and is 'int'"),
+    (b'{"text": "a", "n": true}', "field 'n' has True, a boolean"),
+    (b'{"text": "a", "n": 9223372036854775808}', "which does not fit int64"),
+    (b"[" * 5000, "no JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BROKEN_LINES)
+@pytest.mark.parametrize("route", ["number", "batch", "decode"])
+def test_broken_lines(line: bytes, reason: str, route: str, tmp_path: Path) -> None:
+    """A line that is broken is an error with file, byte, line, reason and remedy, at its step
+    alone; masked, it has empty values and a mark."""
+    path = tmp_path / "x.jsonl"
+    options: dict[str, Any] = {"fields": ["text", "n"], "types": {"text": "str", "n": "int"}}
+    dataset = opened(path, *[GOOD] * 3, b"", line, *[GOOD] * 2, **options)
+    place = rf"sample 3: .*x\.jsonl at byte \d+ \({len(line):,} bytes\): line 4 \(blank.*{reason}"
+    with pytest.raises(FormatError, match=place) as caught:
+        if route == "number":
+            dataset[3]
+        elif route == "batch":
+            batches(dataset)
+        else:
+            batches(dataset, decode=lambda sample: sample["text"])
+    assert "broken='mask'" in str(caught.value)
+    if route == "batch":
+        loader = penstock.Loader(dataset, 2, shuffle="none", rank=0, world_size=1)
+        iterator, steps = iter(loader), []
+        for _ in range(3):
+            try:
+                steps.append(next(iterator)["n"].tolist())
+            except FormatError:
+                steps.append([])
+        assert steps == [[1, 1], [], [1, 1]]
+    masked = penstock.open(path, format="jsonl", index="memory", broken="mask", **options)
+    assert len(masked) == len(dataset)
+    found = [
+        (batch["text"][row], batch["n"][row], batch["broken"][row])
+        for batch in batches(masked)
+        for row in range(len(batch.ids))
+    ]
+    assert found == [("a", 1, False)] * 3 + [(None, 0, True)] + [("a", 1, False)] * 2
+    assert (masked[3]["text"], masked[3]["n"], masked[3]["broken"]) == (None, 0, True)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """A value that is missing or null gets the default, whose type is then the field's."""
+    lines = [{"a": 1}, {"a": None, "b": [2]}, {"b": None}]
+    dataset = opened(
+        tmp_path / "x.jsonl", *lines, fields=["a", "b"], defaults={"a": -1.0, "b": [7, 8]}
+    )
+    (batch,) = batches(dataset, 3)
+    assert batch["a"].tolist() == [1.0, -1.0, -1.0]
+    assert [row.tolist() for row in batch["b"]] == [[7, 8], [2], [7, 8]]
+    with pytest.raises(UsageError, match=r"defaults has 'x' for 'a', which is 'int'"):
+        opened(tmp_path / "x.jsonl", *lines, fields="a", types={"a": "int"}, defaults={"a": "x"})
+    nothing = opened(tmp_path / "x.jsonl", {"t": "x"}, {}, fields="t", defaults={"t": None})
+    assert batches(nothing)[0]["t"] == ["x", None]
+
+
+def test_masked_values(tmp_path: Path) -> None:
+    """Every type has an empty value for broken lines."""
+    types = {name: name for name in VALUES}
+    dataset = opened(tmp_path / "x.jsonl", b"{}", fields=list(types), types=types, broken="mask")
+    sample = dataset[0]
+    assert math.isnan(sample["float"])
+    assert [sample[name] for name in ("str", "int", "bool", "any")] == [None, 0, False, None]
+    assert len(sample["ints"]) == len(sample["floats"]) == 0
+    with pytest.raises(FormatError, match="no line of the first thousand has the fields a"):
+        opened(tmp_path / "x.jsonl", b"{}", fields="a", broken="mask")
+
+
+def test_one_index_serves_all_choices(tmp_path: Path) -> None:
+    """Fields are no part of the saved index, nor of the data's identity."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1, "b": 2}\n' * 9)
+    os.utime(path, ns=(10**18, 10**18))
+    first = penstock.open(path, fields="a")
+    assert first.sidecar is not None
+    written_ns = os.stat(first.sidecar).st_mtime_ns
+    second = penstock.open(path, fields={"x": "b"})
+    assert second.fingerprint == first.fingerprint == penstock.open(path).fingerprint
+    assert os.stat(first.sidecar).st_mtime_ns == written_ns
+    assert pickle.loads(pickle.dumps(second))[0]["x"] == 2
+    loader = penstock.Loader(first, 2, rank=0, world_size=1)
+    next(iter(loader))
+    other = penstock.Loader(second, 2, rank=0, world_size=1)
+    other.load_state_dict(loader.state_dict())
+    assert len(list(other)) == 4
+
+
+def test_mixtures(tmp_path: Path) -> None:
+    """Data sets of the same fields mix; names are changed by rename=; others are refused."""
+    one = opened(tmp_path / "a.jsonl", *[{"text": "a"}] * 4, fields="text")
+    two = opened(tmp_path / "b.jsonl", *[{"text": "b"}] * 4, fields="text")
+    both = [(one, 1), (two, 1)]
+    texts = [text for batch in batches(penstock.mix(both)) for text in batch["text"]]
+    assert sorted(set(texts)) == ["a", "b"]
+    renamed = penstock.mix(both, rename=[{"text": "t"}, {"text": "t"}])
+    assert set(batches(renamed)[0]) == {"t", "source", "pass"}
+    other = opened(tmp_path / "c.jsonl", {"x": "c"}, fields={"text": "x"})
+    with pytest.raises(UsageError, match="other keys"):
+        penstock.mix([(one, 1), (other, 1)])
+    with pytest.raises(UsageError, match="rename: there is no field 'data', but text"):
+        penstock.mix(both, rename=[{"data": "t"}, {"data": "t"}])
+    with pytest.raises(UsageError, match=r"sample\['data'\]"):
+        penstock.mix(both, decode=[len, len])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"types": {"a": "int"}}, "name them by fields="),
+        ({"fields": []}, "fields is"),
+        ({"fields": ["a", "a"]}, "name each once"),
+        ({"fields": 3}, "fields is 3"),
+        ({"fields": "a", "broken": "skip"}, "use 'raise' or 'mask'"),
+        ({"fields": "a", "defaults": {"b": 1}}, "give a dict by field, of a"),
+        ({"fields": "broken", "broken": "mask"}, "marks broken lines"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """An option that cannot be meant is a UsageError that says what can."""
+    with pytest.raises(UsageError, match=message):
+        opened(tmp_path / "x.jsonl", {"a": 1}, **options)
