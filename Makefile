@@ -22,7 +22,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-trainers test-foreign explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
-  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign clean
+  bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
+  bench-text clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,6 +149,9 @@ bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="-
 
 bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
 	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
+
+bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; ARGS="--quick"
+	$(RUN) -m benchmarks.text $(ARGS)
 
 bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
 	$(RUN) -m benchmarks.shuffling $(ARGS)

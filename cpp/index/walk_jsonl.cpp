@@ -29,8 +29,8 @@ std::size_t find_newlines_by_memchr(const std::byte* bytes, std::size_t size, st
 }
 
 #if defined(__x86_64__)
-// The first newline of 64 bytes is written without asking whether there is one: of lines longer
-// than 64 bytes that branch would be the only one that is hard to predict.
+// The first newline of 64 bytes is written without asking whether there is one: with lines of some
+// hundred bytes that branch would be the only one that is hard to predict.
 __attribute__((target("avx2,bmi"))) std::size_t find_newlines_avx2(const std::byte* bytes,
                                                                    std::size_t size,
                                                                    std::uint32_t* out) {
@@ -65,9 +65,12 @@ class LineBuilder {
 
   // Take the bytes at `at`, which follow those taken before; at most `part_bytes`.
   void take(std::uint64_t at, std::span<const std::byte> part) {
-    static const FindNewlines find_newlines = list_newline_finders().front();
+    // memchr is as fast as reading where newlines are rare, and pays for each of them.
+    static const FindNewlines find_many = list_newline_finders().front();
+    const FindNewlines find_newlines = dense_ ? find_many : find_newlines_by_memchr;
     const std::size_t count = find_newlines(part.data(), part.size(), newlines_.data());
-    growth_.reserve(at, out_.offset.size() + count, out_.offset, out_.length);
+    dense_ = count > part_bytes / 1024;
+    make_room(at, count);
     std::size_t begin = 0;  // of the open line in this part
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t end = newlines_[i];
@@ -75,7 +78,7 @@ class LineBuilder {
       // Most lines begin with what is no blank, so that one look is enough.
       if (end > begin && !is_blank(part[begin])) blank_ = false;
       else look_for_content(part.subspan(begin, end - begin));
-      finish_line(at + end);
+      add_line(at + end);
       begin = end + 1;
       start_ = at + begin;
       blank_ = true;
@@ -84,22 +87,41 @@ class LineBuilder {
     last_ = part.back();
   }
 
-  // Finish the line that ends at `end`, if it is not blank.
-  void finish_line(std::uint64_t end) {
-    if (blank_) return;
-    const std::uint64_t length = end - start_ - (last_ == std::byte{'\r'} ? 1 : 0);
-    out_.offset.push_back(static_cast<std::int64_t>(start_));
-    out_.length.push_back(static_cast<std::int64_t>(length));
+  // Take the end of the file.
+  void finish(std::uint64_t end) {
+    make_room(end, 1);
+    add_line(end);
+    out_.offset.resize(count_);
+    out_.length.resize(count_);
   }
 
  private:
+  // The columns are larger than their rows until the end, so that no row asks for room.
+  void make_room(std::uint64_t walked, std::size_t rows) {
+    growth_.reserve(walked, count_ + rows, out_.offset, out_.length);
+    if (out_.offset.size() - count_ >= rows) return;
+    const std::size_t room = std::max(out_.offset.capacity(), 2 * count_ + rows);
+    out_.offset.resize(room);
+    out_.length.resize(room);
+  }
+
   void look_for_content(std::span<const std::byte> piece) {
     blank_ = blank_ && std::all_of(piece.begin(), piece.end(), is_blank);
   }
 
+  // Add the open line, which ends at `end`, if it is not blank.
+  void add_line(std::uint64_t end) {
+    const std::uint64_t carriage_return = last_ == std::byte{'\r'} ? 1 : 0;
+    out_.offset[count_] = static_cast<std::int64_t>(start_);
+    out_.length[count_] = static_cast<std::int64_t>(end - start_ - carriage_return);
+    count_ += blank_ ? 0 : 1;
+  }
+
   std::uint64_t start_;  // of the open line
   bool blank_ = true;    // the open line has blanks only, so far
+  bool dense_ = true;    // the last part had many newlines
   std::byte last_{};     // before the place that was reached
+  std::size_t count_ = 0;
   ColumnGrowth growth_;
   Walk& out_;
   std::vector<std::uint32_t> newlines_;
@@ -131,14 +153,13 @@ Walk walk(Source& source, const ReadPolicy& policy) {
     if (block.empty()) {
       found.read_error = reader.error();
       if (found.read_error == 0) found.parse_error = reader.describe_truncation(at);
-      return found;
+      break;
     }
     for (std::size_t done = 0; done < block.size(); done += part_bytes)
       lines.take(at + done, block.subspan(done, std::min(part_bytes, block.size() - done)));
     at += block.size();
   }
-  lines.finish_line(source.size);
-  found.read_error = reader.error();
+  lines.finish(at);
   return found;
 }
 

@@ -8,6 +8,7 @@ change the index, which is saved once for all choices of fields.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine import Progress, Store, StoreFile, read_extent
+from ...engine import Progress, Store, StoreFile, crc32c, read_extent
 from ...errors import FormatError, UsageError
-from ...extent import Int
+from ...extent import Files, Int
 from ..json_fields import (
     BROKEN,
     KINDS,
@@ -48,10 +49,11 @@ _FIRST_LINE_BYTES_MAX = 64 << 20
 
 
 class FileLines(NamedTuple):
-    """The lines of one file that are not blank."""
+    """The lines of one file that are not blank, and their checksums."""
 
     offset: Int
     length: Int
+    sums: tuple[int, int]
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -87,8 +89,26 @@ def build(
         _concatenate([lines.offset for lines in walked]),
         _concatenate([lines.length for lines in walked]),
     )
-    field = Field("data", np.dtype(np.uint8), None)
-    return Index(format="jsonl", files=files, fields=(field,), layouts=(layout,), sources=sources)
+    return Index(
+        format="jsonl",
+        files=files,
+        fields=(Field("data", np.dtype(np.uint8), None),),
+        layouts=(layout,),
+        sources=sources,
+        fingerprint=_hash_identity(files, walked),
+    )
+
+
+def _hash_identity(files: Files, walked: list[FileLines]) -> str:
+    """Hash what the data is to 128 bits. Of the lines of each file it takes their number and 64
+    bits of checksums: to hash their places would take longer than to find them.
+    """
+    state = hashlib.blake2b(b"jsonl", digest_size=16)
+    for column in (files.names, files.ends, files.size):
+        state.update(column.tobytes())
+    for lines in walked:
+        state.update(repr((len(lines.offset), lines.sums)).encode())
+    return state.hexdigest()
 
 
 def _concatenate(columns: list[Int]) -> Int:
@@ -110,7 +130,8 @@ def _walk_file(source: StoreFile) -> FileLines:
             "anew, a list as by `jq -c '.[]'`",
         )
     columns = source.walk("jsonl")
-    lines = FileLines(columns["offset"], columns["length"])
+    sums = crc32c(columns["offset"]), crc32c(columns["length"])
+    lines = FileLines(columns["offset"], columns["length"], sums)
     _check_end(source, lines)
     return lines
 
