@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.slices import first
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = ["README.md", "docs/concepts.md", "docs/formats.md", "docs/tutorial.md"]
+PAGES = ["README.md", "docs/concepts.md", "docs/formats.md", "docs/text.md", "docs/tutorial.md"]
 """Pages whose blocks of Python run in the order in which they stand."""
 PRELUDES = {
     "docs/tutorial.md": """
@@ -40,12 +41,18 @@ LINES_MAX = 160
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with what the pages read: images in sub-folders by class, records of 64 bytes."""
+    """A folder with what the pages read: images in sub-folders by class, records of 64 bytes, JSON
+    lines."""
     for number in range(40):
         path = tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (80 + number, 60), (number, 99, 0)).save(path)
     np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    (tmp_path / "documents").mkdir()
+    for number in range(2):
+        rows = [{"text": f"document {n}", "label": n, "score": n / 2} for n in range(20)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "documents" / f"{number}.jsonl").write_text(lines)
     database = lmdb.open(str(tmp_path / "database"), map_size=1 << 20)
     with database, database.begin(write=True) as transaction:
         for number in range(300):

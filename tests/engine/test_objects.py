@@ -215,6 +215,13 @@ def write_lmdb(folder: Path) -> None:
                 transaction.put(b"%s %05d" % (name.encode(), number), random_bytes(size, number))
 
 
+def write_lines(folder: Path) -> None:
+    """Two files of JSON lines, with both ends of lines and blank ones."""
+    for shard in range(2):
+        lines = [b'{"n": %d, "text": "%s"}' % (n, b"xyz" * n) for n in range(40)]
+        (folder / f"{shard}.jsonl").write_bytes(b"\r\n\n".join(lines) + b"\n" * shard)
+
+
 def write_columns(folder: Path) -> None:
     """Three shards of MDS, with a column of bytes and one of integers."""
     columns: dict[str, tuple[str, int | None]] = {"image": ("bytes", None), "label": ("int", 8)}
@@ -238,6 +245,7 @@ def write_columns(folder: Path) -> None:
             (write_lmdb, "b/data.mdb", "lmdb"),
             (write_lmdb, "{a,b}", "lmdb"),
             (write_lmdb, "?", "lmdb"),
+            (write_lines, "", "jsonl"),
         ],
     ),
 )
@@ -277,6 +285,21 @@ def test_containers(
     with pytest.raises(penstock.errors.ChangedError, match="written to"):
         remote[5]
     assert penstock.open(url)[5][field] == old[::-1]
+
+
+@pytest.mark.long
+def test_fields_of_lines(s3: S3, tmp_path: Path) -> None:
+    """Fields are made of lines behind a URL as of those on disk; their types take one request."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_lines(folder)
+    s3.put_folder(folder, "lines/")
+    local = penstock.open(folder, fields=["n", "text"], index="memory")
+    remote = penstock.open(f"s3://{s3.name}/lines", fields=["n", "text"])
+    assert list(remote) == list(local)
+    with penstock.Loader(remote, 16, seed=3) as far, penstock.Loader(local, 16, seed=3) as near:
+        for one, other in zip(far, near, strict=True):
+            assert one == other
 
 
 @pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
