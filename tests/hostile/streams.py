@@ -1,4 +1,4 @@
-"""Hostile tar, TFRecord, RecordIO and LMDB files: each is refused at a byte for a reason.
+"""Hostile tar, TFRecord, JSONL, RecordIO and LMDB files: each is refused at a byte for a reason.
 
 `python -m tests.hostile.streams FOLDER` writes them out, as seeds for the fuzz targets.
 """
@@ -148,6 +148,23 @@ def tfrecord_cases() -> Iterator[Case]:
     yield case("gzip", b"\x1f\x8b\x08" + bytes(50), 0, "gunzip")
 
 
+def jsonl_cases() -> Iterator[Case]:
+    """JSONL files."""
+
+    def case(name: str, data: bytes, offset: int, reason: str) -> Case:
+        return Case("jsonl", name, data, offset, reason)
+
+    good = b'{"a": 1}\n'
+    yield case("nothing", b"", 0, "no lines")
+    yield case("document", b'{\n"a": 1}\n', 0, "one JSON document")
+    yield case("list", b" \n[\r\n" + good, 0, "one JSON document")
+    yield case("string cut", good + b'{"a": "', 9, "the file was cut")
+    yield case("object cut", b"\xef\xbb\xbf" + good + b'{"a": 1', 12, "the file was cut")
+    yield case("character cut", good + b'{"a": "\xc3', 9, "the file was cut")
+    yield case("wide", '{"a": 1}\n'.encode("utf-16"), 0, "UTF-16")
+    yield case("gzip", b"\x1f\x8b\x08" + bytes(600), 0, "gunzip")
+
+
 def recordio_cases() -> Iterator[Case]:
     """RecordIO files."""
 
@@ -253,7 +270,7 @@ def lmdb_cases() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*tar_cases(), *tfrecord_cases(), *recordio_cases(), *lmdb_cases()]
+    return [*tar_cases(), *tfrecord_cases(), *jsonl_cases(), *recordio_cases(), *lmdb_cases()]
 
 
 def environments() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Every hostile tar, TFRecord, RecordIO and LMDB file is refused, with its name and the byte."""
+"""Every hostile tar, TFRecord, JSONL, RecordIO and LMDB file is refused, with name and byte."""
 
 from __future__ import annotations
 

@@ -75,8 +75,10 @@ class JsonFields:
     def get_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field's values; that of strings, or of objects, in lists."""
         kind = self.kinds.get(name, "bool")
-        kinds = {"str": str, "any": object, "bool": bool, "int": self.integers}
-        return np.dtype(kinds.get(kind, self.integers if kind == "ints" else np.float64))
+        if kind in ("int", "ints"):
+            return np.dtype(self.integers)
+        names = {"str": "U", "any": "O", "bool": "bool"}
+        return np.dtype(names.get(kind, "float64"))
 
     def is_list(self, name: str) -> bool:
         """True if a field's values are lists of numbers."""
@@ -182,6 +184,8 @@ class JsonFields:
 
     def _check_value(self, name: str, value: Any) -> None:
         kind = self.kinds[name]
+        if kind in ("str", "any", "float", "bool") and type(value) in KINDS[kind]:
+            return
         try:
             self.convert_column(kind, [value])
         except (TypeError, OverflowError, ValueError):
