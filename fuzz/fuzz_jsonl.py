@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from penstock.index.json_fields import KINDS, JsonFields, LineError
 
 _KEYS = {kind: kind[0] for kind in ("str", "int", "bool")} | {"float": "f", "ints": "l", "any": "a"}
@@ -25,7 +27,7 @@ def one(data: bytes) -> None:
     kinds = {name: name for name in _KEYS}
     assert set(kinds) <= set(KINDS)
     masked = JsonFields(_KEYS, kinds, {}, masked=True).parse(text, bounds)
-    broken = masked["broken"]
+    broken = np.asarray(masked["broken"])
     assert len(broken) == len(lines)
     assert set(masked) == {*_KEYS, "broken"}
     try:
