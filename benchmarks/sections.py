@@ -139,6 +139,14 @@ warm. What a loader cannot change is most of it: the notes name the bare loop th
 collates. `cpu us` is of the calling process and the workers together.""",
     ),
     Section(
+        "text",
+        "JSON lines",
+        "make bench-text",
+        """indexing beside a memchr pass over the page cache; the text of documents as long as those
+of the web, in an exact shuffle. Rates are of processor time, of all threads. Hugging Face's
+`datasets` has parsed the lines before; penstock parses them at each read.""",
+    ),
+    Section(
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",
