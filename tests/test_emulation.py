@@ -316,7 +316,7 @@ def test_shared_storage_serves_what_is_planned_only(storage: Shared, source: Pat
     piece = 32  # records: 128 KiB, as much as the kernel would read ahead
     ids = [i for i in range(len(dataset)) if i // piece % 2 == 0]
     storage.reset()
-    reader = BatchReader(dataset)
+    reader = BatchReader(dataset.index)
     batch = reader.read(np.array(ids, np.uint64))
     reader.close()
     assert len(batch.ids) == len(ids)
@@ -331,7 +331,7 @@ def test_faults_of_storage_are_errors_that_name_the_sample(storage: Shared, sour
     expected = np.fromfile(source / "large", np.uint8).reshape(-1, RECORD)
 
     def read(*ids: int) -> np.ndarray:
-        reader = BatchReader(dataset)
+        reader = BatchReader(dataset.index)
         try:
             return np.asarray(reader.read(np.array(ids, np.uint64))["data"])
         finally:

@@ -8,6 +8,7 @@
 
 namespace penstock::binding {
 void bind_order(nanobind::module_& m);
+void bind_bitmap(nanobind::module_& m);
 void bind_shuffle(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
 void bind_scan(nanobind::module_& m);
@@ -37,6 +38,7 @@ NB_MODULE(_core, m) {
   m.def("get_sanitizers", &penstock::binding::get_sanitizers,
         "Names of the sanitizers that the module was built with, or None.");
   penstock::binding::bind_order(m);
+  penstock::binding::bind_bitmap(m);
   penstock::binding::bind_shuffle(m);
   penstock::binding::bind_engine(m);
   penstock::binding::bind_scan(m);

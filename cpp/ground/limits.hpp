@@ -7,6 +7,7 @@
 namespace penstock::limits {
 
 inline constexpr std::uint64_t order_count_max = std::uint64_t{1} << 62;
+inline constexpr std::uint64_t selection_count_max = std::uint64_t{1} << 40;
 inline constexpr std::size_t header_bytes_max = 1u << 20;
 inline constexpr std::size_t run_bytes_max = 4u << 20;
 inline constexpr std::size_t run_extents_max = 256;

@@ -92,6 +92,84 @@ def list_order_levels() -> list[str]:
     Names of the instruction sets that this processor runs, the fastest last.
     """
 
+class Bitmap:
+    """
+    A set of samples of [0, count) as bits, with their counts.
+
+    portable:  use no instructions that only some processors have.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        words: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        counts: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        bases: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        hints: Annotated[
+            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        portable: bool = False,
+    ) -> None: ...
+    @property
+    def ones(self) -> int:
+        """Samples of the set."""
+
+    def forward(
+        self,
+        positions: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        samples: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the sample that each number within the set has to `samples`.
+
+        Returns the index of the first number outside [0, ones), or the size.
+        """
+
+    def inverse(
+        self,
+        samples: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        positions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Write the number within the set of each sample to `positions`.
+
+        Returns the index of the first sample that is not in the set, or the size.
+        """
+
+def count_bits(
+    words: Annotated[
+        NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+) -> tuple[
+    Annotated[NDArray[numpy.uint64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.uint64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.uint32], dict(shape=(None,))],
+]:
+    """Count the bits: columns `counts`, `bases` and `hints` of a `Bitmap`."""
+
+def set_bits(
+    words: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+    count: int,
+    samples: Annotated[
+        NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+) -> int:
+    """
+    Set the bits of samples.
+
+    Returns the index of the first sample outside [0, count) or set before, or the size.
+    """
+
 def shuffle_rows(
     permutation: Permutation,
     array: Annotated[

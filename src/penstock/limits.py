@@ -11,6 +11,12 @@ MIB = 1 << 20
 order_count_max = 1 << 62
 """Largest number of samples: the permutation's halves are 31 bits each (docs/decisions)."""
 
+selection_count_max = 1 << 40
+"""Largest dataset that a selection is made of: its bitmap has 128 GiB."""
+selection_chunk_samples = 1 << 17
+"""Samples that one thread decides about at a time: their columns fit a core's cache."""
+predicate_characters_max = 100_000
+"""Longest condition of a selection; one with more values is a list of ids."""
 mixture_slots = 4096
 """Slots of a mixture's period: weights are rounded to 1/4096 of all."""
 shuffle_pairs = 1024

@@ -103,7 +103,8 @@ def test_interrupted_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """A read after one that was interrupted waits for its own bytes."""
     rows = np.arange(20 * 64).reshape(20, 64).astype(np.uint8)
     rows.tofile(tmp_path / "rows.bin")
-    reader = BatchReader(penstock.open(tmp_path / "rows.bin", record_bytes=64, index="memory"))
+    dataset = penstock.open(tmp_path / "rows.bin", record_bytes=64, index="memory")
+    reader = BatchReader(dataset.index)
 
     def interrupted(timeout_ns: int) -> Any:
         raise KeyboardInterrupt

@@ -80,6 +80,11 @@ def convert(
         raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
     if not len(source):
         raise UsageError(f"{source.path} holds no samples: there is nothing to convert")
+    if source.subset is not None:
+        raise UsageError(
+            f"source is a selection, {len(source):,} of the {source.index.count:,} samples of "
+            f"{source.path}: convert all of them, and select from the result"
+        )
     if any(part.parser is not None for part in source.index.fields):
         raise UsageError(
             f"{source.path} is opened with fields=, and lines are written whole: open it without"

@@ -247,7 +247,7 @@ def _draw_samples(dataset: Dataset) -> list[dict[str, Any]]:
     numbers = np.linspace(0, len(dataset) - 1, count).astype(int).tolist()
     for number in np.random.Generator(np.random.Philox(key=0)).permutation(numbers).tolist():
         sample = dataset[number]
-        sample["__id__"], sample["__epoch__"] = number, 0
+        sample["__id__"], sample["__epoch__"] = sample.stream[2], 0
         samples.append(sample)
         size += _sum_bytes(samples[-1])
         if size > limits.ceiling_samples_bytes_max or time.monotonic() > until:

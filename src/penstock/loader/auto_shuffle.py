@@ -129,10 +129,11 @@ def choose_shuffle(
     probed:  an earlier measurement, in place of a new one.
     """
     index = dataset.index
+    one_in = index.count / max(1, len(dataset))  # samples of which one is selected
     chunked = [layout for layout in index.layouts if isinstance(layout, Chunked)]
     if chunked:
-        chunk_samples = int(np.median(chunked[0].chunk_samples))
-        return choose_chunk_blocks(index.count, chunk_samples, global_batch), None
+        chunk_samples = max(1, int(np.median(chunked[0].chunk_samples) / one_in))
+        return choose_chunk_blocks(len(dataset), chunk_samples, global_batch), None
     window = window_samples(index.mean_bytes, rows, world_size, budget.readahead_bytes)
     engine = open_engine(index.files, budget, index.mean_bytes)
     try:
@@ -144,12 +145,15 @@ def choose_shuffle(
         if gap_bytes is None:
             reason = "each sample is a file of its own: neighbours cannot be read together"
             return Blocking("exact", 1, 1, 1.0, reason), None
+        if index.mean_bytes * (one_in - 1) > gap_bytes:
+            reason = "selected samples lie too far apart to be read together"
+            return Blocking("exact", 1, 1, 1.0, reason), None
         probed = probed or measure_cost(index, engine)
     finally:
         engine.close()
     chosen = choose_blocks(
-        index.count,
-        index.mean_bytes,
+        len(dataset),
+        index.mean_bytes * one_in,  # what lies between is read along
         summarize_cost(probed),
         window_samples=window,
         world_size=world_size,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
+from ..index import Index
 from ..order import Marks
 from ..plan import Ids, plan_samples
 from .batch import (
@@ -23,7 +24,6 @@ from .batch import (
     share_memory,
 )
 from .collate import Leaves
-from .dataset import Dataset
 from .decode import Collate, Decode, DecodeJob, can_take_views
 
 _poll_ns = 100_000_000
@@ -38,14 +38,14 @@ class BatchReader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        index: Index,
         *,
         decode: Decode | None = None,
         collate: Collate | None = None,
         leaves: Leaves | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._dataset = dataset
+        self._index = index
         self._decode = decode
         self._collate = collate
         self._leaves = leaves
@@ -68,7 +68,7 @@ class BatchReader:
 
         seed, by_row:  decide the samples' random numbers; see `open_samples`.
         """
-        index = self._dataset.index
+        index = self._index
         engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
         gap_bytes = choose_gap(index, engine.choice)
@@ -112,7 +112,7 @@ class BatchReader:
 
     def _open_engine(self) -> ReadingEngine:
         if self._engine is None:
-            index = self._dataset.index
+            index = self._index
             share_memory(self._arena, index, self._budget)
             self._engine = open_engine(index.files, self._budget, index.mean_bytes)
         return self._engine

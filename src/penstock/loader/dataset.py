@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import glob
 import hashlib
@@ -9,11 +10,12 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from ..arguments import Path, check_function, check_path
 from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
@@ -30,11 +32,12 @@ from ..index import (
     choose_format,
     find_outside,
 )
-from ..order import Order, Ordering, Shuffle
-from ..plan import StepPlan, plan_samples
+from ..order import Bitmap, Order, Ordering, Selection, Shuffle, Subset, check_words, map_numbers
+from ..plan import Ids, StepPlan, plan_samples
 from .batch import build_fields
 from .decode import Decode
 from .sample import LoadedSample
+from .selecting import By, Condition, choose_samples, divide_samples, narrow
 
 Options = dict[str, Any]
 
@@ -364,15 +367,23 @@ class Dataset:
 
     `dataset[i]` reads one sample and checks that its file is as it was indexed; loaders read many
     at once. Immutable; may be pickled, and then opens the saved index again.
+
+    subset:  samples of the index that are selected; None is all of them.
     """
 
     def __init__(
-        self, path: str, index: Index, sidecar: str | None = None, paths: tuple[str, ...] = ()
+        self,
+        path: str,
+        index: Index,
+        sidecar: str | None = None,
+        paths: tuple[str, ...] = (),
+        subset: Subset | None = None,
     ) -> None:
         self.path = path
         self._paths = paths or (path,)
         self.index = index
         self.sidecar = sidecar
+        self.subset = subset
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -387,17 +398,96 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the data: equal for a copy elsewhere, different for other data."""
-        return self.index.fingerprint
+        """Identity of the data: equal for a copy elsewhere, different for other data, or for
+        another selection of it."""
+        if self.subset is None:
+            return self.index.fingerprint
+        both = f"{self.index.fingerprint}/{self.subset.digest}"
+        return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
 
     def __len__(self) -> int:
-        return self.index.count
+        return self.index.count if self.subset is None else len(self.subset)
+
+    def ids(self, numbers: npt.ArrayLike) -> Ids:
+        """Return the numbers in the whole dataset of the samples `self[number]`, as `batch.ids`
+        and "__id__" have them. They differ from `numbers` in a selection only."""
+        if self.subset is None:
+            return check_words(numbers, len(self), "sample")
+        return map_numbers(self.subset, numbers)
 
     def order(
         self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
     ) -> Ordering:
         """Return the order of epoch 0, as loaders draw it."""
-        return Order(len(self), seed, shuffle=shuffle, block=block, group=group)
+        order = Order(len(self), seed, shuffle=shuffle, block=block, group=group)
+        return order if self.subset is None else Selection(order, self.subset)
+
+    def select(
+        self,
+        ids: Any = None,
+        *,
+        mask: Any = None,
+        where: Condition | None = None,
+        fraction: float | None = None,
+        seed: int = 0,
+        columns: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the dataset of some of these samples, each once. Give one of:
+
+        ids:       numbers of samples in any sequence, or a `range` of them.
+        mask:      truth values, one for each sample.
+        where:     a condition on the samples' columns, such as "label == 'cat' and bytes > 1000" or
+                   "key.startswith('en/')", or a function of the `Columns` that returns a mask.
+        fraction:  of the samples, drawn by `seed`. A larger fraction of one seed holds a smaller.
+
+        columns:   arrays by name, one value for each sample, for `where`.
+
+        Columns are "label", "bytes" (of a sample), "key", in a mixture "source", fields that are
+        one number a sample (read at first use), and `columns`.
+
+        Samples stay in the sequence that they lie in; a loader's order decides how they come. They
+        are numbered from 0 on here, as `dataset[i]` takes them, and so is a selection of a
+        selection. `batch.ids`, keys, labels and caches keep the numbers of the whole dataset (see
+        `ids`). A selection of a mixture draws from the selected samples by the same weights.
+
+        Takes 1.08 bits for each sample of the whole dataset. UsageError if nothing is selected, and
+        for ids that do not exist or come twice, masks of another length and unknown columns.
+        """
+        chosen = choose_samples(
+            self, ids=ids, mask=mask, where=where, fraction=fraction, seed=seed, columns=columns
+        )
+        return self._keep(chosen)
+
+    def split(
+        self,
+        parts: Mapping[str, float],
+        *,
+        by: By | None = None,
+        seed: int = 0,
+        columns: Mapping[str, Any] | None = None,
+    ) -> dict[str, Self]:
+        """Divide the samples: each is in exactly one of the parts, which are selections.
+
+        parts:    fractions by name that add up to 1: {"train": 0.9, "val": 0.1}.
+        by:       None divides a seeded order, to within a sample of the fractions. The name of a
+                  column (see `select`), or a function that gives a value for each sample, divides
+                  by a hash of seed and value: samples of equal values are in one part, parts have
+                  about the fractions, and by="key" gives a sample the same part whichever other
+                  samples there are, so that data may be added.
+        columns:  arrays by name, one value for each sample, for `by`.
+
+        UsageError if a part would have no sample.
+        """
+        found = divide_samples(self, parts, by, seed, columns)
+        return {name: self._keep(part) for name, part in found.items()}
+
+    def _keep(self, chosen: Bitmap) -> Self:
+        """Return the dataset of the chosen samples, which are numbered as here."""
+        if self.subset is not None:
+            chosen = narrow(self.subset, chosen)
+        found = copy.copy(self)
+        found.subset = chosen
+        return found
 
     def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Read one sample: its fields, its "__key__" and, if known, its "label".
@@ -409,7 +499,7 @@ class Dataset:
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} does not exist: there are {len(self):,}")
-        number %= len(self)
+        number = int(self.ids([number % len(self)])[0])
         planned, buffer = self._read(number)
         parts = build_fields(self.index, planned, buffer)
         values = LoadedSample()
@@ -457,19 +547,20 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.sidecar is None:
-            return Dataset, (self.path, self.index, None, self._paths)
+            return Dataset, (self.path, self.index, None, self._paths, self.subset)
         index = self.index
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
         as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
         parser = index.fields[0].parser
-        more = mirrors, as_dtype, parser
+        more = mirrors, as_dtype, parser, self.subset
         return _reopen, (self.path, self._paths, self.sidecar, *identity, *more)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
+        selected = "" if self.subset is None else f"{len(self):,} selected of "
         return (
-            f"<penstock.Dataset {self.path!r}: {len(self):,} samples{labelled}, "
+            f"<penstock.Dataset {self.path!r}: {selected}{self.index.count:,} samples{labelled}, "
             f"{self.index.total_bytes:,} bytes, format {self.index.format}>"
         )
 
@@ -485,6 +576,7 @@ def _reopen(
     mirrors: Sequence[tuple[str, Int, Int]] = (),
     as_dtype: np.dtype[Any] | None = None,
     parser: JsonFields | None = None,
+    subset: Subset | None = None,
 ) -> Dataset:
     """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
@@ -499,7 +591,7 @@ def _reopen(
             for root, size, mtime_ns in mirrors
         ]
         files = replace(files, mirrors=tuple(tables))
-        return Dataset(path, replace(index, files=files), sidecar, paths)
+        return Dataset(path, replace(index, files=files), sidecar, paths, subset)
 
     try:
         saved = Index.load(sidecar, root, outside=_is_own(sidecar))

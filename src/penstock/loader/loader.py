@@ -346,7 +346,7 @@ class Loader:
             "rank": place.rank,
             "ranks": place.world_size,
             "hosts": None if placement is None else placement.nodes,
-            "samples": index.count,
+            "samples": len(self.dataset),
             "mean_bytes": index.mean_bytes,
             "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,

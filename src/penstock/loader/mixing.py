@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -21,10 +21,22 @@ from ..index import (
     join_unlike_indexes,
     rename_fields,
 )
-from ..order import Mixture, MixtureRecipe, Shuffle, Unit, Weights, divide_slots
+from ..order import (
+    Bitmap,
+    JointBitmap,
+    Mixture,
+    MixtureRecipe,
+    Ordering,
+    Selection,
+    Shuffle,
+    Unit,
+    Weights,
+    divide_slots,
+)
 from .dataset import Dataset
 from .decode import Decode, can_take_views
 from .sample import LoadedSample
+from .selecting import cut
 
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]
@@ -41,7 +53,7 @@ def mix(
 ) -> MixedDataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
-    datasets:  pairs of a dataset and its weight, a number from 0 on. Weights are rounded to
+    datasets:  pairs of a dataset, or a selection of one, and its weight, a number from 0 on. Weights are rounded to
                1/4096 of their sum; each 4096 samples in a row, counted from where the weights
                began, hold exactly the rounded shares, in an order drawn from the seed.
     samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have,
@@ -223,7 +235,11 @@ class MixedDataset(Dataset):
                     "mixture adds to say where a sample is from: rename the field"
                 )
         joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
-        super().__init__(" + ".join(part.path for part in parts), joint)
+        subset = None
+        if any(part.subset is not None for part in parts):
+            counts = tuple(index.count for index in indexes)
+            subset = JointBitmap(counts, tuple(part.subset for part in parts))
+        super().__init__(" + ".join(part.path for part in parts), joint, subset=subset)
         self.parts = parts
         self.recipe = recipe
         self._names = names
@@ -242,14 +258,36 @@ class MixedDataset(Dataset):
 
     def order(
         self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
-    ) -> Mixture:
+    ) -> Ordering:
         """Return the order of epoch 0, as loaders draw it."""
-        return Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
+        order = Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
+        return order if self.subset is None else Selection(order, self.subset)
+
+    def _keep(self, chosen: Bitmap) -> MixedDataset:
+        """Return the mixture of the chosen samples of each part, by the same weights.
+
+        An epoch draws as many samples as there are, if it did so before; else as many as before.
+        """
+        parts, stop = [], 0
+        for number, part in enumerate(self.parts):
+            start, stop = stop, stop + len(part)
+            own = cut(chosen, start, stop)
+            if not len(own):
+                raise UsageError(
+                    f"none of the samples of dataset {number} ({part.path}) is selected: a mixture "
+                    "draws from all of its datasets, so select from the others and mix these"
+                )
+            parts.append(part._keep(own))
+        counts = tuple(len(part) for part in parts)
+        drew_all = self.recipe.length == sum(self.recipe.counts)
+        length = sum(counts) if drew_all else self.recipe.length
+        recipe = replace(self.recipe, counts=counts, length=length)
+        return MixedDataset(tuple(parts), recipe, self._names, self._decodes)
 
     def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Return one sample by its number, with "pass" 0, because no order is involved here."""
         fields = super().__getitem__(sample)
-        number = operator.index(sample) % len(self)
+        number = fields.stream[2]
         source = int(np.searchsorted(self.index.first, number, side="right")) - 1
         if self._decodes is not None:
             has_label = self.parts[source].index.label_column is not None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from .. import limits
 from ..arguments import check_flag, check_whole
 from ..errors import UsageError
-from ..order import Marks, Order, Ordering
+from ..order import Marks, Order, Ordering, Selection, find_base
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
 from ..topology import Place, detect, suspect_processes
 from .peer_check import PeerCheck
@@ -230,13 +230,18 @@ class StepSampler:
 
         Raises UsageError if the order has no inverse, or if the assignment depends on samples.
         """
-        if not isinstance(self.order, Order) or self.assignment == "local":
+        order = self.order
+        if (
+            not isinstance(order, Order | Selection)
+            or find_base(order) is None
+            or (self.assignment == "local")
+        ):
             raise UsageError(
                 "Cache.replicas is True, but the next use of a sample by a rank is known only for "
                 "one dataset (not a mixture) with assignment='strided' or 'contiguous': leave "
                 "replicas out (assignment='local' does not need them)"
             )
-        return Uses(self.order, self.steps, ranks, epoch)
+        return Uses(order, self.steps, ranks, epoch)
 
     def renew_place(self) -> Place:
         """Look up again, before an epoch, on which ranks it runs, and return this rank's place.

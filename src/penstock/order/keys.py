@@ -29,10 +29,19 @@ def mix64(z: int) -> int:
 
 def random_words(state: int, size: int) -> Words:
     """Return the first outputs of SplitMix64 from a state."""
-    z = np.uint64(state) + np.uint64(GOLDEN) * np.arange(1, size + 1, dtype=np.uint64)
+    return mix_words(np.uint64(state) + np.uint64(GOLDEN) * np.arange(1, size + 1, dtype=np.uint64))
+
+
+def mix_words(z: Words) -> Words:
+    """Return `mix64` of each word."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+def hash_words(words: Words, key: int) -> Words:
+    """Hash words to 64 bits under a key."""
+    return mix_words(mix_words(words ^ np.uint64(key)) ^ np.uint64(mix64(key ^ GOLDEN)))
 
 
 def find_outside(values: Words, count: int) -> int:

@@ -35,10 +35,10 @@ from .keys import GOLDEN, WORD, Words, find_outside, mix64
 Shuffle = Literal["exact", "blocked", "none"]
 """Method by which the sequence of an epoch is drawn."""
 
-Purpose = Literal["sample", "placement", "shard", "mixture", "augmentation"]
+Purpose = Literal["sample", "placement", "shard", "mixture", "augmentation", "selection"]
 """Use of an order; orders of different purposes are unrelated."""
 
-_TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 5}
+_TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 5, "selection": 6}
 _BLOCKS, _GROUPS = 0x100, 0x200  # added to a tag for the two permutations of a blocked order
 
 
@@ -47,7 +47,7 @@ Marks = Mapping[str, npt.NDArray[np.int64]]
 
 
 class Ordering(Protocol):
-    """Assignment of samples to the positions of an epoch: an `Order`, or a `Mixture`."""
+    """Assignment of samples to the positions of an epoch: an `Order`, `Mixture` or `Selection`."""
 
     @property
     def seed(self) -> int: ...
@@ -225,14 +225,16 @@ def _describe_outside(noun: str, value: object, count: int) -> UsageError:
     return UsageError(f"{noun} {value} is outside this order: use 0..{count - 1}")
 
 
+_selection = re.compile(r"selection-1:[0-9a-f]+/")
 _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 
 
 def parse_shuffle(algorithm: str) -> tuple[Shuffle, int, int] | None:
     """Return `shuffle`, `block` and `group` of the order with this `algorithm`.
 
-    None if it is not the algorithm of an `Order`.
+    None if it is not the algorithm of an `Order`, or of a selection in one.
     """
+    algorithm = _selection.sub("", algorithm, count=1)
     plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}
     if algorithm in plain:
         return plain[algorithm], 256, 64

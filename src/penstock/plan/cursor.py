@@ -124,7 +124,8 @@ class Cursor:
         if state["fingerprint"] != mine.fingerprint:
             raise StateError(
                 f"the state is of other data: fingerprint {state['fingerprint']!r}, here "
-                f"{mine.fingerprint!r}; open the dataset that the run was started on"
+                f"{mine.fingerprint!r}; open the dataset that the run was started on, and select "
+                "from it what was selected then"
             )
         if state["seed"] != mine.seed:
             raise StateError(

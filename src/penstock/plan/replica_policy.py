@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..extent import Int
-from ..order import Order
+from ..order import Order, Selection
 from .batch_layout import Ids
 from .steps import Steps
 
@@ -52,11 +52,13 @@ class Uses:
     epoch:  the current epoch.
     """
 
-    order: Order
+    order: Order | Selection[Order]
     steps: Steps
     ranks: tuple[int, ...]
     epoch: int
-    _orders: dict[int, Order] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _orders: dict[int, Order | Selection[Order]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def begin(self) -> int:
@@ -97,7 +99,7 @@ class Uses:
                 break
         return times
 
-    def _order(self, epoch: int) -> Order:
+    def _order(self, epoch: int) -> Order | Selection[Order]:
         if epoch not in self._orders:
             self._orders[epoch] = self.order.at_epoch(epoch)
         return self._orders[epoch]

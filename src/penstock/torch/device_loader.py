@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 import torch
 
 from ..budget import Budget
 from ..errors import LimitError, UsageError
 from ..loader import Batch, Dataset, Decode, Loader, StepSampler
-from ..order import Order
+from ..order import Selection, find_base
+from ..plan import Ids
 from ..topology import Place, choose_place
 from .arguments import parse_shuffle
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
@@ -28,7 +31,7 @@ class DeviceLoader:
     arguments, and so are the batches, bit for bit, with their tensors on the device: a state of
     one continues in the other. Every rank keeps all samples, since each epoch deals them anew.
 
-    dataset:      what `penstock.open` returns; no mixture.
+    dataset:      what `penstock.open` returns, or a selection of it; no mixture.
     device:       "cuda", "cuda:1", "cpu", ...; by default torch's current one.
     num_workers:  threads that decode while the data is read (0: one a core).
     decode:       as for `DataLoader`, but called once for each sample, with "__epoch__" 0: random
@@ -63,7 +66,7 @@ class DeviceLoader:
                 f"dataset is a {type(dataset).__name__}: give what penstock.open() returns"
             )
         kind = parse_shuffle(shuffle, dataset)
-        if kind == "auto" or not isinstance(dataset.order(seed, shuffle=kind), Order):
+        if kind == "auto" or find_base(dataset.order(seed, shuffle=kind)) is None:
             raise UsageError(
                 "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
                 "'none': 'auto' asks how fast storage is, and a mixture keeps no epoch"
@@ -154,26 +157,30 @@ class DeviceLoader:
         step_sampler = self._step_sampler
         steps, place = step_sampler.steps, step_sampler.place
         order = step_sampler.order.at_epoch(epoch)
-        exact = order if isinstance(order, Order) and order.shuffle == "exact" else None
+        exact = find_base(order) if order.shuffle == "exact" else None
         for share in step_sampler.iterate_shares(epoch, first):
             positions = None
             if share.step < steps.full:
                 positions = space_positions(
                     share.step, place.rank, place.world_size, steps.global_batch
                 )
-            request = DeviceRequest(share.ids, positions if exact else None, exact, self.device)
+            rows = order.numbers(share.ids) if isinstance(order, Selection) else share.ids
+            request = DeviceRequest(rows, positions if exact else None, exact, self.device)
             batch = resident.batch(request)
             if type(batch) is dict:
-                batch = Batch(
-                    batch, ids=request.ids, step=share.step, epoch=epoch, repeats=share.repeats
-                )
+                ids = request.ids if rows is share.ids else self._move(share.ids)
+                batch = Batch(batch, ids=ids, step=share.step, epoch=epoch, repeats=share.repeats)
             step_sampler.record_step(epoch, share.step + 1)
             yield batch
+
+    def _move(self, ids: Ids) -> torch.Tensor:
+        return torch.from_numpy(ids.view(np.int64)).to(self.device)
 
     def _check_room(self) -> None:
         if self.device.type != "cuda" or self._decode is not None:
             return
-        free, needed = torch.cuda.mem_get_info(self.device)[0], self.dataset.index.total_bytes
+        free = torch.cuda.mem_get_info(self.device)[0]
+        needed = int(self.dataset.index.mean_bytes * len(self.dataset))
         if needed > free:
             raise LimitError(
                 f"the data set has {needed:,} bytes and {self.device} {free:,} that are free: use "

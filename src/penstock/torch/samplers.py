@@ -10,13 +10,14 @@ from torch.utils.data import Sampler
 from ..budget import Budget
 from ..errors import UsageError
 from ..loader import AutoShuffle, Dataset, StepSampler, identify_data
-from ..order import Order, Shuffle
+from ..order import Order, Selection, Shuffle
 from ..plan import Assignment
 from ..topology import Place
 
 
 class EpochSampler(Sampler[int]):
-    """Samples of this rank in the current epoch; `loader.sampler` unless the user gave one."""
+    """Samples of this rank in the current epoch, as `dataset[i]` takes them; `loader.sampler`
+    unless the user gave one."""
 
     def __init__(self, step_sampler: StepSampler) -> None:
         self._step_sampler = step_sampler
@@ -25,8 +26,10 @@ class EpochSampler(Sampler[int]):
         return self._step_sampler.rank_samples
 
     def __iter__(self) -> Iterator[int]:
+        order = self._step_sampler.order
         for share in self._step_sampler.iterate_shares(self._step_sampler.cursor.epoch):
-            yield from share.ids.tolist()
+            numbers = order.numbers(share.ids) if isinstance(order, Selection) else share.ids
+            yield from numbers.tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the loader begins next."""

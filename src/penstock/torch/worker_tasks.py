@@ -97,7 +97,7 @@ class ReadSamples:
             return seeds.call(whole, collate, samples)
 
         reader = BatchReader(
-            self.dataset,
+            self.dataset.index,
             decode=decode and decode_seeded,
             collate=collate and collate_seeded,
             leaves=Tensors(),
@@ -131,7 +131,7 @@ class ReadSamples:
         for i in ids:
             if not -count <= i < count:
                 raise IndexError(f"the sampler gave sample {i}: there are {count:,}")
-        return np.array([i % count for i in ids], np.uint64)
+        return self.dataset.ids(np.array([i % count for i in ids], np.uint64))
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class JAXLoader:
         shares = steps.world_size if self._is_global else 1
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
             count, ids = len(batch.ids), batch.ids.astype(np.int64)
-            fits = jax.config.jax_enable_x64 or len(self.loader.dataset) <= 2**31
+            fits = jax.config.jax_enable_x64 or self.loader.dataset.index.count <= 2**31
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
             batch |= {"__id__": ids} if fits else {}
 

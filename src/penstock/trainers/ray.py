@@ -93,7 +93,7 @@ class DataSource(ray.data.Datasource):
 
 def _read_blocks(dataset: Dataset, first: int, end: int) -> Iterator[Block]:
     rows = max(1, int(_block_bytes / max(1.0, dataset.index.mean_bytes)))
-    with contextlib.closing(BatchReader(dataset)) as reader:
+    with contextlib.closing(BatchReader(dataset.index)) as reader:
         for begin in range(first, end, rows):
             ids = np.arange(begin, min(begin + rows, end), dtype=np.uint64)
             batch = reader.read(ids)

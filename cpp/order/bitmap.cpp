@@ -1,0 +1,123 @@
+#include "order/bitmap.hpp"
+
+#include <bit>
+#include <stdexcept>
+
+#include "ground/limits.hpp"
+#include "order/bitmap_kernel.hpp"
+
+namespace penstock {
+
+#if defined(__x86_64__)
+std::size_t select_bmi2(const Bitmap& bitmap, std::span<const std::uint64_t> numbers,
+                        std::span<std::uint64_t> samples) noexcept;
+std::size_t rank_bmi2(const Bitmap& bitmap, std::span<const std::uint64_t> samples,
+                      std::span<std::uint64_t> numbers) noexcept;
+#endif
+
+namespace {
+
+struct Portable {
+  static std::uint64_t count(std::uint64_t word) noexcept {
+    return static_cast<std::uint64_t>(std::popcount(word));
+  }
+  // The halves that hold one number n, from 32 bits down to one.
+  static std::uint64_t locate(std::uint64_t word, std::uint64_t n) noexcept {
+    if (n >= count(word)) return 64;
+    std::uint64_t place = 0;
+    for (unsigned half = 32; half != 0; half /= 2) {
+      const std::uint64_t ones = count((word >> place) & ((std::uint64_t{1} << half) - 1));
+      if (n >= ones) {
+        n -= ones;
+        place += half;
+      }
+    }
+    return place;
+  }
+};
+
+bool has_bmi2() noexcept {
+#if defined(__x86_64__)
+  static const bool has = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("popcnt");
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
+constexpr std::size_t region = std::size_t{1} << region_bits;
+
+}  // namespace
+
+BitmapCounts::BitmapCounts(std::span<const std::uint64_t> words) {
+  if (words.empty() || words.size() % stretch_words != 0 ||
+      words.size() > limits::selection_count_max / 64)
+    throw std::invalid_argument("a bitmap has whole stretches of 2048 bits, and 2^40 at most");
+  counts.resize(words.size() / stretch_words);
+  bases.reserve((counts.size() + region - 1) / region + 1);
+  std::uint64_t ones = 0;
+  for (std::size_t stretch = 0; stretch < counts.size(); ++stretch) {
+    if (stretch % region == 0) bases.push_back(ones);
+    counts[stretch] = ones - bases.back();
+    const std::uint64_t before = ones;
+    for (unsigned block = 0; block < 4; ++block) {
+      if (block != 0) counts[stretch] |= (ones - before) << (20 + 11 * block);
+      for (std::size_t word = 0; word < block_words; ++word)
+        ones += Portable::count(words[stretch * stretch_words + block * block_words + word]);
+    }
+    while (hints.size() * hint_ones < ones) hints.push_back(static_cast<std::uint32_t>(stretch));
+  }
+  bases.push_back(ones);
+  hints.push_back(static_cast<std::uint32_t>(counts.size() - 1));
+}
+
+Bitmap::Bitmap(std::uint64_t count_, std::span<const std::uint64_t> words_,
+               std::span<const std::uint64_t> counts_, std::span<const std::uint64_t> bases_,
+               std::span<const std::uint32_t> hints_, bool portable)
+    : count(count_),
+      words(words_),
+      counts(counts_),
+      bases(bases_),
+      hints(hints_),
+      portable_(portable || !has_bmi2()) {
+  const bool fits = count >= 1 && count <= limits::selection_count_max &&
+                    counts.size() == (count + 64 * stretch_words - 1) / (64 * stretch_words) &&
+                    words.size() == counts.size() * stretch_words &&
+                    bases.size() == (counts.size() + region - 1) / region + 1 &&
+                    ones() <= count && hints.size() == (ones() + hint_ones - 1) / hint_ones + 1;
+  if (!fits) throw std::invalid_argument("the columns of a bitmap differ in size");
+}
+
+std::size_t Bitmap::select(std::span<const std::uint64_t> numbers,
+                           std::span<std::uint64_t> samples) const noexcept {
+#if defined(__x86_64__)
+  if (!portable_) return select_bmi2(*this, numbers, samples);
+#endif
+  return BitmapKernel<Portable>::select(*this, numbers, samples);
+}
+
+std::size_t Bitmap::rank(std::span<const std::uint64_t> samples,
+                         std::span<std::uint64_t> numbers) const noexcept {
+#if defined(__x86_64__)
+  if (!portable_) return rank_bmi2(*this, samples, numbers);
+#endif
+  return BitmapKernel<Portable>::rank(*this, samples, numbers);
+}
+
+std::size_t set_bits(std::span<std::uint64_t> words, std::uint64_t count,
+                     std::span<const std::uint64_t> samples) noexcept {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i] >= count) return i;
+    std::uint64_t& word = words[samples[i] / 64];
+    const std::uint64_t bit = std::uint64_t{1} << (samples[i] % 64);
+    if ((word & bit) != 0) return i;
+    word |= bit;
+  }
+  return samples.size();
+}
+
+}  // namespace penstock

@@ -1,0 +1,151 @@
+"""Columns: one value for each sample of a dataset, from its index, its data, or the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import UsageError
+from ..index import SUMS_FIELD, Chunked, Field, Index, JointIndex, rename_fields
+from ..plan import Ids
+from .batch_reader import BatchReader
+from .predicate import Kind, describe_unknown
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+Array = npt.NDArray[Any]
+Slice = Callable[[int, int], Array]
+
+
+class Columns(Mapping[str, Array]):
+    """Columns of a dataset by name, in the sequence of `dataset[i]`; made when they are asked for.
+
+    label:   int64, where the samples have labels.
+    bytes:   int64, the bytes of a sample, all fields, where they are known before decoding.
+    key:     texts, as "__key__" has them.
+    source:  int64, in a mixture the number of the sample's dataset.
+    and each field that is one number a sample, which is read from the data at first use, and each
+    of `more`, the user's own: an array with a value for each sample.
+    """
+
+    def __init__(self, dataset: Dataset, more: Mapping[str, Any] | None = None) -> None:
+        self._dataset = dataset
+        self._made: dict[str, Slice] = {}
+        self._fields = {part.name: part for part in dataset.fields if _is_number(part)}
+        self._more = _check_columns(more or {}, len(dataset))
+        index = dataset.index
+        known: dict[str, Kind] = {}
+        if index.label_column is not None:
+            known["label"] = "number"
+        if not any(isinstance(layout, Chunked) for layout in index.layouts):
+            known["bytes"] = "number"
+        known["key"] = "text"
+        if isinstance(index, JointIndex):
+            known["source"] = "number"
+        for name, part in self._fields.items():
+            known.setdefault(name, "truth" if part.dtype.kind == "b" else "number")
+        for name, column in self._more.items():
+            if name in known:
+                raise UsageError(f"columns has {name!r}, which the dataset has too: rename yours")
+            kinds: dict[str, Kind] = {"b": "truth", "U": "text"}
+            known[name] = kinds.get(column.dtype.kind, "number")
+        self.kinds: Mapping[str, Kind] = known
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the whole column."""
+        return self.find(name)(0, len(self._dataset))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def find(self, name: str) -> Slice:
+        """Return a function that gives the values of the samples [start, stop)."""
+        if name not in self.kinds:
+            raise UsageError(describe_unknown(name, self.kinds))
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Slice:
+        index = self._dataset.index
+        if name in self._more:
+            return _slice(self._more[name])
+        if name == "label":
+            labels = index.label_column
+            assert labels is not None
+            if self._dataset.subset is None:
+                return _slice(labels)
+            return lambda start, stop: labels.take(self._ids(start, stop))
+        if name == "bytes":
+            return lambda start, stop: self._measure(self._ids(start, stop))
+        if name == "key":
+            return lambda start, stop: np.array(index.keys(self._ids(start, stop)), np.str_)
+        if name == "source":
+            assert isinstance(index, JointIndex)
+            first = index.first
+            return lambda start, stop: (
+                np.searchsorted(first, self._ids(start, stop), side="right") - 1
+            )
+        return _slice(self._read(name))
+
+    def _ids(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        return self._dataset.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
+
+    def _measure(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bytes of each sample."""
+        index = self._dataset.index
+        total = np.zeros(len(ids), np.int64)
+        for number, part in enumerate(index.fields):
+            if part.name != SUMS_FIELD:
+                total += index.lengths(ids, number)
+        return total
+
+    def _read(self, name: str) -> Array:
+        """Read a field of all samples."""
+        index: Index = self._dataset.index
+        others: dict[str, str | None] = {
+            part.name: None for part in index.fields if part.name not in (name, SUMS_FIELD)
+        }
+        count, chunk = len(self._dataset), limits.selection_chunk_samples
+        values = np.empty(count, self._fields[name].as_dtype or self._fields[name].dtype)
+        reader = BatchReader(rename_fields(index, others))
+        try:
+            for start in range(0, count, chunk):
+                ids: Ids = self._ids(start, min(start + chunk, count)).view(np.uint64)
+                values[start : start + chunk] = reader.read(ids)[name].reshape(-1)
+        finally:
+            reader.close()
+        return values
+
+
+def _slice(column: Array) -> Slice:
+    return lambda start, stop: column[start:stop]
+
+
+def _is_number(part: Field) -> bool:
+    """Return whether a field is one number, or one truth value, a sample."""
+    return part.shape is not None and set(part.shape) <= {1} and part.dtype.kind in "biuf"
+
+
+def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
+    """Return the user's columns as arrays of one value for each sample."""
+    if not isinstance(columns, Mapping):
+        raise UsageError(f"columns is a {type(columns).__name__}: give a dict of arrays by name")
+    arrays = {}
+    for name, values in columns.items():
+        array = np.asarray(values)
+        if array.dtype.kind not in "biufU" or array.ndim != 1 or len(array) != count:
+            raise UsageError(
+                f"columns[{name!r}] is {array.dtype} of shape {array.shape}: give numbers, texts "
+                f"or truth values of shape ({count},), one for each sample"
+            )
+        arrays[str(name)] = array
+    return arrays

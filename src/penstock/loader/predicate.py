@@ -1,0 +1,287 @@
+"""Conditions as text: "label == 'cat' and bytes > 1000", evaluated over arrays of columns.
+
+The text is parsed by Python's `ast` and translated node by node; nothing is ever passed to `eval`.
+It may hold names of columns, numbers, texts, comparisons (also chained, `in`, `not in`), `and`,
+`or`, `not`, `+ - * /`, `//` and `%` by a number, and `startswith`, `endswith` and `in` of texts.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import UsageError
+
+Kind = Literal["number", "text", "truth"]
+Array = npt.NDArray[Any]
+Evaluate = Callable[[Mapping[str, Array]], Any]
+
+_comparisons: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_arithmetic: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+class _Term(NamedTuple):
+    """A translated part of a condition.
+
+    value:   the constant, or None.
+    labels:  True if the numbers are labels, which texts may name.
+    """
+
+    kind: Kind
+    evaluate: Evaluate
+    value: Any = None
+    labels: bool = False
+
+
+class Predicate:
+    """A condition on a sample's columns; called with arrays of columns, it gives a bool array.
+
+    kinds:    of the columns there are.
+    classes:  names that labels stand for, or None.
+    names:    the columns that the condition names.
+
+    Raises UsageError if the text is no such condition.
+    """
+
+    def __init__(
+        self, text: str, kinds: Mapping[str, Kind], classes: tuple[str, ...] | None = None
+    ) -> None:
+        self.text, self._kinds, self._classes = text, kinds, classes
+        self.names: set[str] = set()
+        if len(text) > limits.predicate_characters_max:
+            raise UsageError(
+                f"where has {len(text):,} characters, of {limits.predicate_characters_max:,} at "
+                "most: give ids or a mask"
+            )
+        try:
+            tree = ast.parse(text.strip(), mode="eval").body
+            term = self._translate(tree)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if isinstance(error, UsageError):
+                raise
+            reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+            self._fail(None, f'{reason}: write a condition such as "label == 3 and bytes > 1000"')
+        if term.kind != "truth":
+            self._fail(tree, f"this is a {term.kind}, no condition: compare it with something")
+        if not self.names:
+            self._fail(tree, f"this names no column: name one of {_listed(kinds)}")
+        self._evaluate = term.evaluate
+
+    def __call__(self, columns: Mapping[str, Array]) -> npt.NDArray[np.bool_]:
+        try:
+            with np.errstate(all="ignore"):
+                found: npt.NDArray[np.bool_] = self._evaluate(columns)
+        except OverflowError as error:
+            raise UsageError(
+                f"where={self.text!r}: a number is beyond 64 bits ({error}): use a smaller one"
+            ) from None
+        return found
+
+    def _fail(self, node: ast.AST | None, reason: str) -> NoReturn:
+        part = None if node is None else ast.get_source_segment(self.text.strip(), node)
+        at = "" if part is None or part == self.text.strip() else f" at {part!r}"
+        raise UsageError(f"where={self.text!r:.300}{at}: {reason}")
+
+    def _translate(self, node: ast.expr) -> _Term:
+        match node:
+            case ast.Constant():
+                return self._constant(node, node.value)
+            case ast.Name():
+                return self._column(node)
+            case ast.BoolOp():
+                return self._join(node)
+            case ast.UnaryOp():
+                return self._negate(node)
+            case ast.BinOp():
+                return self._compute(node)
+            case ast.Compare():
+                return self._compare_all(node)
+            case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=[_]):
+                return self._match_end(node)
+        self._fail(
+            node,
+            f"{type(node).__name__} is not part of conditions: use columns, numbers, texts, "
+            "comparisons, and, or, not, in, + - * / // %, startswith and endswith, or give a "
+            "function of the columns",
+        )
+
+    def _constant(self, node: ast.expr, value: object) -> _Term:
+        kinds: dict[type, Kind] = {bool: "truth", int: "number", float: "number", str: "text"}
+        kind = kinds.get(type(value))
+        if kind is None:
+            self._fail(node, f"{value!r} is no number and no text: use one of these")
+        return _Term(kind, lambda _: value, value)
+
+    def _column(self, node: ast.Name) -> _Term:
+        name = node.id
+        if name not in self._kinds:
+            raise UsageError(f"where={self.text!r:.300}: {describe_unknown(name, self._kinds)}")
+        self.names.add(name)
+        labels = name == "label" and self._classes is not None
+        return _Term(self._kinds[name], operator.itemgetter(name), labels=labels)
+
+    def _join(self, node: ast.BoolOp) -> _Term:
+        terms = [self._want(part, "truth") for part in node.values]
+        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+
+        def evaluate(columns: Mapping[str, Array]) -> Any:
+            found = terms[0].evaluate(columns)
+            for term in terms[1:]:
+                found = join(found, term.evaluate(columns))
+            return found
+
+        return _Term("truth", evaluate)
+
+    def _negate(self, node: ast.UnaryOp) -> _Term:
+        if isinstance(node.op, ast.Not):
+            term = self._want(node.operand, "truth")
+            return _Term("truth", lambda columns: np.logical_not(term.evaluate(columns)))
+        if not isinstance(node.op, ast.USub | ast.UAdd):
+            self._fail(node, "~ is not part of conditions: use not")
+        term = self._want(node.operand, "number")
+        if isinstance(node.op, ast.UAdd):
+            return term
+        if term.value is not None:
+            return self._constant(node, -term.value)
+        return _Term("number", lambda columns: -term.evaluate(columns))
+
+    def _compute(self, node: ast.BinOp) -> _Term:
+        compute = _arithmetic.get(type(node.op))
+        if compute is None:
+            self._fail(node, f"{type(node.op).__name__} is none of + - * / // %: use one of these")
+        left, right = self._want(node.left, "number"), self._want(node.right, "number")
+        if isinstance(node.op, ast.FloorDiv | ast.Mod) and not right.value:
+            self._fail(node, "// and % take a number other than 0 on the right: give one")
+        if left.value is not None and right.value is not None:
+            try:
+                return self._constant(node, compute(left.value, right.value))
+            except (ZeroDivisionError, OverflowError) as error:
+                self._fail(node, f"{error}: correct it")
+        return _Term(
+            "number", lambda columns: compute(left.evaluate(columns), right.evaluate(columns))
+        )
+
+    def _compare_all(self, node: ast.Compare) -> _Term:
+        parts = [node.left, *node.comparators]
+        found = [self._compare(node, parts[k], op, parts[k + 1]) for k, op in enumerate(node.ops)]
+        if len(found) == 1:
+            return _Term("truth", found[0])
+        return _Term(
+            "truth", lambda columns: np.logical_and.reduce([each(columns) for each in found])
+        )
+
+    def _compare(
+        self, node: ast.Compare, left_node: ast.expr, op: ast.cmpop, right_node: ast.expr
+    ) -> Evaluate:
+        left = self._translate(left_node)
+        if isinstance(op, ast.In | ast.NotIn):
+            contained = self._contain(node, left, right_node)
+            if isinstance(op, ast.In):
+                return contained
+            return lambda columns: np.logical_not(contained(columns))
+        compare = _comparisons.get(type(op))
+        if compare is None:
+            self._fail(node, "is compares objects: use == or !=")
+        right = self._translate(right_node)
+        left, right = self._name_class(node, left, right), self._name_class(node, right, left)
+        if left.kind != right.kind:
+            self._fail(node, f"a {left.kind} is compared with a {right.kind}: compare like kinds")
+        return lambda columns: compare(left.evaluate(columns), right.evaluate(columns))
+
+    def _contain(self, node: ast.Compare, left: _Term, right_node: ast.expr) -> Evaluate:
+        if not isinstance(right_node, ast.Tuple | ast.List | ast.Set):
+            right = self._want(right_node, "text")
+            if left.kind != "text" or left.value is None or right.value is not None:
+                self._fail(node, "in takes a list of constants, or asks for a text in a column")
+            return lambda columns: np.char.find(right.evaluate(columns), left.value) >= 0
+        values = []
+        for part in right_node.elts:
+            term = self._name_class(node, self._translate(part), left)
+            if term.value is None or term.kind != left.kind:
+                self._fail(part, f"the list after in holds constants, each a {left.kind}: give one")
+            values.append(term.value)
+        if not values:
+            self._fail(node, "the list after in is empty: give what to look for")
+
+        def evaluate(columns: Mapping[str, Array]) -> Any:
+            column = left.evaluate(columns)
+            if len(values) > _values_compared:
+                return np.isin(column, values)
+            return np.logical_or.reduce([column == value for value in values])
+
+        return evaluate
+
+    def _name_class(self, node: ast.AST, term: _Term, other: _Term) -> _Term:
+        """Return the number of the class that a text names, if it is compared with labels."""
+        if not other.labels or term.kind != "text" or term.value is None:
+            return term
+        assert self._classes is not None
+        if term.value not in self._classes:
+            near = difflib.get_close_matches(term.value, self._classes, 1)
+            meant = f", the nearest is {near[0]!r}" if near else ""
+            self._fail(
+                node,
+                f"there is no class {term.value!r}{meant}: name one of {_listed(self._classes)}",
+            )
+        return self._constant(ast.Constant(0), self._classes.index(term.value))
+
+    def _match_end(self, node: ast.Call) -> _Term:
+        assert isinstance(node.func, ast.Attribute)
+        column = self._want(node.func.value, "text")
+        wanted = self._want(node.args[0], "text")
+        if wanted.value is None or column.value is not None:
+            self._fail(node, f"{node.func.attr} is asked of a column, for a text: write it so")
+        match = np.char.startswith if node.func.attr == "startswith" else np.char.endswith
+        return _Term("truth", lambda columns: match(column.evaluate(columns), wanted.value))
+
+    def _want(self, node: ast.expr, kind: Kind) -> _Term:
+        term = self._translate(node)
+        if term.kind != kind:
+            self._fail(node, f"this is a {term.kind}, where a {kind} is needed: {_remedies[kind]}")
+        return term
+
+
+_values_compared = 8
+"""Values of a list that are compared one by one; of more a table is searched."""
+
+_remedies: dict[Kind, str] = {
+    "truth": "compare it with something",
+    "number": "use a column of numbers, or a number",
+    "text": "use a column of texts such as key, or a text",
+}
+
+
+def describe_unknown(name: str, names: Collection[str]) -> str:
+    """Describe a name that no column has, those there are, and the nearest."""
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    meant = f" (the nearest is {near[0]!r})" if near else ""
+    return (
+        f"there is no column {name!r}{meant}, but {_listed(names)}: use one of these, or give "
+        f"columns={{{name!r}: array}}"
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    few = [repr(name) for name in list(names)[:20]]
+    return ", ".join(few) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")

@@ -1,0 +1,312 @@
+"""Selections: which samples a `Dataset.select` keeps, and which part of a `split` each goes to.
+
+Both are decided for stretches of samples in threads, and kept as one bit a sample and part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..arguments import check_whole
+from ..errors import UsageError
+from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
+from .columns import Array, Columns
+from .predicate import Predicate
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+Condition = str | Callable[[Mapping[str, Array]], Any]
+By = str | Callable[[Mapping[str, Array]], Any]
+_Decide = Callable[[int, int], npt.NDArray[Any]]
+
+
+def choose_samples(
+    dataset: Dataset,
+    *,
+    ids: Any = None,
+    mask: Any = None,
+    where: Condition | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+    columns: Mapping[str, Any] | None = None,
+) -> Bitmap:
+    """Return the set of the chosen samples, numbered as `dataset[i]`; see `Dataset.select`."""
+    given = {"ids": ids, "mask": mask, "where": where, "fraction": fraction}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise UsageError(
+            f"select was given {' and '.join(named) or 'nothing'}: give one of ids, mask, where "
+            "and fraction, and select from the result for several"
+        )
+    if columns is not None and where is None:
+        raise UsageError("columns are for where=, which is not given: leave them out")
+    count = len(dataset)
+    if ids is not None:
+        chosen = _choose_ids(ids, count)
+    elif mask is not None:
+        chosen = _choose_mask(mask, count, "mask")
+    elif where is not None:
+        chosen = _choose_where(where, Columns(dataset, columns), dataset.classes, count)
+    else:
+        chosen = _choose_fraction(fraction, seed, count)
+    if not len(chosen):
+        shown = f"{where!r:.300}" if where is not None else f"that {named[0]}"
+        raise UsageError(
+            f"{dataset.path}: {shown} selects none of the {count:,} samples: select at least one"
+        )
+    return chosen
+
+
+def narrow(subset: Subset, chosen: Bitmap) -> Bitmap:
+    """Return the samples of `subset` whose numbers in it were chosen."""
+    words = allot_words(subset.count)
+    for start in range(0, len(chosen), limits.selection_chunk_samples):
+        stop = min(start + limits.selection_chunk_samples, len(chosen))
+        samples = np.arange(start, stop, dtype=np.uint64)
+        chosen.forward(samples, samples)
+        subset.forward(samples, samples)
+        set_bits(words, subset.count, samples)
+    return Bitmap.from_words(subset.count, words)
+
+
+def cut(chosen: Bitmap, start: int, stop: int) -> Bitmap:
+    """Return the part of a set that lies in [start, stop), numbered from `start` on."""
+    words = allot_words(stop - start)
+    need = -(-(stop - start) // 64)
+    low, shift = divmod(start, 64)
+    parts = np.zeros(need + 1, np.uint64)
+    given = chosen.words[low : low + need + 1]
+    parts[: len(given)] = given
+    words[:need] = parts[:-1] >> np.uint64(shift)
+    if shift:
+        words[:need] |= parts[1:] << np.uint64(64 - shift)
+    rest = (stop - start) % 64
+    if rest:
+        words[need - 1] &= np.uint64((1 << rest) - 1)
+    return Bitmap.from_words(stop - start, words)
+
+
+# -- what is selected ------------------------------------------------------------------------------
+
+
+def _choose_ids(ids: Any, count: int) -> Bitmap:
+    if isinstance(ids, range):
+        if len(ids) and not (0 <= ids[0] < count and 0 <= ids[-1] < count):
+            raise UsageError(f"ids is {ids!r}: use 0..{count - 1}")
+        low, high = sorted((ids[0], ids[-1])) if len(ids) else (0, -1)
+        step = np.uint64(abs(ids.step))
+
+        def is_in_range(start: int, stop: int) -> npt.NDArray[np.bool_]:
+            samples = np.arange(start, stop, dtype=np.uint64)
+            inside = (samples >= np.uint64(low)) & (samples <= np.uint64(max(high, 0)))
+            if step != 1:
+                inside &= (samples - np.uint64(low)) % step == 0
+            return inside & (high >= 0)
+
+        return _pack(count, is_in_range)
+    if not hasattr(ids, "__array__"):
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise UsageError(f"ids is {ids!r:.100}: give sample numbers, or a range of them")
+        ids = list(ids)
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.uint64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        remedy = "pass it as mask=" if array.dtype.kind == "b" else "give one row of integers"
+        raise UsageError(f"ids are {array.dtype} of shape {array.shape}: {remedy}")
+    wide = array.astype(np.uint64 if array.dtype.kind == "u" else np.int64, copy=False)
+    return Bitmap.from_samples(count, np.ascontiguousarray(wide).view(np.uint64))
+
+
+def _choose_mask(mask: Any, count: int, name: str) -> Bitmap:
+    array = np.asarray(mask)
+    if array.dtype.kind != "b" or array.shape != (count,):
+        raise UsageError(
+            f"{name} is {array.dtype} of shape {array.shape}: give truth values of shape "
+            f"({count},), one for each sample"
+        )
+    return _pack(count, lambda start, stop: array[start:stop])
+
+
+def _choose_where(
+    where: Condition, columns: Columns, classes: tuple[str, ...] | None, count: int
+) -> Bitmap:
+    if callable(where):
+        return _choose_mask(where(columns), count, "what where returned")
+    if not isinstance(where, str):
+        raise UsageError(f"where is {where!r:.100}: give a condition as text, or a function")
+    predicate = Predicate(where, columns.kinds, classes)
+    slices = {name: columns.find(name) for name in predicate.names}
+
+    def decide(start: int, stop: int) -> npt.NDArray[np.bool_]:
+        return predicate({name: values(start, stop) for name, values in slices.items()})
+
+    return _pack(count, decide)
+
+
+def _choose_fraction(fraction: object, seed: int, count: int) -> Bitmap:
+    number = _check_fraction("fraction", fraction)
+    chosen = np.uint64(round(number * count))
+    order = Order(count, seed, purpose="selection")
+
+    def decide(start: int, stop: int) -> npt.NDArray[np.bool_]:
+        return order.positions(np.arange(start, stop, dtype=np.uint64)) < chosen
+
+    return _pack(count, decide)
+
+
+def _check_fraction(name: str, value: object) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(value, bool) or not 0 < float(value) <= 1:  # type: ignore[arg-type]
+        raise UsageError(f"{name} is {value!r}: use a number above 0 and up to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+# -- parts that do not overlap ---------------------------------------------------------------------
+
+
+def divide_samples(
+    dataset: Dataset,
+    fractions: Mapping[str, float],
+    by: By | None,
+    seed: int,
+    columns: Mapping[str, Any] | None,
+) -> dict[str, Bitmap]:
+    """Return the samples of each part, numbered as `dataset[i]`; see `Dataset.split`."""
+    if not isinstance(fractions, Mapping) or not fractions:
+        raise UsageError(f"parts is {fractions!r:.100}: give a dict of fractions by name")
+    if len(fractions) > 256:
+        raise UsageError(f"{len(fractions)} parts: a split has at most 256")
+    shares = [_check_fraction(f"the part {name!r}", part) for name, part in fractions.items()]
+    total = math.fsum(shares)
+    if abs(total - 1) > 1e-9:
+        missing = f"; add a part of {1 - total:.6g} for the rest" if total < 1 else ""
+        raise UsageError(f"the parts add up to {total:.6g}: they must add up to 1{missing}")
+    if columns is not None and by is None:
+        raise UsageError("columns are for by=, which is not given: leave them out")
+    ends = np.cumsum(np.array(shares) / total)
+    decide = (
+        _divide_by_place(len(dataset), ends, seed)
+        if by is None
+        else _divide_by_value(dataset, Columns(dataset, columns), by, ends, seed)
+    )
+    found = dict(zip(fractions, _pack_parts(len(dataset), decide, len(shares)), strict=True))
+    for name, part in found.items():
+        if not len(part):
+            values = "" if by is None else f", by the values of {by!r},"
+            raise UsageError(
+                f"{dataset.path}: the part {name!r} of {fractions[name]} has none of the "
+                f"{len(dataset):,} samples{values}: make it larger, or leave it out"
+            )
+    return found
+
+
+def _divide_by_place(count: int, ends: npt.NDArray[np.float64], seed: int) -> _Decide:
+    """Divide by the place in a seeded order: part sizes are exact, to within a sample."""
+    order = Order(count, seed, purpose="selection")
+    bounds = np.rint(ends[:-1] * count).astype(np.uint64)
+
+    def decide(start: int, stop: int) -> npt.NDArray[Any]:
+        places = order.positions(np.arange(start, stop, dtype=np.uint64))
+        return np.searchsorted(bounds, places, side="right")
+
+    return decide
+
+
+def _divide_by_value(
+    dataset: Dataset, columns: Columns, by: By, ends: npt.NDArray[np.float64], seed: int
+) -> _Decide:
+    """Divide by a keyed hash of a value: equal values go to one part, whatever else there is."""
+    bounds = np.array([int(end * 2.0**64) for end in ends[:-1].tolist()], np.uint64)
+    key = Order(1, check_whole("seed", seed, 0, (1 << 64) - 1), purpose="selection").key()
+    if isinstance(by, str):
+        values = columns.find(by)
+    elif callable(by):
+        returned = np.asarray(by(columns))
+        if returned.dtype.kind not in "biufU" or returned.shape != (len(dataset),):
+            raise UsageError(
+                f"what by returned is {returned.dtype} of shape {returned.shape}: return numbers "
+                f"or texts of shape ({len(dataset)},), one for each sample"
+            )
+
+        def values(start: int, stop: int) -> Array:
+            return returned[start:stop]
+
+    else:
+        raise UsageError(f"by is {by!r:.100}: give the name of a column, or a function")
+
+    def decide(start: int, stop: int) -> npt.NDArray[Any]:
+        return np.searchsorted(bounds, _hash_values(values(start, stop), key), side="right")
+
+    return decide
+
+
+def _hash_values(values: Array, key: int) -> Words:
+    """Hash values to 64 bits; equal ones alike, whatever their dtype."""
+    if values.dtype.kind == "U":
+        texts, rows = np.unique(values, return_inverse=True)
+        salt = key.to_bytes(8, "little")
+        hashes = [
+            hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=salt)
+            for text in texts.tolist()
+        ]
+        found = np.array([int.from_bytes(each.digest(), "little") for each in hashes], np.uint64)
+        return found[rows]
+    if values.dtype.kind == "f":
+        wide = values.astype(np.float64) + 0.0  # -0.0 is 0.0
+        wide[np.isnan(wide)] = np.nan
+        whole = (wide == np.floor(wide)) & (np.abs(wide) < 2.0**63)
+        words = wide.view(np.uint64).copy()
+        words[whole] = wide[whole].astype(np.int64).view(np.uint64)
+        return hash_words(words, key)
+    wide_integers = values.astype(np.uint64 if values.dtype == np.uint64 else np.int64)
+    return hash_words(wide_integers.view(np.uint64), key)
+
+
+# -- bits ------------------------------------------------------------------------------------------
+
+
+def _pack(count: int, decide: _Decide) -> Bitmap:
+    """Return the set of the samples for which `decide` gives True."""
+    return _pack_parts(count, lambda start, stop: np.logical_not(decide(start, stop)), 1)[0]
+
+
+def _pack_parts(count: int, decide: _Decide, parts: int) -> list[Bitmap]:
+    """Return the sets of the samples for which `decide` gives 0, 1, ...
+
+    decide:  gives the part of each of the samples [start, stop); called in threads.
+    """
+    chunk = limits.selection_chunk_samples
+    columns = [allot_words(count) for _ in range(parts)]
+    octets = [words.view(np.uint8) for words in columns]
+
+    def work(start: int) -> None:
+        stop = min(start + chunk, count)
+        found = decide(start, stop)
+        for part, target in enumerate(octets):
+            bits = np.packbits(found == part, bitorder="little")
+            target[start // 8 : start // 8 + len(bits)] = bits
+
+    starts = range(0, count, chunk)
+    threads = min(len(os.sched_getaffinity(0)), len(starts))
+    if threads == 1:
+        for start in starts:
+            work(start)
+    else:
+        pool = ThreadPoolExecutor(threads)
+        try:
+            for _ in pool.map(work, starts):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [Bitmap.from_words(count, words) for words in columns]
