@@ -15,6 +15,9 @@ selection_count_max = 1 << 40
 """Largest dataset that a selection is made of: its bitmap has 128 GiB."""
 selection_chunk_samples = 1 << 17
 """Samples that one thread decides about at a time: their columns fit a core's cache."""
+selection_bytes_inline_max = 16 * MIB
+"""A selection up to this size is pickled with its dataset, and verified when it is loaded; a larger
+one is pickled as the path of its file, which is mapped."""
 predicate_characters_max = 100_000
 """Longest condition of a selection; one with more values is a list of ids."""
 mixture_slots = 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import PenstockError, StateError, UsageError
+from penstock.errors import StateError, UsageError
 from penstock.order import Order
 from tests.slices import fraction
 
@@ -138,3 +139,348 @@ def test_once_an_epoch_from_any_state_on_any_world(
     copy = pickle.loads(pickle.dumps(dataset))
     tail, _ = read_global(copy, worlds[1], state, 2 * steps - stop, **options)
     assert head + tail == whole
+
+
+def read_drawn(loaders: Any, steps: int) -> list[list[tuple[int, int, int]]]:
+    """(source, sample, pass) of the rows of global batches, as bytes and columns say."""
+    found: list[list[Any]] = [[] for _ in range(steps)]
+    for loader in loaders:
+        at = 0
+        while at < steps:
+            for batch in loader:
+                rows = zip(batch["source"], batch["data"][:, 0], batch["pass"], strict=True)
+                found[at] += [tuple(map(int, row)) for row in rows]
+                at += 1
+                if at == steps:
+                    break
+        loader.close()
+    return [sorted(step) for step in found]
+
+
+@fraction(2)
+@given(
+    chosen=st.tuples(selections(120), st.none() | selections(50)),
+    of_mixture=st.none() | selections(1000),
+    weights=st.tuples(st.sampled_from([1, 3]), st.sampled_from([1, 2.5])),
+    scheduled=st.booleans(),
+    shuffle=st.sampled_from(["exact", "blocked", "none"]),
+    worlds=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    stop=st.integers(0, 12),
+)
+def test_selections_and_mixtures_of_each_other(
+    tmp_path_factory: Any,
+    chosen: Any,
+    of_mixture: Any,
+    weights: Any,
+    scheduled: bool,
+    shuffle: Any,
+    worlds: Any,
+    stop: int,
+) -> None:
+    """A mixture of selections, and a selection of that mixture, draw from each dataset all its
+    selected samples once before one comes again, and a state continues on any other world."""
+    folder = tmp_path_factory.mktemp("mixed")
+    parts, kept = [], []
+    for name, count, choice in zip("ab", (120, 50), chosen, strict=True):
+        part, expected = write_numbers(folder / f"{name}.bin", count), np.arange(count)
+        if choice is not None:
+            part, expected = part.select(**choice[0]), choice[1]
+        parts.append(part)
+        kept.append(expected)
+    schedule = [(0, weights), (7, weights[::-1])] if scheduled else None
+    mixed = penstock.mix(list(zip(parts, weights, strict=True)), schedule=schedule)
+    if of_mixture is not None:
+        mask = np.zeros(1000, bool)
+        mask[of_mixture[1]] = True
+        mask = mask[: len(mixed)]
+        mask[[0, -1]] = True
+        mixed = mixed.select(mask=mask)
+        kept = [kept[0][mask[: len(kept[0])]], kept[1][mask[len(kept[0]) :]]]
+    numbers = np.concatenate([kept[0], kept[1] + 120])
+    assert mixed.ids(np.arange(len(mixed))).tolist() == numbers.tolist()
+    assert mixed[-1]["data"][0] == kept[1][-1]
+    assert (mixed[0]["source"], mixed[-1]["source"]) == (0, 1)
+    if len(mixed) < 5:
+        return
+    arguments: dict[str, Any] = {"global_batch_size": 16, "shuffle": shuffle, "seed": 2, "block": 4}
+
+    def make(world: int, dataset: Any, state: Any = None) -> list[Any]:
+        loaders = []
+        for rank in range(world):
+            loader = penstock.Loader(dataset, rank=rank, world_size=world, **arguments)
+            if state is not None:
+                loader.load_state_dict(state)
+            loaders.append(loader)
+        return loaders
+
+    whole = read_drawn(make(1, mixed), 14)
+    seen: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    for step in whole:
+        for source, sample, turn in step:
+            seen[source].append((turn, sample))
+    for source, drawn in seen.items():
+        for turn in range(max(turn for turn, _ in drawn) if drawn else 0):
+            own = [sample for at, sample in drawn if at == turn]
+            assert sorted(own) == kept[source].tolist()
+    loaders = make(worlds[0], mixed)
+    head = read_drawn(loaders, stop)
+    tail = read_drawn(
+        make(worlds[1], pickle.loads(pickle.dumps(mixed)), loaders[0].state_dict()), 14 - stop
+    )
+    assert head + tail == whole
+
+
+def test_a_state_of_another_selection_is_refused(numbers: Any) -> None:
+    """A state continues under an equal selection, however it was made, and under no other."""
+    mask = np.arange(COUNT) % 3 == 0
+    with penstock.Loader(numbers.select(mask=mask), 8) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with penstock.Loader(numbers.select(range(0, COUNT, 3)), 8) as loader:
+        loader.load_state_dict(state)
+    mask[1] = True
+    for other in (numbers, numbers.select(mask=mask)):
+        with (
+            penstock.Loader(other, 8) as loader,
+            pytest.raises(StateError, match="select from it what was selected"),
+        ):
+            loader.load_state_dict(state)
+
+
+def test_labels_keys_and_bytes(tree: penstock.Dataset) -> None:
+    """Conditions name classes, keys and bytes; what numpy says about the columns is selected."""
+    index = tree.index
+    every = np.arange(len(tree))
+    labels, sizes, keys = index.labels(every), index.lengths(every), index.keys(every)
+    assert labels is not None
+    cases = {
+        "label == 'cat' and bytes > 20": (labels == 0) & (sizes > 20),
+        "label in ('cat', 'owl') or bytes == 1": (labels != 1) | (sizes == 1),
+        "label not in [0] and not bytes < 30": (labels != 0) & (sizes >= 30),
+        "3 < bytes <= 40 != label": (sizes > 3) & (sizes <= 40) & (labels != 40),
+        "(bytes - 1) % 7 == 0": (sizes - 1) % 7 == 0,
+        "bytes / 2 + label * 3 >= -label + 9.5": sizes / 2 + labels * 3 >= 9.5 - labels,
+        "key.startswith('dog/') and '1' in key": np.array(
+            [key.startswith("dog/") and "1" in key for key in keys]
+        ),
+        "key == 'cat/000.bin'": np.array([key == "cat/000.bin" for key in keys]),
+        "bytes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)": sizes <= 10,
+        "sure": every % 2 == 0,
+        "score > 0.5 and name != 'b'": (every % 3 > 0) & (every % 2 == 0),
+    }
+    columns = {
+        "sure": every % 2 == 0,
+        "score": (every % 3).astype(np.float32),
+        "name": np.where(every % 2 == 0, "a", "b"),
+    }
+    for text, expected in cases.items():
+        found = tree.select(where=text, columns=columns)
+        assert found.ids(np.arange(len(found))).tolist() == np.flatnonzero(expected).tolist(), text
+        assert found[0]["label"] == labels[expected][0]
+        assert found[0]["__key__"] == keys[int(np.flatnonzero(expected)[0])]
+    half = tree.select(where="label == 'dog'")
+    assert len(half.select(where="bytes > 20")) == ((labels == 1) & (sizes > 20)).sum()
+    assert half.select(where=lambda columns: columns["key"] == "dog/001.bin")[0]["label"] == 1
+
+
+def test_numbers_in_the_data_are_columns(tmp_path: Path) -> None:
+    """A field that is one number a sample is read, and can be named, by itself or by a function."""
+    kind = np.dtype([("score", "<f4"), ("text", "S6"), ("age", "<i2", (1,))])
+    rows = np.zeros(5000, kind)
+    rows["score"] = np.random.default_rng(0).random(5000)
+    rows["age"][:, 0] = np.arange(5000) % 90
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.feather  # noqa: F401
+
+    table = pa.table({"score": rows["score"], "age": rows["age"][:, 0]})
+    with (
+        pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as out,
+        pa.ipc.new_file(out, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    dataset = penstock.open(tmp_path / "rows.arrow", index="memory")
+    expected = np.flatnonzero((rows["score"] > 0.5) & (rows["age"][:, 0] < 30))
+    found = dataset.select(where="score > 0.5 and age < 30")
+    assert found.ids(np.arange(len(found))).tolist() == expected.tolist()
+    again = dataset.select(where=lambda c: (c["score"] > 0.5) & (c["age"] < 30))
+    assert again.fingerprint == found.fingerprint != dataset.fingerprint
+    inner = dataset.select(range(0, 5000, 2)).select(where="age == 4")
+    assert inner.ids(np.arange(len(inner))).tolist() == list(range(4, 5000, 90))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "select was given nothing: give one of"),
+        ({"ids": [1], "fraction": 0.1}, "given ids and fraction: give one of"),
+        ({"ids": [0, 60]}, r"ids\[1\] is 60: use 0..59"),
+        ({"ids": [-1]}, r"ids\[0\] is -1: use 0..59"),
+        ({"ids": np.array([2**63], np.uint64)}, r"ids\[0\] is 9223372036854775808: use 0..59"),
+        ({"ids": [7, 3, 7]}, r"ids\[2\] is 7, as ids\[0\] is: name a sample once"),
+        ({"ids": range(50, 70)}, r"ids is range\(50, 70\): use 0..59"),
+        ({"ids": []}, "that ids selects none of the 60 samples"),
+        ({"ids": [1.5]}, "ids are float64 of shape"),
+        ({"ids": [True, False]}, "pass it as mask="),
+        ({"ids": "3"}, "give sample numbers, or a range"),
+        ({"mask": np.ones(59, bool)}, r"shape \(59,\): give truth values of shape \(60,\)"),
+        ({"mask": np.ones(60)}, "mask is float64"),
+        ({"mask": np.zeros(60, bool)}, "that mask selects none of the 60 samples"),
+        ({"where": "lable == 1"}, r"no column 'lable' \(the nearest is 'label'\), but 'label', "),
+        ({"where": "bytes > 1000"}, "'bytes > 1000' selects none of the 60 samples"),
+        ({"where": "label == 'cow'"}, "no class 'cow', the nearest is 'owl': name one of 'cat'"),
+        ({"where": "label"}, "this is a number, no condition: compare it"),
+        ({"where": "bytes > 'a'"}, "a number is compared with a text"),
+        ({"where": "key > 3"}, "a text is compared with a number"),
+        ({"where": "1 < 2"}, "this names no column: name one of"),
+        ({"where": "bytes >"}, "invalid syntax: write a condition such as"),
+        ({"where": "(" * 300 + "bytes" + ")" * 300}, "write a condition such as"),
+        ({"where": "not " * 60000 + "sure"}, "240,004 characters, of 100,000 at most"),
+        ({"where": "__import__('os').system('true')"}, "Call is not part of conditions"),
+        ({"where": "bytes.__class__ == 3"}, "Attribute is not part of conditions"),
+        ({"where": "[x for x in 'a'] == 3"}, "ListComp is not part of conditions"),
+        ({"where": "(lambda: 1)() < bytes"}, "Call is not part of conditions"),
+        ({"where": "bytes ** 9 > 3"}, "Pow is none of"),
+        ({"where": "bytes % 0 == 1"}, "take a number other than 0"),
+        ({"where": "bytes > 1 / 0"}, "division by zero"),
+        ({"where": "bytes in ()"}, "the list after in is empty"),
+        ({"where": "bytes in (key,)"}, "holds constants"),
+        ({"where": "bytes is 3"}, "use == or !="),
+        ({"where": "bytes + 10**30 > 3"}, "Pow is none of"),
+        ({"where": f"bytes + {10**30} > 3"}, "a number is beyond 64 bits"),
+        ({"where": 3}, "where is 3: give a condition as text, or a function"),
+        ({"where": lambda columns: columns["label"]}, "what where returned is int64"),
+        ({"where": lambda columns: columns["len"] > 1}, "there is no column 'len'"),
+        ({"where": "a > 1", "columns": {"a": [1, 2]}}, r"columns\['a'\] is int64 of shape \(2,\)"),
+        ({"where": "a > 1", "columns": {"bytes": range(60)}}, "which the dataset has too"),
+        ({"fraction": 0.5, "columns": {}}, "columns are for where="),
+        ({"fraction": 0}, "fraction is 0: use a number above 0"),
+        ({"fraction": 1.01}, "fraction is 1.01"),
+        ({"fraction": 0.001}, "that fraction selects none of the 60 samples"),
+        ({"fraction": 0.5, "seed": -1}, "seed is -1"),
+        ({"saved": "x", "ids": [1]}, "and ids is given too"),
+        ({"saved": "/nowhere/x"}, "/nowhere/x does not exist"),
+    ],
+)
+def test_what_cannot_be_selected(
+    tree: penstock.Dataset, arguments: dict[str, Any], message: str
+) -> None:
+    """The error names the value, and what to give instead."""
+    with pytest.raises(penstock.PenstockError, match=message):
+        tree.select(**arguments)
+
+
+@given(
+    count=st.integers(20, 400),
+    by=st.sampled_from([None, "key", "group", "function"]),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_parts_of_a_split_do_not_overlap(
+    tmp_path_factory: Any, count: int, by: Any, seed: int
+) -> None:
+    """Each sample is in exactly one part; by a value, equal values are in one part, and more
+    samples change no sample's part; by nothing, sizes are exact."""
+    path = tmp_path_factory.mktemp("split") / "rows.bin"
+    fractions = {"train": 0.6, "val": 0.25, "test": 0.15}
+
+    def divide(rows: int) -> dict[str, list[int]]:
+        group = np.arange(rows) * 7 % 13
+        columns = {"group": group} if by == "group" else None
+        rule = (lambda columns: group.astype(float)) if by == "function" else by
+        dataset = write_numbers(path, rows)
+        found = dataset.split(fractions, by=rule, seed=seed, columns=columns)
+        return {name: part.ids(np.arange(len(part))).tolist() for name, part in found.items()}
+
+    try:
+        parts = divide(count)
+    except UsageError as error:
+        if by is not None and "has none of the" in str(error):
+            return
+        raise
+    assert sorted(itertools.chain(*parts.values())) == list(range(count))
+    if by is None:
+        assert all(abs(len(parts[name]) - part * count) <= 1 for name, part in fractions.items())
+        return
+    more = divide(count + 50)
+    for name in fractions:
+        assert [i for i in more[name] if i < count] == parts[name]
+        if by != "key":
+            groups = [{i * 7 % 13 for i in part} for part in parts.values()]
+            assert sum(map(len, groups)) == len(set.union(*groups))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"parts": {}}, "give a dict of fractions by name"),
+        ({"parts": {"a": 0.9}}, "add up to 0.9: they must add up to 1; add a part of 0.1"),
+        ({"parts": {"a": 0.9, "b": 0.2}}, "add up to 1.1: they must add up to 1"),
+        ({"parts": {"a": 1, "b": 0}}, "the part 'b' is 0"),
+        ({"parts": {"a": 0.999, "b": 0.001}}, "the part 'b' of 0.001 has none of the 60 samples"),
+        ({"parts": {"a": 1.0}, "by": "speaker"}, "there is no column 'speaker'"),
+        ({"parts": {"a": 1.0}, "by": 3}, "by is 3: give the name of a column"),
+        ({"parts": {"a": 1.0}, "by": lambda columns: [1]}, "what by returned is int64"),
+        ({"parts": {"a": 1.0}, "columns": {}}, "columns are for by="),
+        ({"parts": {"a": 1.0}, "seed": "x"}, "seed is 'x'"),
+    ],
+)
+def test_what_cannot_be_split(
+    tree: penstock.Dataset, arguments: dict[str, Any], message: str
+) -> None:
+    """The error names the value, and what to give instead."""
+    with pytest.raises(UsageError, match=message):
+        tree.split(**arguments)
+
+
+def test_a_larger_fraction_holds_a_smaller(numbers: Any) -> None:
+    """Fractions of one seed are nested, and those of another seed are others."""
+    tenth, half = (numbers.select(fraction=part, seed=4) for part in (0.1, 0.5))
+    held = [set(part.ids(np.arange(len(part))).tolist()) for part in (tenth, half)]
+    assert (len(tenth), len(half)) == (90, 450)
+    assert held[0] < held[1]
+    assert numbers.select(fraction=0.1, seed=5).fingerprint != tenth.fingerprint
+
+
+def test_saved_selections(
+    numbers: Any, tree: penstock.Dataset, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A saved selection opens as the same one; damage, other data and other files are refused; one
+    that is large is pickled as the path of a file, which is made if there is none."""
+    chosen = numbers.select(fraction=0.3)
+    path = tmp_path / "chosen"
+    chosen.save_selection(path)
+    again = numbers.select(saved=path)
+    assert again.fingerprint == chosen.fingerprint
+    assert np.array_equal(again.ids(np.arange(270)), chosen.ids(np.arange(270)))
+    assert len(again.select(where="bytes == 16")) == 270
+    with pytest.raises(penstock.errors.SidecarError, match="selection of data with fingerprint"):
+        tree.select(saved=path)
+    with pytest.raises(UsageError, match="is an index, no selection"):
+        numbers.select(saved=numbers.sidecar)
+    with pytest.raises(UsageError, match="this is a selection itself"):
+        chosen.select(saved=path)
+    with pytest.raises(UsageError, match="is no selection: save a selection"):
+        numbers.save_selection(path)
+    with pytest.raises(penstock.errors.StorageError, match="cannot be written"):
+        chosen.save_selection(tmp_path / "none" / "chosen")
+    whole = path.read_bytes()
+    for damaged in (whole[:-9], whole[:-1] + b"x", b"", whole[:40] + b"?" + whole[41:]):
+        path.write_bytes(damaged)
+        with pytest.raises(penstock.errors.SidecarError, match="save the selection again"):
+            numbers.select(saved=path)
+    path.write_bytes(whole)
+    monkeypatch.setattr(penstock.limits, "selection_bytes_inline_max", 100)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for one in (chosen, numbers.select(saved=path)):
+        pickled = pickle.dumps(one)
+        assert chosen.subset.digest.encode() in pickled
+        assert len(pickled) < 2000
+        copy = pickle.loads(pickle.loads(pickle.dumps(pickled)))
+        assert copy.fingerprint == chosen.fingerprint
+        assert copy[7]["__id__"] == chosen[7]["__id__"]
+    saved = list((tmp_path / "cache" / "penstock").iterdir())
+    assert [file.suffix for file in saved] == [".selection"]
+    saved[0].unlink()
+    pickled = pickle.dumps(chosen)
+    saved[0].unlink()
+    with pytest.raises(penstock.errors.MissingError, match="does not exist"):
+        pickle.loads(pickled)

@@ -24,6 +24,7 @@ from .formats import FORMATS, Location, build_line_error, choose_format, parse_e
 from .json_fields import JsonFields, LineError
 from .layout import Chunked, Fixed, Layout, RowTable
 from .read_cost import measure_cost, summarize_cost
+from .sidecar import read_sidecar, write_sidecar
 from .sums import SUMS_FIELD, find_damaged
 from .table import Field, Index, Samples, find_outside
 
@@ -52,7 +53,9 @@ __all__ = [
     "measure_cost",
     "missing_library",
     "parse_example",
+    "read_sidecar",
     "rename_fields",
     "split_by_part",
     "summarize_cost",
+    "write_sidecar",
 ]

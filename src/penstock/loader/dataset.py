@@ -17,6 +17,7 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from .. import limits
 from ..arguments import Path, check_function, check_path
 from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
 from ..engine import store as stores
@@ -37,6 +38,7 @@ from ..plan import Ids, StepPlan, plan_samples
 from .batch import build_fields
 from .decode import Decode
 from .sample import LoadedSample
+from .saved_selection import load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
 
 Options = dict[str, Any]
@@ -431,6 +433,7 @@ class Dataset:
         fraction: float | None = None,
         seed: int = 0,
         columns: Mapping[str, Any] | None = None,
+        saved: Path | None = None,
     ) -> Self:
         """Return the dataset of some of these samples, each once. Give one of:
 
@@ -439,6 +442,8 @@ class Dataset:
         where:     a condition on the samples' columns, such as "label == 'cat' and bytes > 1000" or
                    "key.startswith('en/')", or a function of the `Columns` that returns a mask.
         fraction:  of the samples, drawn by `seed`. A larger fraction of one seed holds a smaller.
+
+        saved:     the path of a file that `save_selection` has written for the same data.
 
         columns:   arrays by name, one value for each sample, for `where`.
 
@@ -453,10 +458,34 @@ class Dataset:
         Takes 1.08 bits for each sample of the whole dataset. UsageError if nothing is selected, and
         for ids that do not exist or come twice, masks of another length and unknown columns.
         """
+        others = {"ids": ids, "mask": mask, "where": where, "fraction": fraction}
+        if saved is not None:
+            given = [name for name, value in others.items() if value is not None]
+            if given or self.subset is not None:
+                also = f"{given[0]} is given too" if given else "this is a selection itself"
+                raise UsageError(
+                    f"saved is a selection of the whole dataset, and {also}: select from the "
+                    "result, or from the dataset as it was opened"
+                )
+            return self._keep(load_selection(check_path("saved", saved), self.index.fingerprint))
         chosen = choose_samples(
             self, ids=ids, mask=mask, where=where, fraction=fraction, seed=seed, columns=columns
         )
         return self._keep(chosen)
+
+    def save_selection(self, path: Path) -> None:
+        """Save which samples are selected, for `select(saved=path)`; whole, or not at all.
+
+        The file is mapped when it is opened: processes of a host share its memory, and a selection
+        of 10^9 samples opens at once. StorageError if it cannot be written.
+        """
+        if not isinstance(self.subset, Bitmap):
+            raise UsageError(
+                f"{self.path} is "
+                + ("no selection" if self.subset is None else "a mixture of selections")
+                + ": save a selection of one dataset"
+            )
+        save_selection(check_path("path", path), self.subset, self.index.fingerprint)
 
     def split(
         self,
@@ -546,14 +575,17 @@ class Dataset:
         return planned, buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
+        subset = self.subset
+        if isinstance(subset, Bitmap) and subset.nbytes > limits.selection_bytes_inline_max:
+            subset = spill_selection(subset, self.index.fingerprint, _own_folder())
         if self.sidecar is None:
-            return Dataset, (self.path, self.index, None, self._paths, self.subset)
+            return Dataset, (self.path, self.index, None, self._paths, subset)
         index = self.index
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
         as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
         parser = index.fields[0].parser
-        more = mirrors, as_dtype, parser, self.subset
+        more = mirrors, as_dtype, parser, subset
         return _reopen, (self.path, self._paths, self.sidecar, *identity, *more)
 
     def __repr__(self) -> str:

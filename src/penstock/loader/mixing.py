@@ -53,9 +53,10 @@ def mix(
 ) -> MixedDataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
-    datasets:  pairs of a dataset, or a selection of one, and its weight, a number from 0 on. Weights are rounded to
-               1/4096 of their sum; each 4096 samples in a row, counted from where the weights
-               began, hold exactly the rounded shares, in an order drawn from the seed.
+    datasets:  pairs of a dataset, which may be a selection, and its weight, a number from 0 on.
+               Weights are rounded to 1/4096 of their sum; each 4096 samples in a row, counted from
+               where the weights began, hold exactly the rounded shares, in an order drawn from the
+               seed.
     samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have,
                with `drop_last` rounded down to whole global batches. The next epoch goes on where
                it ended.

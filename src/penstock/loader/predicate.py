@@ -11,7 +11,7 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,11 +81,15 @@ class Predicate:
             if isinstance(error, UsageError):
                 raise
             reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-            self._fail(None, f'{reason}: write a condition such as "label == 3 and bytes > 1000"')
+            raise self._refuse(
+                None, f'{reason}: write a condition such as "label == 3 and bytes > 1000"'
+            ) from None
         if term.kind != "truth":
-            self._fail(tree, f"this is a {term.kind}, no condition: compare it with something")
+            raise self._refuse(
+                tree, f"this is a {term.kind}, no condition: compare it with something"
+            )
         if not self.names:
-            self._fail(tree, f"this names no column: name one of {_listed(kinds)}")
+            raise self._refuse(tree, f"this names no column: name one of {_listed(kinds)}")
         self._evaluate = term.evaluate
 
     def __call__(self, columns: Mapping[str, Array]) -> npt.NDArray[np.bool_]:
@@ -98,10 +102,10 @@ class Predicate:
             ) from None
         return found
 
-    def _fail(self, node: ast.AST | None, reason: str) -> NoReturn:
+    def _refuse(self, node: ast.AST | None, reason: str) -> UsageError:
         part = None if node is None else ast.get_source_segment(self.text.strip(), node)
         at = "" if part is None or part == self.text.strip() else f" at {part!r}"
-        raise UsageError(f"where={self.text!r:.300}{at}: {reason}")
+        return UsageError(f"where={self.text!r:.300}{at}: {reason}")
 
     def _translate(self, node: ast.expr) -> _Term:
         match node:
@@ -119,18 +123,19 @@ class Predicate:
                 return self._compare_all(node)
             case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=[_]):
                 return self._match_end(node)
-        self._fail(
-            node,
-            f"{type(node).__name__} is not part of conditions: use columns, numbers, texts, "
-            "comparisons, and, or, not, in, + - * / // %, startswith and endswith, or give a "
-            "function of the columns",
-        )
+            case _:
+                raise self._refuse(
+                    node,
+                    f"{type(node).__name__} is not part of conditions: use columns, numbers, "
+                    "texts, comparisons, and, or, not, in, + - * / // %, startswith and endswith, "
+                    "or give a function of the columns",
+                )
 
     def _constant(self, node: ast.expr, value: object) -> _Term:
         kinds: dict[type, Kind] = {bool: "truth", int: "number", float: "number", str: "text"}
         kind = kinds.get(type(value))
         if kind is None:
-            self._fail(node, f"{value!r} is no number and no text: use one of these")
+            raise self._refuse(node, f"{value!r} is no number and no text: use one of these")
         return _Term(kind, lambda _: value, value)
 
     def _column(self, node: ast.Name) -> _Term:
@@ -158,7 +163,7 @@ class Predicate:
             term = self._want(node.operand, "truth")
             return _Term("truth", lambda columns: np.logical_not(term.evaluate(columns)))
         if not isinstance(node.op, ast.USub | ast.UAdd):
-            self._fail(node, "~ is not part of conditions: use not")
+            raise self._refuse(node, "~ is not part of conditions: use not")
         term = self._want(node.operand, "number")
         if isinstance(node.op, ast.UAdd):
             return term
@@ -169,15 +174,17 @@ class Predicate:
     def _compute(self, node: ast.BinOp) -> _Term:
         compute = _arithmetic.get(type(node.op))
         if compute is None:
-            self._fail(node, f"{type(node.op).__name__} is none of + - * / // %: use one of these")
+            raise self._refuse(
+                node, f"{type(node.op).__name__} is none of + - * / // %: use one of these"
+            )
         left, right = self._want(node.left, "number"), self._want(node.right, "number")
         if isinstance(node.op, ast.FloorDiv | ast.Mod) and not right.value:
-            self._fail(node, "// and % take a number other than 0 on the right: give one")
+            raise self._refuse(node, "// and % take a number other than 0 on the right: give one")
         if left.value is not None and right.value is not None:
             try:
                 return self._constant(node, compute(left.value, right.value))
             except (ZeroDivisionError, OverflowError) as error:
-                self._fail(node, f"{error}: correct it")
+                raise self._refuse(node, f"{error}: correct it") from None
         return _Term(
             "number", lambda columns: compute(left.evaluate(columns), right.evaluate(columns))
         )
@@ -202,27 +209,33 @@ class Predicate:
             return lambda columns: np.logical_not(contained(columns))
         compare = _comparisons.get(type(op))
         if compare is None:
-            self._fail(node, "is compares objects: use == or !=")
+            raise self._refuse(node, "is compares objects: use == or !=")
         right = self._translate(right_node)
         left, right = self._name_class(node, left, right), self._name_class(node, right, left)
         if left.kind != right.kind:
-            self._fail(node, f"a {left.kind} is compared with a {right.kind}: compare like kinds")
+            raise self._refuse(
+                node, f"a {left.kind} is compared with a {right.kind}: compare like kinds"
+            )
         return lambda columns: compare(left.evaluate(columns), right.evaluate(columns))
 
     def _contain(self, node: ast.Compare, left: _Term, right_node: ast.expr) -> Evaluate:
         if not isinstance(right_node, ast.Tuple | ast.List | ast.Set):
             right = self._want(right_node, "text")
             if left.kind != "text" or left.value is None or right.value is not None:
-                self._fail(node, "in takes a list of constants, or asks for a text in a column")
+                raise self._refuse(
+                    node, "in takes a list of constants, or asks for a text in a column"
+                )
             return lambda columns: np.char.find(right.evaluate(columns), left.value) >= 0
         values = []
         for part in right_node.elts:
             term = self._name_class(node, self._translate(part), left)
             if term.value is None or term.kind != left.kind:
-                self._fail(part, f"the list after in holds constants, each a {left.kind}: give one")
+                raise self._refuse(
+                    part, f"the list after in holds constants, each a {left.kind}: give one"
+                )
             values.append(term.value)
         if not values:
-            self._fail(node, "the list after in is empty: give what to look for")
+            raise self._refuse(node, "the list after in is empty: give what to look for")
 
         def evaluate(columns: Mapping[str, Array]) -> Any:
             column = left.evaluate(columns)
@@ -240,7 +253,7 @@ class Predicate:
         if term.value not in self._classes:
             near = difflib.get_close_matches(term.value, self._classes, 1)
             meant = f", the nearest is {near[0]!r}" if near else ""
-            self._fail(
+            raise self._refuse(
                 node,
                 f"there is no class {term.value!r}{meant}: name one of {_listed(self._classes)}",
             )
@@ -251,14 +264,20 @@ class Predicate:
         column = self._want(node.func.value, "text")
         wanted = self._want(node.args[0], "text")
         if wanted.value is None or column.value is not None:
-            self._fail(node, f"{node.func.attr} is asked of a column, for a text: write it so")
-        match = np.char.startswith if node.func.attr == "startswith" else np.char.endswith
-        return _Term("truth", lambda columns: match(column.evaluate(columns), wanted.value))
+            raise self._refuse(
+                node, f"{node.func.attr} is asked of a column, for a text: write it so"
+            )
+        end = wanted.value
+        if node.func.attr == "startswith":
+            return _Term("truth", lambda columns: np.char.startswith(column.evaluate(columns), end))
+        return _Term("truth", lambda columns: np.char.endswith(column.evaluate(columns), end))
 
     def _want(self, node: ast.expr, kind: Kind) -> _Term:
         term = self._translate(node)
         if term.kind != kind:
-            self._fail(node, f"this is a {term.kind}, where a {kind} is needed: {_remedies[kind]}")
+            raise self._refuse(
+                node, f"this is a {term.kind}, where a {kind} is needed: {_remedies[kind]}"
+            )
         return term
 
 

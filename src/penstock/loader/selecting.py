@@ -125,7 +125,7 @@ def _choose_ids(ids: Any, count: int) -> Bitmap:
         remedy = "pass it as mask=" if array.dtype.kind == "b" else "give one row of integers"
         raise UsageError(f"ids are {array.dtype} of shape {array.shape}: {remedy}")
     wide = array.astype(np.uint64 if array.dtype.kind == "u" else np.int64, copy=False)
-    return Bitmap.from_samples(count, np.ascontiguousarray(wide).view(np.uint64))
+    return Bitmap.from_samples(count, np.ascontiguousarray(wide))
 
 
 def _choose_mask(mask: Any, count: int, name: str) -> Bitmap:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import Bitmap as CoreBitmap
-from .._core import count_bits, set_bits
+from .._core import count_bits
+from .._core import set_bits as set_bits
 from ..errors import UsageError
 from .keys import Words
 from .order import check_words
@@ -94,19 +95,19 @@ class Bitmap:
         return cls(count, words, *count_bits(words), digest.hexdigest())
 
     @classmethod
-    def from_samples(cls, count: int, samples: Words) -> Bitmap:
-        """The set of these samples of [0, count), in any sequence.
+    def from_samples(cls, count: int, samples: npt.NDArray[Any]) -> Bitmap:
+        """The set of these samples of [0, count), int64 or uint64, in any sequence.
 
         UsageError if one of them is outside, or comes twice.
         """
         words = allot_words(count)
-        done = set_bits(words, count, samples)
+        done = set_bits(words, count, samples.view(np.uint64))
         if done != len(samples):
             sample = int(samples[done])
             first = int(np.flatnonzero(samples == samples[done])[0])
             raise UsageError(
-                f"ids[{done}] is {samples.view(np.int64)[done]}: use 0..{count - 1}"
-                if sample >= count
+                f"ids[{done}] is {sample}: use 0..{count - 1}"
+                if not 0 <= sample < count
                 else f"ids[{done}] is {sample}, as ids[{first}] is: name a sample once"
             )
         return cls.from_words(count, words)

@@ -39,6 +39,10 @@ _sorted_min = 1024
 _none = np.empty(0, np.int64)
 
 
+Base = Order | Selection[Order]
+"""An order with an inverse: every sample of it is used once an epoch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Uses:
     """Times at which the ranks of a node use samples.
@@ -52,13 +56,11 @@ class Uses:
     epoch:  the current epoch.
     """
 
-    order: Order | Selection[Order]
+    order: Base
     steps: Steps
     ranks: tuple[int, ...]
     epoch: int
-    _orders: dict[int, Order | Selection[Order]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _orders: dict[int, Base] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def begin(self) -> int:
@@ -99,7 +101,7 @@ class Uses:
                 break
         return times
 
-    def _order(self, epoch: int) -> Order | Selection[Order]:
+    def _order(self, epoch: int) -> Base:
         if epoch not in self._orders:
             self._orders[epoch] = self.order.at_epoch(epoch)
         return self._orders[epoch]

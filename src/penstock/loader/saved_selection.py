@@ -1,0 +1,113 @@
+"""Selections in files: a bitmap with its counts, the data that it is of, and checksums.
+
+The file has the form of a sidecar (docs/format.md), is written whole or not at all, and is mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import limits
+from ..engine import storage_errors
+from ..engine import store as stores
+from ..errors import SidecarError, UsageError
+from ..index import read_sidecar, write_sidecar
+from ..order import Bitmap
+
+_format = "selection-1"
+_again = "save the selection again with save_selection()"
+_columns = {"words": np.uint64, "counts": np.uint64, "bases": np.uint64, "hints": np.uint32}
+
+
+@dataclass(frozen=True, eq=False)
+class SavedBitmap(Bitmap):
+    """A bitmap whose arrays are a mapped file.
+
+    data:  fingerprint of the data that it is of.
+    """
+
+    path: str
+    data: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.nbytes <= limits.selection_bytes_inline_max:
+            return super().__reduce__()
+        return load_selection, (self.path, self.data, self.digest)
+
+
+def save_selection(path: str, bitmap: Bitmap, data: str) -> None:
+    """Write a file of the set; StorageError if that fails, and then nothing has the name `path`."""
+    sections = {
+        name: getattr(bitmap, name).view(np.int64 if kind is np.uint64 else kind)
+        for name, kind in _columns.items()
+    }
+    header = {
+        "format": _format,
+        "count": bitmap.count,
+        "selected": len(bitmap),
+        "digest": bitmap.digest,
+        "data": data,
+    }
+    with storage_errors(path, "save it again"):
+        write_sidecar(path, header, sections)
+
+
+def load_selection(path: str, data: str, digest: str | None = None) -> SavedBitmap:
+    """Map the file of a set of the samples of `data`, in 10 ms whatever its size.
+
+    Files up to `limits.selection_bytes_inline_max` are verified; larger ones by their header only.
+
+    digest:  of the set; None takes any.
+
+    Raises SidecarError if the file is damaged, or of other data or another set; MissingError or
+    StorageError if it cannot be read.
+    """
+    path = os.path.abspath(path)
+    try:
+        verify = os.path.getsize(path) <= limits.selection_bytes_inline_max
+        header, sections = read_sidecar(path, verify)
+        if header.get("format") != _format:
+            raise UsageError(
+                f"{path} is an index, no selection: give a file that save_selection() wrote"
+            )
+        columns = [sections[name].view(kind) for name, kind in _columns.items()]
+        found = SavedBitmap(int(header["count"]), *columns, str(header["digest"]), path, data)
+    except OSError as error:
+        raise stores.build_storage_error(error.errno or errno.EIO, path) from None
+    except SidecarError as error:
+        what = str(error).partition(": rebuild it")[0]
+        raise SidecarError(f"{what}: {_again}") from None
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SidecarError(f"{path}: this is no selection ({error!r}): {_again}") from None
+    if header.get("data") != data:
+        raise SidecarError(
+            f"{path} is a selection of data with fingerprint {header.get('data')!r}, and this "
+            f"dataset has {data!r}: select from the data that it was saved for, or {_again}"
+        )
+    if digest not in (None, found.digest):
+        raise SidecarError(f"{path} holds another selection than it did: {_again}")
+    return found
+
+
+def spill_selection(bitmap: Bitmap, data: str, folder: str) -> Bitmap:
+    """Return the same set in a file, for which it is saved in `folder` if it has none."""
+    if isinstance(bitmap, SavedBitmap):
+        return bitmap
+    path = os.path.join(folder, f"{bitmap.digest}.selection")
+    try:
+        return load_selection(path, data, bitmap.digest)
+    except (SidecarError, OSError):
+        pass  # not there yet, or damaged since
+    try:
+        os.makedirs(folder, exist_ok=True)
+        save_selection(path, bitmap, data)
+    except OSError:
+        return bitmap  # no room for a file: it is pickled as it is
+    return load_selection(path, data, bitmap.digest)
