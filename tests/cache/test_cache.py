@@ -161,6 +161,39 @@ def test_every_byte_is_read_once(hosts, assignment, records):
 @fraction(2)
 @given(
     hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
+    ram_bytes=st.sampled_from([4096, 200_000, 1 << 20]),
+    cache_block_bytes=st.sampled_from([None, 1, 5000]),
+    assignment=st.sampled_from(["local", "strided", "contiguous", "replicas"]),
+    share=st.sampled_from([0.2, 0.7]),
+    is_mixed=st.booleans(),
+)
+def test_selections_are_cached_as_their_data_is(
+    hosts, ram_bytes, cache_block_bytes, assignment, share, is_mixed, records
+):
+    """A selection, and a mixture with one, give through a cache what they give without, byte by
+    byte, also where copies are kept by the next use of a sample."""
+    data = np.load(records)
+    whole = penstock.open(records, index="memory")
+    dataset = whole.select(fraction=share, seed=1)
+    has_replicas = assignment == "replicas" and not is_mixed
+    if is_mixed:
+        dataset = penstock.mix([(whole, 1), (dataset, 2)], samples_per_epoch=300)
+
+    def check(batch: penstock.Batch) -> None:
+        assert (batch["data"] == data[batch.ids % np.uint64(len(data))]).all()
+
+    options = {"global_batch_size": 70, "seed": 3}
+    told = run(
+        dataset, hosts, ram_bytes, cache_block_bytes=cache_block_bytes, check=check,
+        assignment="strided" if assignment == "replicas" else assignment, replicas=has_replicas,
+        **options,
+    )  # fmt: skip
+    assert global_batches(told) == expected(dataset, **options)
+
+
+@fraction(2)
+@given(
+    hosts=st.lists(st.integers(0, 2), min_size=1, max_size=4),
     ram_bytes=st.sampled_from([0, 4096, 40_000, 200_000, 1 << 20]),
     cache_block_bytes=st.sampled_from([None, 1, 5000, 1 << 20]),
     assignment=st.sampled_from(["local", "strided", "contiguous"]),

@@ -1,0 +1,180 @@
+"""Selections of many samples, against plain numpy arrays.
+
+    python -m benchmarks.selecting [FOLDER] [--count 1_000_000_000] [--pairs 15]
+
+A random half of the samples is selected. Timed: position to sample through order and bitmap, and
+through the bitmap alone, against np.take of an array of the selected numbers (int64, so 4 GB at
+10^9; memory of 8 GB is needed); back from sample to number; opening the saved selection to its
+first sample; and, at a tenth of the count, a condition over two numeric columns of the user
+against the same condition in numpy, and a seeded fraction. Lookups are in batches of 4,096 random
+positions, in seconds of this thread's processor, pair by pair; the rest is by the clock, with
+seconds of processors in the note. The record is benchmarks/results/selecting.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+import penstock
+from penstock.order import Bitmap, Order, Selection, allot_words
+
+from .pairing import bootstrap_interval
+from .record import Record, Row, table
+
+BATCH = 4096
+BATCHES = 50
+OPENINGS = 5
+WANTED_NS = 25
+WANTED_BITS = 1.1
+WANTED_OPEN_S = 0.1
+WANTED_WHERE_S = 0.5
+
+
+def draw_half(count: int) -> Bitmap:
+    """A random half of [0, count)."""
+    words = allot_words(count)
+    random = np.random.Generator(np.random.Philox(1))
+    whole = count // 64
+    words[:whole] = random.integers(0, 2**64, whole, np.uint64)
+    return Bitmap.from_words(count, words)
+
+
+def list_selected(bitmap: Bitmap) -> np.ndarray:
+    """The selected numbers as an array."""
+    found = np.empty(len(bitmap), np.int64)
+    for start in range(0, len(found), 1 << 22):
+        part = found[start : start + (1 << 22)]
+        numbers = np.arange(start, start + len(part), dtype=np.uint64)
+        bitmap.forward(numbers, part.view(np.uint64))
+    return found
+
+
+def time_batches(act: Callable[[np.ndarray], object], batches: list[np.ndarray]) -> float:
+    """Nanoseconds of this thread's processor for each value."""
+    before = time.thread_time_ns()
+    for batch in batches:
+        act(batch)
+    return (time.thread_time_ns() - before) / sum(map(len, batches))
+
+
+def time_run(act: Callable[[], object]) -> tuple[float, float]:
+    """Seconds on the clock and on processors."""
+    clock, processors = time.perf_counter(), time.process_time()
+    act()
+    return time.perf_counter() - clock, time.process_time() - processors
+
+
+def measure_lookups(record: Record, bitmap: Bitmap, pairs: int) -> None:
+    """The rows of single lookups."""
+    order = Order(len(bitmap), 7)
+    selection = Selection(order, bitmap)
+    selected = list_selected(bitmap)
+    out = np.empty(BATCH, np.uint64)
+    takes = np.empty(BATCH, np.int64)
+    acts: dict[str, Callable[[np.ndarray], object]] = {
+        "bitmap": lambda numbers: bitmap.forward(numbers, out),
+        "selection": lambda positions: selection.samples(positions),
+        "take": lambda numbers: np.take(selected, numbers.view(np.int64), out=takes, mode="clip"),
+        "back": lambda samples: bitmap.inverse(samples, out),
+    }
+    runs: dict[str, list[float]] = {name: [] for name in acts}
+    for pair in range(pairs):
+        start = pair * BATCH * BATCHES % (len(bitmap) - BATCH * BATCHES)
+        positions = np.arange(start, start + BATCH * BATCHES, dtype=np.uint64)
+        numbers = order.samples(positions)
+        samples = selected[numbers.view(np.int64)].view(np.uint64)
+        for name, act in acts.items():
+            values = {"selection": positions, "back": samples}.get(name, numbers)
+            fresh = values[:: -1 if pair % 2 else 1].copy()
+            runs[name].append(time_batches(act, np.split(fresh, BATCHES)))
+        assert np.array_equal(acts["take"](numbers[:BATCH]), samples[:BATCH].view(np.int64))
+        acts["bitmap"](numbers[:BATCH])
+        assert np.array_equal(out, samples[:BATCH])
+    record.raw["ns"] = {"runs": runs}
+    wanted = f"wanted: {WANTED_NS} ns"
+    for name, act, note in (
+        ("number to sample by the bitmap", "bitmap", wanted),
+        ("position to sample, order and bitmap", "selection", ""),
+        ("sample to number by the bitmap", "back", ""),
+    ):
+        ratios = [take / own for own, take in zip(runs[act], runs["take"], strict=True)]
+        low, high = bootstrap_interval(ratios, 1)
+        value, floor = median(runs[act]), median(runs["take"])
+        note = f"{note}; floor: np.take".lstrip("; ")
+        record.rows.append(
+            Row(name, value, "ns", floor, median(ratios), low=low, high=high, note=note)
+        )
+
+
+def main() -> None:
+    """Print the rows, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("bench-data"))
+    parser.add_argument("--count", type=int, default=1_000_000_000)
+    parser.add_argument("--pairs", type=int, default=15)
+    options = parser.parse_args()
+    options.folder.mkdir(exist_ok=True)
+    record = Record("selecting", 7, {"count": options.count, "batch": BATCH})
+    count = options.count
+    bitmap = draw_half(count)
+    bits = bitmap.nbytes * 8 / count
+    record.rows.append(
+        Row("memory of a selection", bits, "bits a sample", note=f"wanted: {WANTED_BITS}")
+    )
+    measure_lookups(record, bitmap, options.pairs)
+
+    path = options.folder / "selecting.bin"  # a file of holes: samples of 8 bytes
+    with open(path, "wb") as file:
+        file.truncate(count * 8)
+    dataset = penstock.open(path, dtype="i8", shape=(1,), index="memory")
+    saved = options.folder / "selecting.selection"
+    dataset._keep(bitmap).save_selection(saved)
+    third = len(bitmap) // 3
+    openings = [
+        time_run(lambda: dataset.select(saved=saved).ids([third]))[0] for _ in range(OPENINGS)
+    ]
+    record.raw["open_s"] = {"runs": openings}
+    note = f"to the first sample; wanted: {WANTED_OPEN_S} s"
+    record.rows.append(Row("open a saved selection", median(openings), "s", note=note))
+    saved.unlink()
+
+    count //= 10
+    os.truncate(path, count * 8)
+    dataset = penstock.open(path, dtype="i8", shape=(1,), index="memory")
+    random = np.random.Generator(np.random.Philox(2))
+    a, b = random.integers(0, 1000, count), random.random(count)
+    columns = {"a": a, "b": b}
+    where = [
+        (
+            time_run(lambda: dataset.select(where="a < 100 and b > 0.5", columns=columns)),
+            time_run(lambda: np.flatnonzero((a < 100) & (b > 0.5))),
+        )
+        for _ in range(OPENINGS)
+    ]
+    record.raw["where_s"] = {"runs": where}
+    ratios = [floor[0] / own[0] for own, floor in where]
+    low, high = bootstrap_interval(ratios, 1)
+    processors = median(own[1] for own, _ in where)
+    name = f"a condition over two columns, {count:.0e} samples"
+    note = f"{processors:.2f} s of processors; wanted: {WANTED_WHERE_S} s; floor: numpy"
+    value, floor = (median(pair[k][0] for pair in where) for k in (0, 1))
+    record.rows.append(Row(name, value, "s", floor, median(ratios), low=low, high=high, note=note))
+    fractions = [time_run(lambda: dataset.select(fraction=0.1)) for _ in range(OPENINGS)]
+    record.raw["fraction_s"] = {"runs": fractions}
+    note = f"{median(run[1] for run in fractions):.2f} s of processors"
+    value = median(run[0] for run in fractions)
+    record.rows.append(Row(f"a fraction, {count:.0e} samples", value, "s", note=note))
+    path.unlink()
+    print(table(record.rows))
+    print(record.write())
+
+
+if __name__ == "__main__":
+    main()
