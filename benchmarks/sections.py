@@ -123,6 +123,14 @@ shuffle nearby; penstock draws an exact random order.""",
 asking the file system for each file once, and an epoch that reads them.""",
     ),
     Section(
+        "selecting",
+        "A part of the samples",
+        "python -m benchmarks.selecting",
+        """a random half of 10^9 samples: lookups in batches of 4,096 random ones, in time of one
+processor, against `np.take` of an array of the selected numbers; and a condition over two columns
+against numpy.""",
+    ),
+    Section(
         "step_loader",
         "Batches for trainers that deal them",
         "python -m benchmarks.step_loader",

@@ -18,7 +18,14 @@ from tests.slices import first
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = ["README.md", "docs/concepts.md", "docs/formats.md", "docs/text.md", "docs/tutorial.md"]
+PAGES = [
+    "README.md",
+    "docs/concepts.md",
+    "docs/formats.md",
+    "docs/selections.md",
+    "docs/text.md",
+    "docs/tutorial.md",
+]
 """Pages whose blocks of Python run in the order in which they stand."""
 PRELUDES = {
     "docs/tutorial.md": """
