@@ -723,7 +723,8 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "penstock.Loader(other).load_state_dict(state)",
         StateError,
         "the state is of other data: fingerprint '5276f36d561da8139310bf9f0ddfe420', here "
-        "'3ce0c7e0d88836bce35bfe3b01624f7d'; open the dataset that the run was started on",
+        "'3ce0c7e0d88836bce35bfe3b01624f7d'; open the dataset that the run was started on, "
+        "and select from it what was selected then",
     ),
     (
         'penstock.Loader(data).load_state_dict(state | {"step": 99})',

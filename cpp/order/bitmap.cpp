@@ -53,6 +53,11 @@ constexpr std::size_t region = std::size_t{1} << region_bits;
 
 }  // namespace
 
+unsigned hint_bits(std::uint64_t ones, std::size_t stretches) noexcept {
+  const std::uint64_t ones_of_eight = ones / (stretches / 8 + 1);
+  return ones_of_eight == 0 ? 0 : static_cast<unsigned>(std::bit_width(ones_of_eight)) - 1;
+}
+
 BitmapCounts::BitmapCounts(std::span<const std::uint64_t> words) {
   if (words.empty() || words.size() % stretch_words != 0 ||
       words.size() > limits::selection_count_max / 64)
@@ -69,9 +74,18 @@ BitmapCounts::BitmapCounts(std::span<const std::uint64_t> words) {
       for (std::size_t word = 0; word < block_words; ++word)
         ones += Portable::count(words[stretch * stretch_words + block * block_words + word]);
     }
-    while (hints.size() * hint_ones < ones) hints.push_back(static_cast<std::uint32_t>(stretch));
   }
   bases.push_back(ones);
+  const unsigned bits = hint_bits(ones, counts.size());
+  hints.reserve((ones >> bits) + 2);
+  for (std::size_t stretch = 0; stretch < counts.size(); ++stretch) {
+    const std::uint64_t end =
+        stretch + 1 == counts.size()
+            ? ones
+            : bases[(stretch + 1) >> region_bits] + (counts[stretch + 1] & 0x7FFFFFFF);
+    while (std::uint64_t{hints.size()} << bits < end)
+      hints.push_back(static_cast<std::uint32_t>(stretch));
+  }
   hints.push_back(static_cast<std::uint32_t>(counts.size() - 1));
 }
 
@@ -83,12 +97,14 @@ Bitmap::Bitmap(std::uint64_t count_, std::span<const std::uint64_t> words_,
       counts(counts_),
       bases(bases_),
       hints(hints_),
+      hint_bits(bases.empty() ? 0 : penstock::hint_bits(bases.back(), counts.size())),
       portable_(portable || !has_bmi2()) {
   const bool fits = count >= 1 && count <= limits::selection_count_max &&
                     counts.size() == (count + 64 * stretch_words - 1) / (64 * stretch_words) &&
                     words.size() == counts.size() * stretch_words &&
                     bases.size() == (counts.size() + region - 1) / region + 1 &&
-                    ones() <= count && hints.size() == (ones() + hint_ones - 1) / hint_ones + 1;
+                    ones() <= count &&
+                    hints.size() == (ones() == 0 ? 1 : ((ones() - 1) >> hint_bits) + 2);
   if (!fits) throw std::invalid_argument("the columns of a bitmap differ in size");
 }
 

@@ -1,15 +1,16 @@
 // A set of samples as a bitmap: the k-th sample of the set (select), and back (rank), in constant
-// time and at most 1.07 bits a sample.
+// time and at most 1.04 bits a sample.
 //
 //   words   the bits, 2048 to a stretch of four blocks; those at and above `count` are 0.
 //   counts  of each stretch: in the low 31 bits the ones before it since its region begins, a region
 //           being 2^19 stretches; above, three times 11 bits, the ones in its first 1, 2, 3 blocks.
 //   bases   ones before each region, and of the whole set.
-//   hints   the stretch that holds one number j * hint_ones, and the last stretch.
+//   hints   the stretch that holds one number j << hint_bits, and the last stretch. One to eight
+//           stretches have a hint, so that all hints lie in a core's own cache.
 //
-// Select looks up two hints, which leave a stretch or two to choose from, then the block by the
-// stretch's counts, and counts within that block: three places in memory. Values are mapped in
-// groups, so that these are fetched ahead.
+// Select looks up two hints, which leave some eight stretches to choose from (their counts are a
+// cache line or two), then the block by the stretch's counts, and counts within that block, which
+// is a cache line. Values are mapped in groups, so that these lines are fetched ahead.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,9 @@ namespace penstock {
 inline constexpr std::size_t block_words = 8;
 inline constexpr std::size_t stretch_words = 4 * block_words;
 inline constexpr unsigned region_bits = 19;
-inline constexpr std::uint64_t hint_ones = 1024;
+
+// A hint is given for each 2^hint_bits ones.
+unsigned hint_bits(std::uint64_t ones, std::size_t stretches) noexcept;
 
 // What is derived from the words.
 struct BitmapCounts {
@@ -61,6 +64,8 @@ class Bitmap {
   std::span<const std::uint64_t> counts;
   std::span<const std::uint64_t> bases;
   std::span<const std::uint32_t> hints;
+
+  unsigned hint_bits;
 
  private:
   bool portable_;

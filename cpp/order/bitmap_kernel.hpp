@@ -28,13 +28,18 @@ struct BitmapKernel {
   // The last of the stretches [low, high] that begins with at most `number` ones before it.
   static std::uint64_t find_stretch(const Bitmap& bitmap, std::uint64_t low, std::uint64_t high,
                                     std::uint64_t number) noexcept {
-    while (high > low + 1) {
+    while (high > low + 15) [[unlikely]] {
       const std::uint64_t middle = low + (high - low + 1) / 2;
       const bool is_before = ones_before(bitmap, middle) <= number;
       low = is_before ? middle : low;
       high = is_before ? high : middle - 1;
     }
-    return low + ((high > low) & (ones_before(bitmap, high) <= number));
+    for (std::uint64_t step = 8; step != 0; step /= 2) {  // no branch to be mispredicted
+      const bool is_inside = low + step <= high;
+      const bool is_before = ones_before(bitmap, is_inside ? low + step : high) <= number;
+      low += step & -std::uint64_t{is_inside && is_before};
+    }
+    return low;
   }
 
   // The first word of the block that holds a number; what is left of the number then.
@@ -75,10 +80,11 @@ struct BitmapKernel {
       for (std::size_t i = 0; i < size; ++i) {
         number[i] = numbers[base + i];
         if (number[i] >= ones) return base + i;
-        const std::uint32_t* hint = &bitmap.hints[number[i] / hint_ones];
+        const std::uint32_t* hint = &bitmap.hints[number[i] >> bitmap.hint_bits];
         place[i] = std::min<std::uint64_t>(hint[0], last);
         high[i] = std::min<std::uint64_t>(hint[1], last);
         __builtin_prefetch(&bitmap.counts[place[i]]);
+        __builtin_prefetch(&bitmap.counts[high[i]]);
       }
       for (std::size_t i = 0; i < size; ++i) {
         place[i] = find_stretch(bitmap, place[i], high[i], number[i]);

@@ -135,13 +135,21 @@ def _is_number(part: Field) -> bool:
     return part.shape is not None and set(part.shape) <= {1} and part.dtype.kind in "biuf"
 
 
+def make_array(name: str, values: Any) -> Array:
+    """Return the values as an array; UsageError if they are none."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{name} makes no array ({error}): give a row of values") from None
+
+
 def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
     """Return the user's columns as arrays of one value for each sample."""
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is a {type(columns).__name__}: give a dict of arrays by name")
     arrays = {}
     for name, values in columns.items():
-        array = np.asarray(values)
+        array = make_array(f"columns[{name!r}]", values)
         if array.dtype.kind not in "biufU" or array.ndim != 1 or len(array) != count:
             raise UsageError(
                 f"columns[{name!r}] is {array.dtype} of shape {array.shape}: give numbers, texts "

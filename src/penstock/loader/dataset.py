@@ -455,7 +455,7 @@ class Dataset:
         selection. `batch.ids`, keys, labels and caches keep the numbers of the whole dataset (see
         `ids`). A selection of a mixture draws from the selected samples by the same weights.
 
-        Takes 1.08 bits for each sample of the whole dataset. UsageError if nothing is selected, and
+        Takes 1.04 bits for each sample of the whole dataset. UsageError if nothing is selected, and
         for ids that do not exist or come twice, masks of another length and unknown columns.
         """
         others = {"ids": ids, "mask": mask, "where": where, "fraction": fraction}

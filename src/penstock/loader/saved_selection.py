@@ -75,8 +75,14 @@ def load_selection(path: str, data: str, digest: str | None = None) -> SavedBitm
             raise UsageError(
                 f"{path} is an index, no selection: give a file that save_selection() wrote"
             )
-        columns = [sections[name].view(kind) for name, kind in _columns.items()]
-        found = SavedBitmap(int(header["count"]), *columns, str(header["digest"]), path, data)
+        columns = {name: sections[name].view(kind) for name, kind in _columns.items()}
+        found = SavedBitmap(
+            count=int(header["count"]),
+            digest=str(header["digest"]),
+            path=path,
+            data=data,
+            **columns,
+        )
     except OSError as error:
         raise stores.build_storage_error(error.errno or errno.EIO, path) from None
     except SidecarError as error:

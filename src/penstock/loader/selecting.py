@@ -19,7 +19,7 @@ from .. import limits
 from ..arguments import check_whole
 from ..errors import UsageError
 from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
-from .columns import Array, Columns
+from .columns import Array, Columns, make_array
 from .predicate import Predicate
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _choose_ids(ids: Any, count: int) -> Bitmap:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise UsageError(f"ids is {ids!r:.100}: give sample numbers, or a range of them")
         ids = list(ids)
-    array = np.asarray(ids)
+    array = make_array("ids", ids)
     if array.size == 0:
         array = array.astype(np.uint64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
@@ -129,7 +129,7 @@ def _choose_ids(ids: Any, count: int) -> Bitmap:
 
 
 def _choose_mask(mask: Any, count: int, name: str) -> Bitmap:
-    array = np.asarray(mask)
+    array = make_array(name, mask)
     if array.dtype.kind != "b" or array.shape != (count,):
         raise UsageError(
             f"{name} is {array.dtype} of shape {array.shape}: give truth values of shape "
@@ -232,7 +232,7 @@ def _divide_by_value(
     if isinstance(by, str):
         values = columns.find(by)
     elif callable(by):
-        returned = np.asarray(by(columns))
+        returned = make_array("what by returned", by(columns))
         if returned.dtype.kind not in "biufU" or returned.shape != (len(dataset),):
             raise UsageError(
                 f"what by returned is {returned.dtype} of shape {returned.shape}: return numbers "

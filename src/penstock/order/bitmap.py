@@ -1,6 +1,6 @@
 """Sets of samples: bitmaps that find the k-th sample of a set, and the number of a sample in it.
 
-A `Bitmap` takes 1.07 bits for each sample of the dataset, in the set or not. Its arrays may be a
+A `Bitmap` takes 1.04 bits for each sample of the dataset, in the set or not. Its arrays may be a
 mapped file. `JointBitmap` is the set that several datasets, numbered one after the other, make up.
 """
 
@@ -72,7 +72,7 @@ class Bitmap:
     counts, bases, hints:  see cpp/order/bitmap.hpp.
     digest:  hash of count and words, as hex digits.
 
-    Threads may share it. A lookup takes some 10 to 25 ns with a thousand million samples.
+    Threads may share it. A lookup takes two places of memory beyond the caches.
     """
 
     count: int
