@@ -28,18 +28,18 @@ struct BitmapKernel {
   // The last of the stretches [low, high] that begins with at most `number` ones before it.
   static std::uint64_t find_stretch(const Bitmap& bitmap, std::uint64_t low, std::uint64_t high,
                                     std::uint64_t number) noexcept {
-    while (high > low + 15) [[unlikely]] {
+    while (high > low && (high - low > 15 || (low ^ high) >> region_bits != 0)) [[unlikely]] {
       const std::uint64_t middle = low + (high - low + 1) / 2;
       const bool is_before = ones_before(bitmap, middle) <= number;
       low = is_before ? middle : low;
       high = is_before ? high : middle - 1;
     }
-    for (std::uint64_t step = 8; step != 0; step /= 2) {  // no branch to be mispredicted
-      const bool is_inside = low + step <= high;
-      const bool is_before = ones_before(bitmap, is_inside ? low + step : high) <= number;
-      low += step & -std::uint64_t{is_inside && is_before};
-    }
-    return low;
+    // Counting all that are left takes less than branches that are mispredicted.
+    const std::uint64_t left = number - bitmap.bases[low >> region_bits];
+    std::uint64_t found = low;
+    for (std::uint64_t later = low + 1; later <= high; ++later)
+      found += (bitmap.counts[later] & before_mask) <= left;
+    return found;
   }
 
   // The first word of the block that holds a number; what is left of the number then.
