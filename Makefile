@@ -150,8 +150,9 @@ bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="-
 bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
 	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
 
-bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; ARGS="--quick"
+bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; selections; ARGS="--quick"
 	$(RUN) -m benchmarks.text $(ARGS)
+	$(RUN) -m benchmarks.selecting $(ARGS)
 
 bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
 	$(RUN) -m benchmarks.shuffling $(ARGS)

@@ -1,6 +1,6 @@
 """Selections of many samples, against plain numpy arrays.
 
-    python -m benchmarks.selecting [FOLDER] [--count 1_000_000_000] [--pairs 15]
+    python -m benchmarks.selecting [FOLDER] [--count 1_000_000_000] [--pairs 15] [--quick]
 
 A random half of the samples is selected. Timed: position to sample through order and bitmap, and
 through the bitmap alone, against np.take of an array of the selected numbers (int64, so 4 GB at
@@ -119,7 +119,10 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("bench-data"))
     parser.add_argument("--count", type=int, default=1_000_000_000)
     parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="10^7 samples, and no record")
     options = parser.parse_args()
+    if options.quick:
+        options.count, options.pairs = 10_000_000, 3
     options.folder.mkdir(exist_ok=True)
     record = Record("selecting", 7, {"count": options.count, "batch": BATCH})
     count = options.count
@@ -173,7 +176,8 @@ def main() -> None:
     record.rows.append(Row(f"a fraction, {count:.0e} samples", value, "s", note=note))
     path.unlink()
     print(table(record.rows))
-    print(record.write())
+    if not options.quick:
+        print(record.write())
 
 
 if __name__ == "__main__":
