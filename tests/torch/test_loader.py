@@ -41,7 +41,7 @@ class Point(NamedTuple):
 class Numbers(torch_data.Dataset[Any]):
     """A torch dataset of n samples, each made by a function of its number."""
 
-    def __init__(self, n: int, make: Callable[[int], Any] = lambda i: i) -> None:
+    def __init__(self, n: int, make: Callable[[int], Any] = int) -> None:
         self.n = n
         self.make = make
 
