@@ -488,3 +488,43 @@ def test_saved_selections(
     saved[0].unlink()
     with pytest.raises(penstock.errors.MissingError, match="does not exist"):
         pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(
+    ("where", "columns", "expected"),
+    [
+        ("w * h > 1000000000", {"w": np.uint16(60000), "h": np.uint16(50000)}, True),
+        ("a - b < 0", {"a": np.uint8(1), "b": np.uint8(2)}, True),
+        ("-a < 0", {"a": np.uint8(1)}, True),
+        ("x * 2 > 100", {"x": np.int8(100)}, True),
+        (f"x in ({2**53}, 1, 2, 3, 4, 5, 6, 7, 8, 0.5)", {"x": np.int64(2**53 + 1)}, False),
+        (f"x in (1, 2, 3, 4, 5, 6, 7, 8, {2**63 + 1})", {"x": np.uint64(2**63)}, False),
+        ("x in (0.1, 1, 2, 3, 4, 5, 6, 7, 8)", {"x": np.float32(0.1)}, True),
+        ("0 < 1 < x", {"x": np.int8(2)}, True),
+    ],
+)
+def test_conditions_on_narrow_columns(
+    numbers: penstock.Dataset, where: str, columns: dict[str, Any], expected: bool
+) -> None:
+    """Arithmetic and lists are exact, whatever the dtype of a column."""
+    arrays = {name: np.full(COUNT, value) for name, value in columns.items()}
+    has_none = "z or " + where  # so that a selection of nothing is no error
+    first = np.arange(COUNT) == 0
+    found = numbers.select(where=has_none, columns={**arrays, "z": first})
+    assert len(found) == (COUNT if expected else 1)
+
+
+def test_fields_of_lines_are_columns(tmp_path: Path) -> None:
+    """Also one that is named as a column that other datasets have, and the mark of broken lines."""
+    path = tmp_path / "lines.jsonl"
+    lines = [f'{{"n": {n}, "label": {n % 3}, "source": 1, "text": "t"}}\n' for n in range(60)]
+    path.write_text("".join([*lines, "{\n"]))
+    dataset = penstock.open(path, fields=["text", "n", "label", "source"], broken="mask")
+    for where, count in (
+        ("n >= 50", 10),
+        ("label == 1", 20),
+        ("not broken", 60),
+        ("source < 2", 61),
+    ):
+        assert len(dataset.select(where=where)) == count
+    assert sum(map(len, dataset.split({"a": 0.5, "b": 0.5}, by="label").values())) == 61

@@ -8,6 +8,7 @@ one by one, to find out which is broken and why.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 import operator
@@ -105,6 +106,18 @@ class JsonFields:
             defaults={new[name]: self.defaults[name] for name in kept if name in self.defaults},
         )
 
+    def check_defaults(self) -> None:
+        """Raise UsageError if a default is beyond the dtype of integers."""
+        for name, value in self.defaults.items():
+            try:
+                if self.kinds[name] not in OBJECTS:
+                    self.convert_column(self.kinds[name], [value])
+            except OverflowError:
+                raise UsageError(
+                    f"defaults has {value!r} for {name!r}, which does not fit {self.integers}: "
+                    f"give another, or another as_dtype="
+                ) from None
+
     def parse(self, text: memoryview, bounds: Sequence[int]) -> dict[str, Column]:
         """Parse lines, which are text[bounds[i]:bounds[i+1]]; raises LineError."""
         loads = import_loads()
@@ -176,7 +189,7 @@ class JsonFields:
             if value is None or value is _ABSENT:
                 if name not in self.defaults:
                     raise ValueError(describe_missing(name, key, record))
-                value = self.defaults[name]
+                value = copy.deepcopy(self.defaults[name])
             else:
                 self._check_value(name, value)
             values.append(value)

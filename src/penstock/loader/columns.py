@@ -30,7 +30,8 @@ class Columns(Mapping[str, Array]):
     key:     texts, as "__key__" has them.
     source:  int64, in a mixture the number of the sample's dataset.
     and each field that is one number a sample, which is read from the data at first use, and each
-    of `more`, the user's own: an array with a value for each sample.
+    of `more`, the user's own: an array with a value for each sample. A field that is named as one
+    of the columns above is not among them where the dataset has that column.
     """
 
     def __init__(self, dataset: Dataset, more: Mapping[str, Any] | None = None) -> None:
@@ -42,7 +43,7 @@ class Columns(Mapping[str, Array]):
         known: dict[str, Kind] = {}
         if index.label_column is not None:
             known["label"] = "number"
-        if not any(isinstance(layout, Chunked) for layout in index.layouts):
+        if not _has_chunks(index):
             known["bytes"] = "number"
         known["key"] = "text"
         if isinstance(index, JointIndex):
@@ -78,18 +79,16 @@ class Columns(Mapping[str, Array]):
         index = self._dataset.index
         if name in self._more:
             return _slice(self._more[name])
-        if name == "label":
+        if name == "label" and index.label_column is not None:
             labels = index.label_column
-            assert labels is not None
             if self._dataset.subset is None:
                 return _slice(labels)
             return lambda start, stop: labels.take(self._ids(start, stop))
-        if name == "bytes":
+        if name == "bytes" and not _has_chunks(index):
             return lambda start, stop: self._measure(self._ids(start, stop))
         if name == "key":
             return lambda start, stop: np.array(index.keys(self._ids(start, stop)), np.str_)
-        if name == "source":
-            assert isinstance(index, JointIndex)
+        if name == "source" and isinstance(index, JointIndex):
             first = index.first
             return lambda start, stop: (
                 np.searchsorted(first, self._ids(start, stop), side="right") - 1
@@ -114,6 +113,9 @@ class Columns(Mapping[str, Array]):
         others: dict[str, str | None] = {
             part.name: None for part in index.fields if part.name not in (name, SUMS_FIELD)
         }
+        if (parser := index.fields[0].parser) is not None:
+            kept = name if name in parser.keys else next(iter(parser.keys))  # `broken` needs one
+            others = {key: None for key in parser.keys if key != kept}
         count, chunk = len(self._dataset), limits.selection_chunk_samples
         values = np.empty(count, self._fields[name].as_dtype or self._fields[name].dtype)
         reader = BatchReader(rename_fields(index, others))
@@ -124,6 +126,10 @@ class Columns(Mapping[str, Array]):
         finally:
             reader.close()
         return values
+
+
+def _has_chunks(index: Index) -> bool:
+    return any(isinstance(layout, Chunked) for layout in index.layouts)
 
 
 def _slice(column: Array) -> Slice:

@@ -129,6 +129,9 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
         for part in index.fields
     ]
     changed = [part for part in converted if part.as_dtype is not None]
+    for part in converted:
+        if part.parser is not None:
+            part.parser.check_defaults()
     parsed = [made for part in converted if part.parser is not None for made in part.made]
     for part in changed:
         if not np.can_cast(part.dtype, dtype, "safe"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
@@ -69,6 +70,7 @@ class Predicate:
     ) -> None:
         self.text, self._kinds, self._classes = text, kinds, classes
         self.names: set[str] = set()
+        self._terms: dict[ast.expr, _Term] = {}
         if len(text) > limits.predicate_characters_max:
             raise UsageError(
                 f"where has {len(text):,} characters, of {limits.predicate_characters_max:,} at "
@@ -108,6 +110,11 @@ class Predicate:
         return UsageError(f"where={self.text!r:.300}{at}: {reason}")
 
     def _translate(self, node: ast.expr) -> _Term:
+        if node not in self._terms:  # the middle of a chain of comparisons is asked for twice
+            self._terms[node] = self._translate_anew(node)
+        return self._terms[node]
+
+    def _translate_anew(self, node: ast.expr) -> _Term:
         match node:
             case ast.Constant():
                 return self._constant(node, node.value)
@@ -169,7 +176,7 @@ class Predicate:
             return term
         if term.value is not None:
             return self._constant(node, -term.value)
-        return _Term("number", lambda columns: -term.evaluate(columns))
+        return _Term("number", lambda columns: -_widen(term.evaluate(columns)))
 
     def _compute(self, node: ast.BinOp) -> _Term:
         compute = _arithmetic.get(type(node.op))
@@ -186,7 +193,10 @@ class Predicate:
             except (ZeroDivisionError, OverflowError) as error:
                 raise self._refuse(node, f"{error}: correct it") from None
         return _Term(
-            "number", lambda columns: compute(left.evaluate(columns), right.evaluate(columns))
+            "number",
+            lambda columns: compute(
+                _widen(left.evaluate(columns)), _widen(right.evaluate(columns))
+            ),
         )
 
     def _compare_all(self, node: ast.Compare) -> _Term:
@@ -195,7 +205,8 @@ class Predicate:
         if len(found) == 1:
             return _Term("truth", found[0])
         return _Term(
-            "truth", lambda columns: np.logical_and.reduce([each(columns) for each in found])
+            "truth",
+            lambda columns: functools.reduce(np.logical_and, [each(columns) for each in found]),
         )
 
     def _compare(
@@ -240,7 +251,7 @@ class Predicate:
         def evaluate(columns: Mapping[str, Array]) -> Any:
             column = left.evaluate(columns)
             if len(values) > _values_compared:
-                return np.isin(column, values)
+                return _find_in(np.asarray(column), values)
             return np.logical_or.reduce([column == value for value in values])
 
         return evaluate
@@ -283,6 +294,29 @@ class Predicate:
 
 _values_compared = 8
 """Values of a list that are compared one by one; of more a table is searched."""
+
+
+def _widen(value: Any) -> Any:
+    """Return numbers in 64 bits, signed where they fit, so that arithmetic is exact there."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+        return value
+    if value.dtype.kind == "f":
+        return value.astype(np.float64, copy=False)
+    if value.dtype == np.uint64 and value.size and int(value.max()) >> 63:
+        return value
+    return value.astype(np.int64, copy=False)
+
+
+def _find_in(column: Array, values: list[Any]) -> npt.NDArray[np.bool_]:
+    """Tell which elements are equal to a value; in the column's dtype, for others are rounded."""
+    if column.dtype.kind in "iu":
+        fit = np.iinfo(column.dtype)
+        whole = [int(value) for value in values if type(value) is int or float(value).is_integer()]
+        values = [value for value in whole if fit.min <= value <= fit.max]
+    if column.dtype.kind in "iufb":
+        return np.isin(column, np.array(values, column.dtype))
+    return np.isin(column, values)
+
 
 _remedies: dict[Kind, str] = {
     "truth": "compare it with something",

@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from .. import limits
 from ..arguments import check_whole
+from ..engine import ThreadPool
 from ..errors import UsageError
 from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
 from .columns import Array, Columns, make_array
@@ -104,7 +104,7 @@ def _choose_ids(ids: Any, count: int) -> Bitmap:
         if len(ids) and not (0 <= ids[0] < count and 0 <= ids[-1] < count):
             raise UsageError(f"ids is {ids!r}: use 0..{count - 1}")
         low, high = sorted((ids[0], ids[-1])) if len(ids) else (0, -1)
-        step = np.uint64(abs(ids.step))
+        step = np.uint64(min(abs(ids.step), 2**63))
 
         def is_in_range(start: int, stop: int) -> npt.NDArray[np.bool_]:
             samples = np.arange(start, stop, dtype=np.uint64)
@@ -227,7 +227,7 @@ def _divide_by_value(
     dataset: Dataset, columns: Columns, by: By, ends: npt.NDArray[np.float64], seed: int
 ) -> _Decide:
     """Divide by a keyed hash of a value: equal values go to one part, whatever else there is."""
-    bounds = np.array([int(end * 2.0**64) for end in ends[:-1].tolist()], np.uint64)
+    bounds = np.array([min(int(end * 2.0**64), 2**64 - 1) for end in ends[:-1].tolist()], np.uint64)
     key = Order(1, check_whole("seed", seed, 0, (1 << 64) - 1), purpose="selection").key()
     if isinstance(by, str):
         values = columns.find(by)
@@ -257,7 +257,7 @@ def _hash_values(values: Array, key: int) -> Words:
         texts, rows = np.unique(values, return_inverse=True)
         salt = key.to_bytes(8, "little")
         hashes = [
-            hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=salt)
+            hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=salt)
             for text in texts.tolist()
         ]
         found = np.array([int.from_bytes(each.digest(), "little") for each in hashes], np.uint64)
@@ -303,7 +303,7 @@ def _pack_parts(count: int, decide: _Decide, parts: int) -> list[Bitmap]:
         for start in starts:
             work(start)
     else:
-        pool = ThreadPoolExecutor(threads)
+        pool = ThreadPool(threads, "penstock-select")
         try:
             for _ in pool.map(work, starts):
                 pass

@@ -312,3 +312,33 @@ def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) ->
     """An option that cannot be meant is a UsageError that says what can."""
     with pytest.raises(UsageError, match=message):
         opened(tmp_path / "x.jsonl", {"a": 1}, **options)
+
+
+def test_defaults_do_not_decide_alone(tmp_path: Path) -> None:
+    """A kind is that of the lines and the default together, which must fit the type."""
+    dataset = opened(
+        tmp_path / "a.jsonl",
+        *({"a": 1.5, "b": [0.5]}, {"a": None, "b": None}),
+        fields=["a", "b"],
+        defaults={"a": 0, "b": []},
+        broken="mask",
+    )
+    (batch,) = batches(dataset)
+    assert batch["a"].tolist() == [1.5, 0.0]
+    assert [row.tolist() for row in batch["b"]] == [[0.5], []]
+    assert not batch["broken"].any()
+    for wrong in ({"defaults": {"a": -1}, "as_dtype": "uint8"}, {"defaults": {"a": 2**70}}):
+        with pytest.raises(penstock.errors.UsageError, match=r"defaults has .* does not fit"):
+            opened(tmp_path / "b.jsonl", {"a": 1}, fields=["a"], **wrong)
+
+
+def test_samples_do_not_share_a_default(tmp_path: Path) -> None:
+    dataset = opened(
+        tmp_path / "a.jsonl", {}, {}, {"a": {}}, fields=["a"], defaults={"a": {"q": []}}
+    )
+    first = batches(dataset, 3)[0]["a"]
+    missing = [value for value in first if value]
+    missing[0]["q"].append(1)
+    assert missing[1] == {"q": []}
+    assert sorted(map(len, batches(dataset, 3)[0]["a"])) == [0, 1, 1]
+    assert all(not value.get("q") for value in batches(dataset, 3)[0]["a"])

@@ -223,9 +223,6 @@ def attach_fields(
     types, defaults = types or {}, defaults or {}
     masked = broken == "mask"
     kinds = {name: types.get(name, "") for name in fields}
-    for name, value in defaults.items():
-        if value is not None:
-            kinds[name] = kinds[name] or find_kind([value])
     if not all(kinds.values()):
         kinds = _find_kinds(index, fields, kinds, defaults, masked)
     import_loads()
@@ -233,6 +230,7 @@ def attach_fields(
     for name, value in defaults.items():
         if not fits_type(kinds[name], value) and (value is not None or kinds[name] not in OBJECTS):
             raise UsageError(f"defaults has {value!r} for {name!r}, which is {kinds[name]!r}")
+    parser.check_defaults()
     return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
 
 
@@ -263,6 +261,8 @@ def _find_kinds(
         )
     for name, key in fields.items():
         values = [record[key] for record in records if record.get(key) is not None]
+        if defaults.get(name) is not None:
+            values.append(defaults[name])
         if not values and not kinds[name]:
             raise UsageError(
                 f"{index.files.path(0)}: field {key!r} is missing or null in all of the first "
