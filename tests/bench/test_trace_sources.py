@@ -241,6 +241,24 @@ def test_what_strace_does_not_see_is_said(tmp_path):
         assert any(word in note for note in trace.notes)
 
 
+def test_a_number_is_free_before_its_close_returns(tmp_path):
+    """Another thread gets the number meanwhile: both files keep their own reads and closes."""
+    path = tmp_path / "x.log"
+    path.write_text(
+        "7 2.000000 openat(AT_FDCWD</>, \"/a\", O_RDONLY) = 3</a> <0.000001>\n"
+        "7 2.000010 clone3({flags=CLONE_FILES}, 88) = 8 <0.000001>\n"
+        "7 2.000020 close(3</a> <unfinished ...>\n"
+        "8 2.000025 openat(AT_FDCWD</>, \"/b\", O_RDONLY) = 3</b> <0.000001>\n"
+        "7 2.000030 <... close resumed>) = 0 <0.000015>\n"
+        "8 2.000040 read(3, \"\", 10) = 10 <0.000001>\n"
+        "8 2.000050 close(3) = 0 <0.000001>\n"
+    )  # fmt: skip
+    assert told(imported(path, tmp_path)) == {
+        (7, 7): [("open", "/a", 0, 0, 0), ("close", "/a", 0, 0, 0)],
+        (7, 8): [("open", "/b", 0, 0, 0), ("read", "/b", 0, 10, 10), ("close", "/b", 0, 0, 0)],
+    }
+
+
 def test_every_kind_of_call_is_followed(tmp_path):
     """Old calls, exec, close_range, dup2 and other than the usual descriptors."""
     path = tmp_path / "x.log"

@@ -109,6 +109,7 @@ class StraceLog:
         self._tables: dict[int, _OpenFiles] = {}  # by thread
         self._numbers: dict[int, int] = {}  # of threads in the trace
         self._begun: dict[int, tuple[str, str, int]] = {}  # by thread: call, arguments, start
+        self._closing: dict[int, _Open | None] = {}  # by thread: the file of a close that has begun
         self._made: dict[int, int] = {}  # of threads that a clone was to make, by who called it
         self._said: Counter[str] = Counter()
         self._paths: dict[str, str | None] = {}  # made whole, None where not wanted
@@ -165,6 +166,7 @@ class StraceLog:
             if text.startswith("+++"):
                 self._tables.pop(thread, None)
                 self._begun.pop(thread, None)
+                self._closing.pop(thread, None)
                 self._numbers.pop(thread, None)
             return
         if text.startswith("<") and (resumed := _RESUMED.fullmatch(text)):
@@ -178,6 +180,8 @@ class StraceLog:
             self._begun[thread] = begun[1], begun[2], start_ns
             if begun[1] in ("clone", "clone3", "fork", "vfork"):
                 self._made[thread] = thread
+            elif begun[1] == "close":  # its number is free before the call returns
+                self._closing[thread] = self._remove(self._table(thread), begun[2])
             return
         name = text[: text.find("(")]
         if name not in self._handlers:
@@ -348,9 +352,16 @@ class StraceLog:
         if self._add(call, MAP, path, int(words[5], 0), int(words[1])):
             self._said["it mapped files: what it read through maps is not in the trace"] = 1
 
+    def _remove(self, table: _OpenFiles, given: str) -> _Open | None:
+        """Remove the descriptor that close is given from a table, and return its file."""
+        match = _DESCRIPTOR.match(given)
+        return table.files.pop(int(match[1]), None) if match else None
+
     def _closed(self, call: _Call) -> None:
-        match = _DESCRIPTOR.match(call.given)
-        file = call.table.files.pop(int(match[1]), None) if match else None
+        if call.thread in self._closing:
+            file = self._closing.pop(call.thread)
+        else:
+            file = self._remove(call.table, call.given)
         # One that a parent opened, or of which there is a duplicate, stays open.
         if (
             file is not None
