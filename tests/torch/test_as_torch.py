@@ -224,7 +224,7 @@ class Nested(Numbers):
 @pytest.mark.filterwarnings("ignore")  # of prototypes
 @pytest.mark.parametrize("i", range(3))
 def test_unusual_tensors_come_out_of_workers(i: int) -> None:
-    """What torch's workers can send, ours can."""
+    """Our workers send all kinds of values that those of torch send."""
     dataset = torch_data.Subset(Nested(3), [i])
     theirs, ours = (
         next(iter(make(dataset, num_workers=1, collate_fn=list)))

@@ -172,7 +172,7 @@ def test_a_state_counts_batches_that_were_given(
 
 
 def test_errors_come_at_the_turn_of_their_batch(records: penstock.Dataset) -> None:
-    """What goes wrong in reading or copying the batch ahead; the call after that gives the next."""
+    """An error of reading or copying the batch ahead; the call after it gives the next."""
 
     def make(i: int) -> Any:
         if i in (4, 8):

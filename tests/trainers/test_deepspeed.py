@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("group", "environment")
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[None]:
-    """What a launcher says; and no kernels to compile: gloo alone reduces gradients."""
+    """Variables of a launcher, and no kernels to compile: gloo alone reduces gradients."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"))
         patch.setitem(deepspeed.ops.__compatible_ops__, "deepspeed_shm_comm", False)

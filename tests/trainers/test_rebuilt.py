@@ -15,8 +15,8 @@ from tests.trainers import scenario  # noqa: E402
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_skip_first_batches_is_refused(data: Path, foreign: bool) -> None:
-    """It would give raw samples, without decode and from the order of an epoch that was begun; of
-    a torch dataset, the samples of an epoch whose next one is another."""
+    """Another loader would give raw samples, without decode and in the order of an epoch that was
+    begun; of a torch dataset, the samples of an epoch whose next one is another."""
     loader = scenario.make_loader(DataLoader, data)
     if foreign:
         loader = DataLoader(list(range(40)), 4, shuffle=True, seed=1)

@@ -155,7 +155,7 @@ def _exchange_by_store(store: Any, readers: Sequence[int], own: int, text: str) 
             "place=Place(rank, world_size, readers=...), or of the mesh"
         ) from None
     # Whoever has sent this turn's text has received all of the turn before.
-    with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store deletes
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # a key that stays is small
         store.delete_key(f"{members}/{turn - 1}/{own}")
     return texts
 
