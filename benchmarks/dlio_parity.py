@@ -7,7 +7,7 @@ that keeps up, and storage or preparation that does not. Slow storage is emulate
 which needs root and libfuse 3; without, those cases are left out and said to be.
 
 DLIO is no dependency: give the command of an environment that has it. It is in the package index
-(docs/bench.md has the words that install it), and is started as its users start it.
+(docs/bench/beside-dlio.md has the words that install it), and is started as its users start it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ QUIET = {"OMP_NUM_THREADS": "1", "DFTRACER_ENABLE": "0"}
 (torchrun sets the same), and DLIO's tracing is on in 2.0.0 and off by default since."""
 
 MISSING = (
-    "pip install dlio_benchmark in an environment of its own (docs/bench.md, Beside DLIO), and "
+    "pip install dlio_benchmark in an environment of its own (docs/bench/beside-dlio.md), and "
     "give --dlio its command"
 )
 

@@ -96,7 +96,7 @@ class Record:
             "name": self.name,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 1),
-            "command": [Path(sys.executable).name, *sys.orig_argv[1:]],
+            "command": [Path(sys.executable).name, *map(without_folder, sys.orig_argv[1:])],
             "configuration": without_folders(self.configuration),
             "seed": self.seed,
             "commit": commit(),
@@ -112,11 +112,13 @@ class Record:
 
 
 def without_folders(configuration: dict[str, Any]) -> dict[str, Any]:
-    """The same, with paths reduced to their last part: where data lay says nothing to readers."""
-    return {
-        key: Path(value).name if isinstance(value, (str, Path)) and "/" in str(value) else value
-        for key, value in configuration.items()
-    }
+    """The same, with paths reduced to their last part."""
+    return {key: without_folder(value) for key, value in configuration.items()}
+
+
+def without_folder(value: Any) -> Any:
+    """The last part of a path: where data lay says nothing to readers. Other values as they are."""
+    return Path(value).name if isinstance(value, (str, Path)) and "/" in str(value) else value
 
 
 def reasons_for_doubt(rows: list[Row], load: float, steal: float) -> list[str]:

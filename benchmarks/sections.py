@@ -131,6 +131,15 @@ processor, against `np.take` of an array of the selected numbers; and a conditio
 against numpy.""",
     ),
     Section(
+        "packing",
+        "Rows of documents",
+        "make bench-packing",
+        """lengths of pages of the web (lognormal, median 500, sigma 1.1) in rows by
+`penstock.pack`: how full, how long it takes, and how soon the first batch comes; beside packers of
+other libraries.""",
+        {"^(counting|first|max|dealing)": AT_MOST},
+    ),
+    Section(
         "step_loader",
         "Batches for trainers that deal them",
         "python -m benchmarks.step_loader",
@@ -153,6 +162,21 @@ collates. `cpu us` is of the calling process and the workers together.""",
         """indexing beside a memchr pass over the page cache; the text of documents as long as those
 of the web, in an exact shuffle. Rates are of processor time, of all threads. Hugging Face's
 `datasets` has parsed the lines before; penstock parses them at each read.""",
+    ),
+    Section(
+        "columns",
+        "Token lists",
+        "make bench-text",
+        """token lists of a folder of Hugging Face `datasets`, whose lengths are those of the web,
+beside fixed records of as many bytes, both in an exact shuffle, by turns. Rates are of processor
+time.""",
+    ),
+    Section(
+        "tokenizing",
+        "Tokens of texts",
+        "make bench-text",
+        """`penstock tokenize`, from JSON lines to synced files that were read back, beside
+`encode_batch_fast` of `tokenizers` on the same texts in memory.""",
     ),
     Section(
         "shuffling",
@@ -209,6 +233,15 @@ same on any machine, but for the last two rows.""",
             "^bound|^nopfs|^1,024": AT_MOST,
         },
         ((r"^bound (cosmoflow|s4)$", "no target: the data exceed the caches"),),
+    ),
+    Section(
+        "images",
+        "Photographs: decoded, cropped and resized",
+        "make bench-images ARGS='--photos FOLDER'",
+        """RandomResizedCrop(224) with a flip (R), the same files and crops for all, from memory, by
+processor time; "q90" are the photographs re-encoded at quality 90, 4:2:0. The floor is a C++
+program over libjpeg-turbo.""",
+        {"whole pipeline|index / bytes of the files": AT_MOST},
     ),
     Section(
         "sim-live",

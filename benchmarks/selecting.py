@@ -6,9 +6,12 @@ A random half of the samples is selected. Timed: position to sample through orde
 through the bitmap alone, against np.take of an array of the selected numbers (int64, so 4 GB at
 10^9; memory of 8 GB is needed); back from sample to number; opening the saved selection to its
 first sample; and, at a tenth of the count, a condition over two numeric columns of the user
-against the same condition in numpy, and a seeded fraction. Lookups are in batches of 4,096 random
-positions, in seconds of this thread's processor, pair by pair; the rest is by the clock, with
-seconds of processors in the note. The record is benchmarks/results/selecting.json.
+against the same condition in numpy, and a seeded fraction. At a tenth, too: weights, picks to
+samples against np.searchsorted of the same points in summed-up weights (float64), and the memory of
+a process that weighs the samples by a mapped file and draws from all of an epoch. Lookups are in
+batches of 4,096 random positions, in seconds of this thread's processor, pair by pair; the rest is
+by the clock, with seconds of processors in the note. The record is
+benchmarks/results/selecting.json.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
@@ -35,6 +40,7 @@ WANTED_NS = 25
 WANTED_BITS = 1.1
 WANTED_OPEN_S = 0.1
 WANTED_WHERE_S = 0.5
+WANTED_MB = 200
 
 
 def draw_half(count: int) -> Bitmap:
@@ -113,6 +119,72 @@ def measure_lookups(record: Record, bitmap: Bitmap, pairs: int) -> None:
         )
 
 
+def weigh_and_report(path: Path, weights: Path, sender: Connection) -> None:
+    """Weigh the samples of a file of holes, draw from all of an epoch, and send what that took:
+    seconds on the clock and on processors, bytes of memory, and of files that are mapped."""
+    dataset = penstock.open(path, dtype="i8", shape=(1,), index="memory")
+    own_before = read_memory()[0]
+    values = np.load(weights, mmap_mode="r")
+    weighed = []
+    took = time_run(lambda: weighed.append(dataset.weigh(values)))
+    own = [read_memory()[0]]
+    order = weighed[0].order(7)
+    for start in range(0, len(order), len(order) // 64):
+        order.samples(np.arange(start, min(start + BATCH, len(order)), dtype=np.uint64))
+        own.append(read_memory()[0])
+    sender.send((*took, max(own), own_before, read_memory()[1]))
+
+
+def read_memory() -> tuple[int, int]:
+    """Bytes of this process's own memory that are resident, and of files that it has mapped."""
+    status = Path("/proc/self/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return tuple(int(fields[name].split()[0]) << 10 for name in ("RssAnon", "RssFile"))
+
+
+def measure_weights(record: Record, folder: Path, path: Path, count: int, pairs: int) -> None:
+    """The rows of weights."""
+    os.environ["XDG_CACHE_HOME"] = str(folder)  # of the files without a name
+    values = np.random.Generator(np.random.Philox(3)).random(count) + 0.01
+    source = folder / "weights.npy"
+    np.save(source, values)
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(False)
+    child = context.Process(target=weigh_and_report, args=(path, source, sender))
+    child.start()
+    clock_s, processors_s, own, own_before, mapped = receiver.recv()
+    child.join()
+    source.unlink()
+    note = f"{processors_s:.1f} s of processors"
+    record.rows.append(Row(f"weigh by an array, {count:.0e} samples", clock_s, "s", note=note))
+    note = f"{own_before / 1e6:.0f} MB before; and {mapped / 1e6:.0f} MB of mapped files"
+    note += f"; wanted: {WANTED_MB} MB"
+    record.rows.append(Row(f"memory with weights, {count:.0e}", own / 1e6, "MB", note=note))
+
+    weighed = penstock.open(path, dtype="i8", shape=(1,), index="memory").weigh(values)
+    table = weighed.weighting.table
+    sums = np.cumsum(table.weights, dtype=np.float64)
+    offset = weighed.order(7).offset
+    out = np.empty(BATCH, np.uint64)
+    random = np.random.Generator(np.random.Philox(4))
+    runs: dict[str, list[float]] = {"table": [], "searchsorted": []}
+    for _ in range(pairs):
+        picks = random.integers(0, count, BATCH * BATCHES).astype(np.uint64)
+        points = (picks.astype(np.float64) * table.total + offset) / count
+        acts: dict[str, tuple[Callable[[np.ndarray], object], np.ndarray]] = {
+            "table": (lambda numbers: table.pick(numbers, out, count, offset), picks),
+            "searchsorted": (lambda at: np.searchsorted(sums, at, side="right"), points),
+        }
+        for name, (act, given) in acts.items():
+            runs[name].append(time_batches(act, np.split(given, BATCHES)))
+    record.raw["weights_ns"] = {"runs": runs}
+    ratios = [floor / own for own, floor in zip(runs["table"], runs["searchsorted"], strict=True)]
+    low, high = bootstrap_interval(ratios, 1)
+    value, floor = median(runs["table"]), median(runs["searchsorted"])
+    name, note = f"pick to sample by weights, {count:.0e}", "floor: np.searchsorted"
+    record.rows.append(Row(name, value, "ns", floor, median(ratios), low=low, high=high, note=note))
+
+
 def main() -> None:
     """Print the rows, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -174,6 +246,7 @@ def main() -> None:
     note = f"{median(run[1] for run in fractions):.2f} s of processors"
     value = median(run[0] for run in fractions)
     record.rows.append(Row(f"a fraction, {count:.0e} samples", value, "s", note=note))
+    measure_weights(record, options.folder, path, count, options.pairs)
     path.unlink()
     print(table(record.rows))
     if not options.quick:

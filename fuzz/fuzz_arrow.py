@@ -14,6 +14,16 @@ def seeds() -> list[bytes]:
         {"a": ["x", "yz"], "label": [1, 2]},
         {"b": pa.array([[1], []], pa.list_(pa.int32())), "f": [True, False]},
         {"s": pa.array([{"p": b"1"}, None], pa.struct([("p", pa.binary())])), "n": range(2)},
+        {
+            "t": pa.array([["x", None], ["y"]], pa.list_(pa.string())),
+            "c": pa.array([[{"r": "u", "i": [1, 2]}], []]),
+        },
+        {
+            "label": pa.array(["q", "r"]).dictionary_encode(),
+            "d": pa.DictionaryArray.from_arrays([1, 0], ["q", "r"]),
+            "g": pa.array([[[1], [2, 3]], [[]]], pa.large_list(pa.list_(pa.int16()))),
+            "b": pa.array([[True], [False]]),
+        },
         {"v": pa.array(["1", "2"], pa.string_view()), "d": pa.array(["q", "q"]).cast("large_utf8")},
     ):
         table = pa.table(columns)

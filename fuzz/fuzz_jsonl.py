@@ -1,12 +1,14 @@
-"""Fields of JSON lines: values that fit their types, or a line that is named."""
+"""Fields of JSON lines: values that are those of orjson, or a line that is named."""
 
 from __future__ import annotations
 
 import numpy as np
+import orjson
 
-from penstock.index.json_fields import KINDS, JsonFields, LineError
+from penstock.index.json_fields import KINDS, JsonFields, LineError, fits_type
 
-_KEYS = {kind: kind[0] for kind in ("str", "int", "bool")} | {"float": "f", "ints": "l", "any": "a"}
+_KEYS = {kind: kind[0] for kind in ("str", "int", "bool")}
+_KEYS |= {"float": "f", "ints": "l", "any": "a", "bytes": "s"}
 
 
 def seeds() -> list[bytes]:
@@ -20,16 +22,22 @@ def seeds() -> list[bytes]:
 def one(data: bytes) -> None:
     """Parse the data as lines, with errors and without."""
     lines = data.split(b"\n")
-    bounds = [0]
-    for line in lines:
-        bounds.append(bounds[-1] + len(line))
-    text = memoryview(b"".join(lines))
+    bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)
+    text = np.frombuffer(b"".join(lines), np.uint8)
     kinds = {name: name for name in _KEYS}
     assert set(kinds) <= set(KINDS)
     masked = JsonFields(_KEYS, kinds, {}, masked=True).parse(text, bounds)
     broken = np.asarray(masked["broken"])
     assert len(broken) == len(lines)
     assert set(masked) == {*_KEYS, "broken"}
+    for row, line in enumerate(lines):
+        assert broken[row] == (not _is_whole(line)), line
+        if not broken[row]:
+            record = orjson.loads(line)
+            assert masked["str"][row] == record["s"]
+            assert masked["int"][row] == record["i"]
+            assert np.float64(masked["float"][row]) == np.float64(record["f"])
+            assert masked["any"][row] == record["a"]
     try:
         found = JsonFields(_KEYS, kinds).parse(text, bounds)
     except LineError as error:
@@ -40,3 +48,20 @@ def one(data: bytes) -> None:
     # The first broken line is the one that is named.
     assert not broken[:row].any()
     assert row == len(broken) or broken[row]
+    # Written over a copy of the text, the strings are the same.
+    strings = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True).parse(text.copy(), bounds)["x"]
+    plain = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True).parse(text, bounds)["x"]
+    assert all(np.array_equal(mine, other) for mine, other in zip(strings, plain, strict=True))
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether all fields have values that fit."""
+    try:
+        record = orjson.loads(line)
+        if not isinstance(record, dict):
+            return False
+        values = [(kind, record.get(key)) for kind, key in _KEYS.items()]
+        np.array([record.get("i"), *record.get("l", [])], np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return all(value is not None and fits_type(kind, value) for kind, value in values)

@@ -21,9 +21,22 @@ def seeds() -> list[bytes]:
             "g": [True, False, True],
         }
     )
+    lists = pa.table(
+        {
+            "l": [[1, 2], [], [3]],
+            "t": [["a"], None, ["b", None]],
+            "c": [[{"r": b"u", "i": [1]}], [], [{"r": b"", "i": []}]],
+        }
+    )
     for compression in ("none", "snappy"):
         for dictionary in (True, False):
-            for table, version in ((texts, "1.0"), (texts, "2.0"), (others, "1.0")):
+            for table, version in (
+                (texts, "1.0"),
+                (texts, "2.0"),
+                (others, "1.0"),
+                (lists, "1.0"),
+                (lists, "2.0"),
+            ):
                 out = pa.BufferOutputStream()
                 pq.write_table(
                     table,

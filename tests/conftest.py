@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         stack = ExitStack()
         config.add_cleanup(stack.close)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tests-"))
+        os.environ["XDG_CACHE_HOME"] = folder  # nothing is left in the user's own, nor read there
         stack.enter_context(warm.serving(Path(folder) / "warm"))
         if workers := config.getoption("tx", None):
             command = f"popen//python={sys.executable} {warm.__file__}"

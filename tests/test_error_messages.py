@@ -22,6 +22,7 @@ from penstock import bench, checkpoint, convert, doctor, errors, order, sharing,
 from penstock.errors import (
     ChangedError,
     CollateError,
+    DecodeError,
     FormatError,
     LimitError,
     MissingError,
@@ -96,6 +97,11 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "'s3://' names no bucket: use s3://bucket/name",
     ),
     (
+        'penstock.open("hf://models/org/x")',
+        UsageError,
+        "'hf://models/org/x' is no data set of the hub: use hf://datasets/ORG/NAME@REVISION/PATH",
+    ),
+    (
         'penstock.open("ftp://host/x")',
         UsageError,
         "penstock does not read ftp:// URLs: use s3://, gs://, az://, http://, https:// or a path",
@@ -132,22 +138,49 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         UsageError,
         "a mirror is 3: give a path",
     ),
+    # images
+    (
+        'penstock.images.Resize(8)(b"\\xff\\xd8\\xff")',
+        DecodeError,
+        "an image: the JPEG is damaged at byte 3: the file ends inside its header: restore the "
+        "file from a good copy, or leave the sample out",
+    ),
+    (
+        "penstock.images.Resize(0)",
+        UsageError,
+        "Resize: size is 0: use a whole number from 1 to 16,384",
+    ),
+    (
+        'penstock.images.Resize(8, dtype="int8")',
+        UsageError,
+        "Resize: dtype is 'int8': use one of uint8, float16, bfloat16, float32",
+    ),
+    (
+        'penstock.images.Resize(8, dtype="float16", std=0)',
+        UsageError,
+        "Resize: std is 0: use numbers above 0",
+    ),
+    (
+        "penstock.images.RandomResizedCrop(8, area=(0.5, 2))",
+        UsageError,
+        "RandomResizedCrop: area is 2: use a number from 1e-06 to 1",
+    ),
     # open: the format
     (
         'penstock.open(d / "raw")',
         FormatError,
         "{d}/raw is of no format that penstock knows (it starts with "
         "b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07'): for binary records give record_bytes=, or "
-        "dtype= and shape=; else give format= (tree, listing, records, npy, lmdb, npz, mds, "
-        "litdata, megatron, tokens, arrayrecord, tar, jsonl, tfrecord, recordio, arrow, hdf5, "
-        "zarr, parquet)",
+        "dtype= and shape=; else give format= (tree, listing, coco, voc, image_json, table, "
+        "records, npy, lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, tar, clip, jsonl, "
+        "tfrecord, recordio, arrow, hdf5, zarr, parquet)",
     ),
     (
         'penstock.open(d / "raw", format="rcords")',
         UsageError,
-        "format is 'rcords': did you mean 'records'? use one of tree, listing, records, npy, "
-        "lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, tar, jsonl, tfrecord, recordio, "
-        "arrow, hdf5, zarr, parquet",
+        "format is 'rcords': did you mean 'records'? use one of tree, listing, coco, voc, "
+        "image_json, table, records, npy, lmdb, npz, mds, litdata, megatron, tokens, arrayrecord, "
+        "tar, clip, jsonl, tfrecord, recordio, arrow, hdf5, zarr, parquet",
     ),
     (
         'penstock.open(d / "raw", recordbytes=3)',
@@ -227,7 +260,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'penstock.open(d / "raw", format="tokens", dtype="u1")',
         UsageError,
-        "flat tokens need a window: give window=, the length of a sequence",
+        "flat tokens need a window or an end token, and not both: ...",
     ),
     (
         'penstock.open(d / "raw", format="tokens", dtype="u1", window=0)',
@@ -382,7 +415,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'penstock.open(d / "x.jsonl", fields=["text"], types={"text": "text"})',
         UsageError,
-        "types has 'text' for 'text': use one of str, int, float, bool, ints, floats, any",
+        "types has 'text' for 'text': use one of str, int, float, bool, ints, floats, any, bytes",
     ),
     (
         'penstock.open(d / "x.jsonl", fields=["__text"])',
@@ -391,9 +424,17 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "object}; none begins with '__'",
     ),
     (
-        'penstock.open(d / "x.jsonl.gz")',
+        'penstock.open(d / "x.jsonl.gz", format="jsonl")',
         FormatError,
-        "{d}/x.jsonl.gz is a file compressed by gzip, which penstock does not read: `gunzip` it",
+        "{d}/x.jsonl.gz: at byte 0: a member of gzip of more than 16 MiB of lines, of which none "
+        "can be read without all before it. Cut it into small ones: `zcat x.jsonl.gz | split -C "
+        "256K --filter=gzip - > x-frames.jsonl.gz` (or by bgzip); or have it unpacked once, into "
+        "the cache, by unpack=True",
+    ),
+    (
+        'penstock.open(d / "x.log.gz")',
+        FormatError,
+        "{d}/x.log.gz is a file compressed by gzip, which penstock does not read: `gunzip` it",
     ),
     (
         'penstock.open(d / "header.csv")',
@@ -407,7 +448,8 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "{d}/table.csv, line 1: no file {d}/a,b nor {d}/a: a text file is read as a list of paths "
         "relative to its folder; put # before a line that names no file; or it is a table in text "
         "(CSV), which penstock does not read: write it as Parquet, by pyarrow.csv.read_csv and "
-        "pyarrow.parquet.write_table",
+        "pyarrow.parquet.write_table; or, if a column names a file for each row, give that column, "
+        "as by files='file_name'",
     ),
     (
         'penstock.open(d / "missing.txt")',
@@ -438,6 +480,12 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         "{d}/a.jpg is a single image, which penstock does not read: open the folder that it is "
         "in; for some images of a folder, or their labels, write their paths into a text file in "
         "that folder, one (and its label) on each line, and open that",
+    ),
+    (
+        'penstock.open([d / "a.jpg", d / "empty"])',
+        FormatError,
+        "{d}/empty is a folder without data.mdb, and of folders only LMDB environments can be "
+        "opened together: open each by itself, and join them by penstock.mix; or list files",
     ),
     (
         'penstock.open(d / "x.pkl")',
@@ -647,7 +695,8 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'penstock.Loader(data, assignment="x")',
         UsageError,
-        "assignment is 'x': use one of strided, contiguous, local",
+        "assignment is 'x': use one of strided, contiguous, local, balanced, or "
+        "penstock.Balanced(...)",
     ),
     (
         "penstock.Loader(data, decode=3)",
@@ -710,8 +759,9 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
         'penstock.Loader(data, shuffle="none").load_state_dict(state)',
         StateError,
         "the state was saved under the order 'mixfeistel8-1' but this loader has 'none-1': pass "
-        "the same shuffle, block and group, and of a mixture the same weights, schedule, "
-        "samples_per_epoch and drop_last",
+        "the same shuffle, block and group, the same weights, curriculum, packing and "
+        "batch_tokens, and of a mixture the same weights, schedule, samples_per_epoch and "
+        "drop_last",
     ),
     (
         "penstock.Loader(data, 7).load_state_dict(state)",
@@ -1834,7 +1884,8 @@ def make_scene(d: Path) -> dict[str, Any]:
         "x.jsonl": '{"text": "a"}\n',
         "cut.jsonl": '{"text": "a"}\n{"te',
         "document.json": '[\n  {"text": "a"}\n]\n',
-        "x.jsonl.gz": gzip.compress(b'{"text": "a"}\n'),
+        "x.log.gz": gzip.compress(b"a"),
+        "x.jsonl.gz": gzip.compress(bytes(17 << 20)),
         "header.csv": "path,label\na.jpg,1\n",
         "table.csv": "a,b\n1,2\n",
         "missing.txt": "none.jpg\n",

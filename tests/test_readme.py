@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
+import boto3
 import lmdb
 import numpy as np
 import pytest
+from docsite.blocks import find_blocks, make_program
+from obstore.store import S3Store
 from PIL import Image
 
 from tests import warm
+from tests.convert.tokenizers_made import train
+from tests.hub import serve_hub
+from tests.index.formats.annotated import make_coco, write_coco, write_pairs, write_tar
+from tests.services import KEY, SECRET, environment, moto
 from tests.slices import first
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [
-    "README.md",
-    "docs/concepts.md",
-    "docs/formats.md",
-    "docs/selections.md",
-    "docs/text.md",
-    "docs/tutorial.md",
+    page
+    for page in [
+        "README.md",
+        *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+    ]
+    if not page.startswith("docs/trainers/")
+    and any(block.runs_on_page for block in find_blocks((ROOT / page).read_text()))
 ]
-"""Pages whose blocks of Python run in the order in which they stand."""
+"""Pages whose blocks of Python and of a shell's commands run, in the order in which they stand."""
 PRELUDES = {
     "docs/tutorial.md": """
 import lmdb, torch
 from torch.utils.data import DataLoader
 path, checkpoint_path, decode, model = "database", "checkpoint.pt", len, torch.nn.Linear(1, 1)
-"""
+""",
+    "docs/packing.md": """
+import penstock.convert
+penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
+""",
+    "docs/balance.md": """
+import numpy as np
+import penstock.convert
+penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
+texts = penstock.open("tokenized")
+rows = penstock.pack(texts, length=64)
+tokenize = lambda sample: {"input_ids": np.asarray(sample["tokens"])}
+""",
 }
 """The names that a page takes for granted: those of the reader's own program."""
-ELSEWHERE = "s3://bucket/train"
-"""A block with this in it needs a bucket, and does not run."""
 LINKED = [
     "README.md",
     "benchmarks/README.md",
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 ]
 WORDS_MAX = 1_600
 LINES_MAX = 160
@@ -49,7 +70,7 @@ LINES_MAX = 160
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A folder with what the pages read: images in sub-folders by class, records of 64 bytes, JSON
-    lines."""
+    lines, annotated images, a tokenizer."""
     for number in range(40):
         path = tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +81,18 @@ def data(tmp_path: Path) -> Path:
         rows = [{"text": f"document {n}", "label": n, "score": n / 2} for n in range(20)]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "documents" / f"{number}.jsonl").write_text(lines)
+    train(tmp_path / "tokenizer.json", [f"document {number}" for number in range(20)], 300)
+    names = [f"{number}.jpg" for number in range(8)]
+    write_coco(tmp_path / "coco", make_coco(names, [number % 4 for number in range(8)]))
+    write_coco(tmp_path / "coco", make_coco(names[:2], [1, 2]), "val2017")
+    rows = [{"caption": f"{n}", "score": n / 8, "label": ("cat", "dog")[n % 2]} for n in range(8)]
+    write_pairs(tmp_path / "pairs", {f"{number}": row for number, row in enumerate(rows)})
+    for shard in range(2):
+        members = {}
+        for number in range(4):
+            members |= {f"{number}.jpg": b"jpg", f"{number}.txt": b"text"}
+            members[f"{number}.json"] = b'{"width": 80}'
+        write_tar(tmp_path / f"pairs-{shard}.tar", members)
     database = lmdb.open(str(tmp_path / "database"), map_size=1 << 20)
     with database, database.begin(write=True) as transaction:
         for number in range(300):
@@ -74,22 +107,64 @@ def python_blocks(page: str) -> list[str]:
     )
 
 
+@contextmanager
+def serve_bucket(page: str, data: Path) -> Iterator[dict[str, str]]:
+    """The variables of a service with `s3://bucket`, for a page that names it."""
+    if "s3://bucket" not in page:
+        yield {}
+        return
+    with moto() as port:
+        variables = environment(port)
+        bucket = S3Store(
+            "bucket",
+            config={key.lower(): value for key, value in variables.items()},
+            client_options={"allow_http": True},
+        )
+        make_bucket(variables)
+        for path in sorted((data / "images").rglob("*.jpg")):
+            bucket.put(f"train/{path.relative_to(data / 'images')}", path.read_bytes())
+        shard = (data / "pairs-0.tar").read_bytes()
+        for number in range(147):
+            bucket.put(f"shard-{number:03}.tar", shard)
+            bucket.put(f"train-{number:06}.tar", shard)
+        yield variables
+
+
+def make_bucket(variables: dict[str, str]) -> None:
+    """Make `s3://bucket` in the service that these variables mean."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=variables["AWS_ENDPOINT_URL"],
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="bucket")
+
+
 @pytest.mark.parametrize("page", first(1, PAGES))
 def test_the_code_of_a_page_runs_as_printed(page: str, data: Path) -> None:
     """All blocks of a page are one program, which ends without an error."""
-    blocks = [block for block in python_blocks(page) if f'"{ELSEWHERE}"' not in block]
-    assert blocks
-    blocks.insert(0, PRELUDES.get(page, ""))
-    done = warm.run(
-        [sys.executable, "-c", "\n".join(blocks)],
-        cwd=data,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or "print(" not in "".join(blocks)
+    text = (ROOT / page).read_text()
+    program = data / "page.py"
+    program.write_text(make_program(page, text, PRELUDES.get(page, "")))
+    with serve_hub() as hub, serve_bucket(text, data) as variables:
+        lines = (data / "documents" / "0.jsonl").read_bytes()
+        hub.commit({"README.md": b"# Documents", "documents/0.jsonl": lines})
+        done = warm.run(
+            [sys.executable, str(program)],
+            cwd=data,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+            env=os.environ
+            | variables
+            | {"HF_ENDPOINT": hub.url, "HF_HOME": str(data / "hf"), "HOME": str(data / "home")}
+            | {"XDG_CACHE_HOME": str(data / "cache"), "PENSTOCK_BROKER": str(data / "broker.sock")},
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout or "print(" not in text
 
 
 def test_the_readme_is_short() -> None:
@@ -112,7 +187,11 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
     here = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", here.read_text())
     assert links or page != "README.md"
+    menu = (ROOT / "mkdocs.yml").read_text()
     for path, anchor in links:
+        if (generated := path.rpartition("reference/"))[1]:
+            assert f": reference/{generated[2]}\n" in menu, f"{page}: {path} is no generated page"
+            continue
         target = (here.parent / path).resolve() if path else here
         assert target.exists(), f"{page} links to {path}, which is not there"
         if anchor:

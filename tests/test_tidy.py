@@ -18,7 +18,9 @@ from penstock import limits
 from tests import ROOT, tidy
 
 PUBLIC = [
+    "Balanced",
     "Batch",
+    "Buckets",
     "Budget",
     "Cache",
     "Dataset",
@@ -28,8 +30,10 @@ PUBLIC = [
     "PenstockError",
     "Place",
     "Ragged",
+    "curriculum",
     "mix",
     "open",
+    "pack",
     "pad",
     "rng",
 ]

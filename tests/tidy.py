@@ -27,23 +27,25 @@ FOLDERS = {
     "cache": {"", "engine", "index", "plan"},
     "sharing": {"", "plan"},
     "loader": {"", "order", "engine", "index", "plan", "cache", "sharing"},
+    "images": {"", "order", "engine", "index", "plan", "loader"},
     "torch": {"", "order", "plan", "cache", "sharing", "loader"},
     "trainers": {"", "loader", "torch"},
     "checkpoint": {"", "engine", "cache", "sharing"},
     "doctor": {"", "order", "engine", "index", "plan", "loader"},
+    "demo": {"", "loader", "checkpoint"},
     "page": {""},
     "sim": {"", "order", "plan", "page"},
     "convert": {"", "order", "engine", "index", "loader"},
     "bench": {"", "order", "engine", "index", "loader"}
     | {"checkpoint", "doctor", "page", "convert"},
     "testing": {"", "engine", "cache", "loader"},
-    "cli": {"", "engine", "index", "sharing", "loader", "checkpoint", "doctor", "page"}
-    | {"sim", "convert", "bench"},
+    "cli": {"", "engine", "index", "sharing", "loader", "images", "checkpoint", "doctor", "page"}
+    | {"demo", "sim", "convert", "bench"},
 }
 """The folders that each folder may import, lowest first; "" is the modules beside them."""
 
 NATIVE_FOLDERS = {
-    "_core": {"order", "engine", "cache", "checkpoint"},
+    "_core": {"order", "engine", "index", "plan", "cache", "checkpoint", "images"},
     "_sim": {"sim", "bench"},
 }
 """The folders that may import each compiled module."""
@@ -270,7 +272,7 @@ def figures() -> dict[str, str]:
         "imports that the table of folders does not allow (0)": str(len(imports_upwards())),
         "imports past a folder's face (0)": str(len(imports_past_faces())),
         "modules in import cycles (0)": str(len(import_cycles())),
-        "lines of Python": f"{lines:,}",
+        "lines of Python (58,000 was given up: decision 30)": f"{lines:,}",
         "class names that stand twice (0)": str(len(classes_that_stand_twice())),
         "docstrings that open headless (below 1 %)": f"{headless} of {count:,}"
         f" ({headless / count:.1%})",

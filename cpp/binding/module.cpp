@@ -9,14 +9,20 @@
 namespace penstock::binding {
 void bind_order(nanobind::module_& m);
 void bind_bitmap(nanobind::module_& m);
+void bind_weight_table(nanobind::module_& m);
 void bind_shuffle(nanobind::module_& m);
+void bind_deal(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
 void bind_scan(nanobind::module_& m);
+void bind_jpeg(nanobind::module_& m);
 void bind_slab(nanobind::module_& m);
 void bind_checksum(nanobind::module_& m);
 void bind_walk_lmdb(nanobind::module_& m);
 void bind_walkers(nanobind::module_& m);
 void bind_gather(nanobind::module_& m);
+void bind_json_fields(nanobind::module_& m);
+void bind_packing(nanobind::module_& m);
+void bind_images(nanobind::module_& m);
 
 namespace {
 
@@ -39,12 +45,18 @@ NB_MODULE(_core, m) {
         "Names of the sanitizers that the module was built with, or None.");
   penstock::binding::bind_order(m);
   penstock::binding::bind_bitmap(m);
+  penstock::binding::bind_weight_table(m);
   penstock::binding::bind_shuffle(m);
+  penstock::binding::bind_deal(m);
   penstock::binding::bind_engine(m);
   penstock::binding::bind_scan(m);
+  penstock::binding::bind_jpeg(m);
   penstock::binding::bind_slab(m);
   penstock::binding::bind_checksum(m);
   penstock::binding::bind_walk_lmdb(m);
   penstock::binding::bind_walkers(m);
   penstock::binding::bind_gather(m);
+  penstock::binding::bind_json_fields(m);
+  penstock::binding::bind_packing(m);
+  penstock::binding::bind_images(m);
 }

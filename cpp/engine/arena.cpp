@@ -70,7 +70,7 @@ Arena::~Arena() {
 }
 
 // The lock may have been held at the fork by a thread that is not here.
-bool Arena::is_inherited() const { return ::getpid() != owner_; }
+bool Arena::is_inherited() const { return count_forks() != owner_; }
 
 Block Arena::take(std::size_t bytes) {
   if (bytes > static_cast<std::size_t>(PTRDIFF_MAX) / 2) throw std::bad_alloc();  // sums below fit

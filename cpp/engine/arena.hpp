@@ -6,9 +6,6 @@
 // those that are lent keep within it: what is kept makes room for them.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +13,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "ground/forks.hpp"
 
 namespace penstock {
 
@@ -79,7 +78,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void give_back(Piece piece) noexcept;
 
   // A forked child has copies of the blocks: it returns them to the system and allocates new ones.
-  const pid_t owner_ = ::getpid();
+  const std::uint32_t owner_ = count_forks();
   std::size_t bytes_max_;
   mutable std::mutex mutex_;
   std::vector<Piece> kept_;  // the oldest first

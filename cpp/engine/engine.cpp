@@ -1,14 +1,13 @@
 #include "engine/engine.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
-#include "ground/limits.hpp"
 #include "engine/ring.hpp"
 #include "ground/elapsed_time.hpp"
+#include "ground/forks.hpp"
+#include "ground/limits.hpp"
 
 namespace penstock {
 namespace {
@@ -44,7 +43,7 @@ int probe_io_uring() {
 Engine::Engine(FileColumns files, std::size_t keep_max, Backend backend, Access access,
                std::size_t threads)
     : files_(std::move(files), keep_max),
-      owner_(::getpid()),
+      owner_(count_forks()),
       threads_wanted_(std::clamp<std::size_t>(threads, 1, limits::threads_max)),
       backend_(backend),
       access_(access),
@@ -56,7 +55,7 @@ Engine::Engine(FileColumns files, std::size_t keep_max, Backend backend, Access 
 
 Engine::~Engine() { close(); }
 
-bool Engine::is_inherited() const { return ::getpid() != owner_; }
+bool Engine::is_inherited() const { return count_forks() != owner_; }
 
 // Start the wanted number of threads, or as many as the system grants; throws if that is none.
 void Engine::start_threads() {

@@ -8,8 +8,6 @@
 // only (mapped), which saves the hand-off between cores.
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -96,7 +94,7 @@ class Engine final : private RunObserver {
   void start_threads();
 
   Files files_;
-  const pid_t owner_;
+  const std::uint32_t owner_;
 
   mutable std::mutex mutex_;
   std::condition_variable queued_;

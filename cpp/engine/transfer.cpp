@@ -1,6 +1,7 @@
 #include "engine/transfer.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>

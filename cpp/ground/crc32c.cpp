@@ -4,8 +4,17 @@
 #include <bit>
 #include <cstring>
 
+#include "ground/processor.hpp"
+
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+
+// The instruction belongs to SSE 4.2 for GCC, and is a feature of its own for clang.
+#if defined(__clang__)
+#define PENSTOCK_CRC32 __attribute__((target("sse4.2,crc32")))
+#else
+#define PENSTOCK_CRC32 __attribute__((target("sse4.2")))
+#endif
 #endif
 
 namespace penstock {
@@ -80,8 +89,7 @@ std::uint64_t word(const std::byte* at) {
 // by side, and joined by moving a checksum over the zeros of a stripe, which is linear in its bits.
 // Consumes the multiples of three stripes at the front of the bytes.
 template <std::size_t stripe_bytes>
-__attribute__((target("sse4.2"))) std::uint64_t sum_by_stripes(const std::byte*& p, std::size_t& n,
-                                                           std::uint64_t c) {
+PENSTOCK_CRC32 std::uint64_t sum_by_stripes(const std::byte*& p, std::size_t& n, std::uint64_t c) {
   static const Shift shift = make_shift(stripe_bytes);
   for (; n >= 3 * stripe_bytes; n -= 3 * stripe_bytes, p += 3 * stripe_bytes) {
     std::uint64_t c1 = 0, c2 = 0;
@@ -97,8 +105,8 @@ __attribute__((target("sse4.2"))) std::uint64_t sum_by_stripes(const std::byte*&
   return c;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t sum_by_instruction(const std::byte* p, std::size_t n,
-                                                               std::uint32_t start) {
+PENSTOCK_CRC32 std::uint32_t sum_by_instruction(const std::byte* p, std::size_t n,
+                                                std::uint32_t start) {
   std::uint64_t c = start;
   // Joining costs about as much as 100 bytes; what long stripes leave over is worth shorter ones.
   if (n >= 3 * 1024) c = sum_by_stripes<1024>(p, n, c);
@@ -115,8 +123,7 @@ __attribute__((target("sse4.2"))) std::uint32_t sum_by_instruction(const std::by
 
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
 #if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return ~sum_by_instruction(data.data(), data.size(), ~before);
+  if (processor().sse42) return ~sum_by_instruction(data.data(), data.size(), ~before);
 #endif
   return crc32c_portable(data, before);
 }

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "ground/processor.hpp"
 #include "index/column_growth.hpp"
 
 namespace penstock::jsonl {
@@ -132,7 +133,7 @@ class LineBuilder {
 std::vector<FindNewlines> list_newline_finders() {
   std::vector<FindNewlines> finders;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"))
+  if (processor().avx2 && processor().bmi)
     finders.push_back(find_newlines_avx2);
 #endif
   finders.push_back(find_newlines_by_memchr);

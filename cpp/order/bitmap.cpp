@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "ground/limits.hpp"
+#include "ground/processor.hpp"
 #include "order/bitmap_kernel.hpp"
 
 namespace penstock {
@@ -38,12 +39,7 @@ struct Portable {
 
 bool has_bmi2() noexcept {
 #if defined(__x86_64__)
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("popcnt");
-  }();
-  return has;
+  return processor().bmi && processor().popcnt;
 #else
   return false;
 #endif

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ground/limits.hpp"
+#include "ground/processor.hpp"
 #include "order/order_kernel.hpp"
 
 namespace penstock {
@@ -80,11 +81,8 @@ struct Levels {
 
   Levels() noexcept {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) level[count++] = level_avx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
-      level[count++] = level_avx512;
+    if (processor().avx2) level[count++] = level_avx2;
+    if (processor().avx512) level[count++] = level_avx512;
 #endif
   }
 };

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .lazy_exports import hand_out
+from .lazy_exports import find_platform_fault, hand_out
+
+if _fault := find_platform_fault():
+    raise ImportError(_fault)
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import convert as convert
     from . import errors as errors
+    from . import images as images
     from . import limits as limits
     from . import loader as loader
     from . import order as order
@@ -26,12 +30,16 @@ if TYPE_CHECKING:
     from .cache import Cache as Cache
     from .errors import PenstockError as PenstockError
     from .index import Index as Index
+    from .loader import Balanced as Balanced
     from .loader import Batch as Batch
+    from .loader import Buckets as Buckets
     from .loader import Dataset as Dataset
     from .loader import Loader as Loader
     from .loader import Ragged as Ragged
+    from .loader import curriculum as curriculum
     from .loader import mix as mix
     from .loader import open as open
+    from .loader import pack as pack
     from .loader import pad as pad
     from .order import Order as Order
     from .order import rng as rng
@@ -54,11 +62,11 @@ else:
             "cache": "Cache",
             "errors": "PenstockError",
             "index": "Index",
-            "loader": "Batch Dataset Loader Ragged mix open pad",
+            "loader": "Balanced Batch Buckets Dataset Loader Ragged curriculum mix open pack pad",
             "order": "Order rng",
             "topology": "Place",
         },
-        folders="checkpoint convert errors limits loader order sharing sim testing torch "
+        folders="checkpoint convert errors images limits loader order sharing sim testing torch "
         "trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
         "trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
         "trainers.transformers",

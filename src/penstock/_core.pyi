@@ -1,7 +1,7 @@
 """The data path of penstock in C++: arrays in, arrays out."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -170,6 +170,38 @@ def set_bits(
     Returns the index of the first sample outside [0, count) or set before, or the size.
     """
 
+class WeightTable:
+    """Weights of samples, with their sums before each block of 32."""
+
+    def __init__(
+        self,
+        weights: Annotated[
+            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        bases: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None: ...
+    @property
+    def total(self) -> int:
+        """Sum of all weights."""
+
+    def pick(
+        self,
+        numbers: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        samples: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu")],
+        picks: int,
+        offset: int,
+    ) -> int:
+        """
+        Write the sample of each pick: the one that the point (number * total + offset) //
+        picks falls on.
+
+        Returns the index of the first number outside [0, picks), or the size.
+        """
+
 def shuffle_rows(
     permutation: Permutation,
     array: Annotated[
@@ -181,6 +213,25 @@ def shuffle_rows(
 ) -> None:
     """
     Copy row permutation(i) of `array` to row i of `out`, which may be the same memory.
+    """
+
+def deal_rows(
+    costs: Annotated[
+        NDArray[numpy.uint16], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    turns: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    rows: int,
+    ranks: int,
+    in_stripes: bool,
+    dealt: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Deal the rows of steps to ranks by cost.
+
+    in_stripes: every rank gets one of each `ranks` neighbours in cost.
+    Writes, step by step, the first row of each rank, the second of each, ... to `dealt`.
     """
 
 class Engine:
@@ -363,6 +414,61 @@ def stat_files(
     Annotated[NDArray[numpy.int32], dict(shape=(None,))],
 ]:
     """Read sizes and times of named files: (size, mtime_ns, errno)."""
+
+def count_jpeg_kernels() -> int:
+    """Return the number of kernels that this machine can run."""
+
+def parse_jpeg_header(
+    file: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    pixels_max: int,
+) -> tuple[tuple[int, int, int, int, int], tuple[int, int, int, str, int]]:
+    """
+    Parse the segments of a JPEG up to its scan.
+
+    Returns (width, height, sampling, restart interval, bytes of the header) and a problem:
+    (status, byte, row of blocks or -1, message, stray bytes). Status is 0 if all is well,
+    1 for what is not baseline, 2 for damage, 3 for too many pixels, 4 for positions that do
+    not fit. Sampling is 0 for grey, 1 for 4:4:4, 2 for 4:2:2, 3 for 4:2:0.
+    """
+
+def decode_jpeg(
+    file: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    left: int,
+    top: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu")],
+    kernel: int,
+    positions: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    stretch_only: bool = False,
+) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,))], tuple[int, int, int, str, int]]:
+    """
+    Decode the region of a JPEG that has the shape of `out`: (height, width, 3).
+
+    With positions, decoding begins at the region's first row of blocks; `stretch_only` has
+    it read no byte of the scan that it does not need. Returns the positions that it found on
+    the way if it had none, and a problem as `parse_jpeg_header`.
+    """
+
+def find_jpeg_positions(
+    file: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    kernel: int,
+    known: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,))], tuple[int, int, int, str, int]]:
+    """
+    Find where each row of blocks of a JPEG begins: 12 bytes each.
+
+    known: positions of the first rows, or none. Returns all of them, and a problem as
+    `parse_jpeg_header`.
+    """
 
 class Slab:
     """
@@ -603,3 +709,349 @@ def fence() -> None:
     A thread that reads a value written after this call, and then calls `fence` itself, sees
     all values written before this call.
     """
+
+def parse_json_lines(
+    text: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    bounds: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    keys: Sequence[str],
+    kinds: Sequence[str],
+) -> tuple[
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    list[Any],
+    list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))]],
+]:
+    """
+    Parse fields of the lines text[bounds[i]:bounds[i+1]]: (left_over, columns, absent).
+
+    Rows that are left over, for being broken or unusual, and those of absent values, are
+    empty. Columns are lists of str or None; arrays; for "ints", "floats" and "bytes"
+    values and offsets; for "any" where values begin and end in the text.
+    """
+
+def extract_json_strings(
+    text: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    bounds: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    key: str,
+) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """
+    Put the strings of a key at the start of the text, as UTF-8: their offsets.
+
+    Ends before a row that is left over or absent. Of lines that were not taken, the text
+    stays as it is.
+    """
+
+def pack_documents(
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    row_length: int,
+    split: bool,
+    multiple: int,
+) -> tuple[
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.uint32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+]:
+    """
+    Pack documents of these lengths, in their order, into rows by best fit.
+
+    Returns where each row begins among the pieces, and the end; and of each piece the
+    document, its first token there, and its tokens. ValueError for what is out of bounds.
+    """
+
+def count_packed_rows(
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    row_length: int,
+    split: bool,
+    multiple: int,
+) -> int:
+    """Count the rows that `pack_documents` makes."""
+
+@overload
+def lay_out_tokens(
+    tokens: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    item_bytes: int,
+    is_signed: bool,
+    at: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    targets: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    pad: int,
+    shifted: bool,
+    inputs: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+    labels: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+    positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+) -> int: ...
+@overload
+def lay_out_tokens(
+    tokens: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    item_bytes: int,
+    is_signed: bool,
+    at: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    targets: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    pad: int,
+    shifted: bool,
+    inputs: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    labels: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> int:
+    """
+    Write inputs, labels and positions of pieces of documents, and pads between them.
+
+    Piece i is `lengths[i]` tokens of `tokens` from the token `at[i]` on, and goes to the places
+    from `targets[i]` on. Returns the piece with the first token that the type of the outputs
+    does not hold, or the number of pieces. IndexError, with nothing written, if a piece leaves
+    the tokens or the outputs.
+    """
+
+class RowPositions:
+    """
+    Where each row of blocks of JPEG files begins, for all samples of a data set.
+    """
+
+    def __init__(
+        self,
+        entries: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        first: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        sums: Annotated[
+            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        heads: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> None: ...
+
+class ImageTransform:
+    """A crop, a size, a layout and a type of images, for any thread."""
+
+    def __init__(
+        self,
+        kind: str,
+        height: int,
+        width: int,
+        shorter: int,
+        area: Sequence[float],
+        ratio: Sequence[float],
+        flip: float,
+        flip_rows: float,
+        is_planar: bool,
+        type: str,
+        scale: Sequence[float],
+        offset: Sequence[float],
+        pixels_max: int,
+    ) -> None: ...
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one image."""
+
+    def transform_rows(
+        self,
+        values: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        first: int,
+        end: int,
+        keys: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        numbers: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        positions: RowPositions,
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        crops: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+        lengths: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> list[tuple[int, int, int, int, str, int, bool]]:
+        """
+        Make the rows [first, end) of the JPEG files values[bounds[i]:bounds[i + 1]].
+
+        keys, numbers:  key of the random numbers of each row, and its sample.
+        positions:      those of all samples that are known.
+        crops:          gets left, top, width, height, flips (1 columns, 2 rows), width and
+                        height of the image, for each row; may be empty.
+        lengths:        bytes of each whole file, if the rows have only what `plan_reads` says;
+                        empty if they are whole.
+
+        Returns the rows of which there is something to say: row, status (0 made, 1 not ours,
+        2 broken, 3 too large, 4 the whole file is needed), byte, row of blocks or -1, message, stray bytes that were
+        skipped, and whether the positions did not fit.
+        """
+
+    def plan_reads(
+        self,
+        positions: RowPositions,
+        key: int,
+        numbers: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        lengths: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> tuple[
+        Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+        Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+        Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    ]:
+        """
+        Return which bytes of samples of these lengths their crops need: of each header, from 0
+        on, and begin and end of those of the rows.
+        """
+
+    def transform_file(
+        self,
+        file: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        words: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    ) -> tuple[tuple[int, int, int, int, str, int, bool], list[int]]:
+        """
+        Make one row of a JPEG file, by 44 random words. Returns what `transform_rows` says of
+        it, and its crop.
+        """
+
+    def decode_images(
+        self,
+        values: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        first: int,
+        end: int,
+        sizes: Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        out_bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> list[tuple[int, int, int, int, str, int, bool]]:
+        """
+        Decode the rows [first, end) whole, to out[out_bounds[i]:out_bounds[i + 1]].
+
+        sizes:  (height, width) of each image, as `read_image_sizes` gives them.
+
+        Returns problems as `transform_rows` does.
+        """
+
+    def find_positions(
+        self,
+        values: Annotated[
+            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        bounds: Annotated[
+            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> tuple[
+        Annotated[NDArray[numpy.uint8], dict(shape=(None,))],
+        Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+        Annotated[NDArray[numpy.uint32], dict(shape=(None,))],
+        Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+        list[tuple[int, int, int, int, str, int, bool]],
+    ]:
+        """
+        Find where each row of blocks begins, which decodes all of each file.
+
+        Returns 12 bytes for each row of blocks of all files, their number, their checksum
+        and (width, height, bytes of the header) for each file, 0 for one that is not ours or is
+        broken, and problems as `transform_rows` does.
+        """
+
+    def transform_pixels(
+        self,
+        pixels: Annotated[
+            NDArray[numpy.uint8],
+            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+        ],
+        words: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    ) -> list[int]:
+        """
+        Make one row of an image that is decoded, by 44 random words. Returns its crop.
+        """
+
+    def choose_crop(
+        self,
+        height: int,
+        width: int,
+        words: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+    ) -> list[int]:
+        """
+        Return the crop of an image of this size, as `transform_rows` gives it.
+        """
+
+def read_image_sizes(
+    values: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    bounds: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    pixels_max: int,
+) -> tuple[
+    Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+    list[tuple[int, int, int, int, str, int, bool]],
+]:
+    """
+    Read height and width of JPEG files from their headers; 0 where there is a problem, as
+    `ImageTransform.transform_rows` lists them.
+    """
+
+def resample(
+    pixels: Annotated[
+        NDArray[numpy.uint8],
+        dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+    ],
+    height: int,
+    width: int,
+    kernel: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    Resize an RGB image by a kernel: 0 is portable, the others need their instructions.
+    """
+
+def count_resample_kernels() -> int:
+    """Return the number of kernels that this machine can run."""

@@ -6,6 +6,7 @@
     │   └── CollateError(RuntimeError)      decoded samples that do not fit into one batch
     ├── DataError                           wrong data: repair, re-index or leave out
     │   ├── FormatError(ValueError)         a file is not what it was opened as
+    │   ├── DecodeError(ValueError)         an image that is damaged, or that nothing here decodes
     │   ├── MissingError(FileNotFoundError) a file or folder is not there
     │   ├── SidecarError(ValueError)        a saved index is damaged or belongs to other data
     │   └── ChangedError(OSError)           a file changed, shrank or vanished after indexing
@@ -26,6 +27,7 @@ __all__ = [
     "ChangedError",
     "CollateError",
     "DataError",
+    "DecodeError",
     "ForkError",
     "FormatError",
     "LimitError",
@@ -62,6 +64,10 @@ class DataError(PenstockError):
 
 class FormatError(DataError, ValueError):
     """A file of another format, dtype or size than it was opened as."""
+
+
+class DecodeError(DataError, ValueError):
+    """An image that is damaged, or of a kind that nothing here decodes."""
 
 
 class MissingError(DataError, FileNotFoundError):

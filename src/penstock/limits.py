@@ -15,11 +15,53 @@ selection_count_max = 1 << 40
 """Largest dataset that a selection is made of: its bitmap has 128 GiB."""
 selection_chunk_samples = 1 << 17
 """Samples that one thread decides about at a time: their columns fit a core's cache."""
+selection_text_bytes_max = 256 * MIB
+"""Bytes of an array of texts, each as wide as the longest, if that is many times what they have."""
 selection_bytes_inline_max = 16 * MIB
 """A selection up to this size is pickled with its dataset, and verified when it is loaded; a larger
 one is pickled as the path of its file, which is mapped."""
+weights_count_max = (1 << 31) - 1
+"""Largest dataset that has weights: they are summed up in 62 bits, 31 of them for each weight."""
+weights_samples_inline_max = 4 * MIB
+"""Weights of more samples are in a mapped file, and pickled as the path of one."""
+weights_state_samples_max = 8192
+"""Weights of up to so many samples that are handed in between epochs are in a state themselves."""
+lengths_samples_inline_max = 4 * MIB
+"""Lengths of more samples, which the index knows, are put into a nameless file, and mapped."""
+lengths_chunk_bytes = 64 * MIB
+"""Data of which the lengths are measured at a time, and kept when the measuring is killed."""
+lengths_batch_bytes = 8 * MIB
+"""Data that each process reads at a time while it measures lengths."""
+annotation_file_bytes_max = 4096 * MIB
+"""Largest file of annotations that is parsed: it is read whole, once, when the index is made."""
 predicate_characters_max = 100_000
 """Longest condition of a selection; one with more values is a list of ids."""
+packing_batch_max = (1 << 31) - 1
+"""Tokens of a batch: its boundaries are int32."""
+packing_windows_max = 1 << 26
+"""Windows of an epoch: 16 bytes of memory each."""
+packing_length_max = 1 << 24
+"""Longest row of packed documents: the core's tree of free spaces has four levels of 64."""
+packing_window_min = 1 << 12
+packing_window_auto_max = 1 << 20
+packing_window_max = 1 << 24
+"""Documents of a window that is packed: at least and at most if nobody says so, and at most."""
+packing_window_rows = 512
+"""Rows that a window has, if it may be so large: the last one is half empty."""
+packing_pieces_max = 1 << 26
+"""Rows of long documents in one window: 32 bytes for each piece."""
+packing_windows_kept = 4
+"""Packed windows that an order keeps: steps of all ranks, and those read ahead, lie in few."""
+packing_table_documents_min = 1 << 22
+"""Documents from which on counted rows are kept in a file: fewer are counted in 0.4 s."""
+packing_table_interval = 64
+"""Windows after which the counts of other processes are taken over from that file."""
+packing_tables_kept = 8
+"""Such files of one data set that are kept; an epoch has one."""
+packing_thread_nice = 10
+"""Niceness of the thread that counts rows behind training."""
+packing_epochs_kept = 3
+"""Epochs whose rows are counted that an order keeps."""
 mixture_slots = 4096
 """Slots of a mixture's period: weights are rounded to 1/4096 of all."""
 shuffle_pairs = 1024
@@ -43,6 +85,10 @@ sandbox_silent_s = 120
 sandbox_memory_fraction = 0.25
 """Part of the machine's memory that that process may allocate; beyond it, the file is damaged."""
 
+# -- images -----------------------------------------------------------------------------------
+image_pixels_max = 89_478_485
+"""Largest image that is decoded, 256 MiB as RGB; Pillow warns of larger ones."""
+
 # -- codecs ----------------------------------------------------------------------------------
 decoded_chunks_bytes_max = 256 * MIB
 """Bytes of compressed chunks that a process keeps decoded, if half of its loaders' budgets is as
@@ -52,12 +98,21 @@ decoded_chunk_bytes_max = 4096 * MIB
 undeclared_chunk_bytes_max = 1024 * MIB
 """Most bytes that a chunk may decode to if nothing but itself says its size (LitData's)."""
 
+line_chunk_bytes = 256 << 10
+"""Bytes of text from which on frames of compressed lines are no longer joined to one chunk."""
+line_frame_bytes_max = 16 * MIB
+"""Most bytes of text in one frame of compressed lines: all of it is unpacked to read one line."""
+
 # -- plan ------------------------------------------------------------------------------------
 window_samples_max = 1 << 15
 """Samples planned in one vectorised pass: large enough to amortise numpy, small enough (1 ms)
 not to delay a step."""
 window_steps_max = 64
 """Steps planned in one pass."""
+model_width_max = 1 << 24
+"""Largest width of a model by which costs of samples are computed."""
+balanced_rows_max = (1 << 24) - 1
+"""Largest global batch that is dealt by cost: the core has 24 bits for a row."""
 run_bytes_max = 4 * MIB
 """Most bytes one merged read covers; a bounce buffer for O_DIRECT must hold it."""
 run_extents_max = 256
@@ -103,6 +158,14 @@ object_deadline_s = 60
 object_listing_deadline_s = 30
 """Time for which a request is retried while data is opened; shorter, so that a wrong name or
 endpoint is seen soon."""
+hub_redirects_max = 5
+"""Addresses that the hub may lead through to the bytes of a file."""
+hub_addresses_max = 65_536
+"""Signed addresses of files that are kept: 64 MiB of them at most."""
+hub_pages_max = 10_000
+"""Pages of a listing, of some thousand files each."""
+hub_listing_bytes_max = 1024 * MIB
+"""Largest saved listing of a commit that is read from the hub's local cache."""
 object_pause_s = 0.05
 """Pause before the first retry; each pause is a random part of twice the one before."""
 object_pause_s_max = 5.0
@@ -321,6 +384,18 @@ commit_bytes_max = 64 * MIB
 them."""
 commit_samples_max = 10_000
 """Samples written to an LMDB environment between two commits."""
+encoded_bytes = MIB // 4
+"""Bytes of text that a process encodes at a time, about 0.1 s of `tokenizers`; a longer document is
+encoded by itself."""
+encoded_documents_max = 4096
+"""Documents that a process encodes at a time."""
+encoded_ahead_bytes_max = 64 * MIB
+"""Bytes of text that were read and whose tokens are not written: while one process encodes a long
+document, the others go on with what follows."""
+encoded_commit_s = 5.0
+"""Seconds between two commits of written tokens; an interrupted run loses them."""
+encoded_checked_documents = 1000
+"""Documents that are encoded again to verify what was written."""
 
 assert object_inflight_bytes >= run_bytes_max, "the longest run must be allowed"
 assert peer_messages_max >= peer_inflight_bytes // peer_piece_bytes + peer_inflight_fetches, (

@@ -14,8 +14,10 @@ import stat
 from .errors import UsageError
 
 
-def open_own(path: str, flags: int, mode: int = 0o666) -> int:
+def open_own(path: str, flags: int, mode: int = 0o666, *, device: bool = False) -> int:
     """Open a file of penstock's; the system refuses as it does for `os.open`.
+
+    device:  whether it may be a character device, such as /dev/null.
 
     Raises UsageError if the name leads to another file: it is a symbolic link, one of several names
     of a file, or no regular file.
@@ -28,6 +30,8 @@ def open_own(path: str, flags: int, mode: int = 0o666) -> int:
         found = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
         raise _build_foreign_error(path, found) from None
     status = os.fstat(file)
+    if device and stat.S_ISCHR(status.st_mode):
+        return file
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(file)
         is_file = stat.S_ISREG(status.st_mode)

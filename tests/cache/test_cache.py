@@ -165,18 +165,22 @@ def test_every_byte_is_read_once(hosts, assignment, records):
     cache_block_bytes=st.sampled_from([None, 1, 5000]),
     assignment=st.sampled_from(["local", "strided", "contiguous", "replicas"]),
     share=st.sampled_from([0.2, 0.7]),
-    is_mixed=st.booleans(),
+    kind=st.sampled_from(["selected", "mixed", "weighed", "staged"]),
 )
 def test_selections_are_cached_as_their_data_is(
-    hosts, ram_bytes, cache_block_bytes, assignment, share, is_mixed, records
+    hosts, ram_bytes, cache_block_bytes, assignment, share, kind, records
 ):
-    """A selection, and a mixture with one, give through a cache what they give without, byte by
-    byte, also where copies are kept by the next use of a sample."""
+    """A selection, a mixture with one, weights and a curriculum give through a cache what they give
+    without, byte by byte, also where copies are kept by the next use of a sample."""
     data = np.load(records)
     whole = penstock.open(records, index="memory")
     dataset = whole.select(fraction=share, seed=1)
-    has_replicas = assignment == "replicas" and not is_mixed
-    if is_mixed:
+    has_replicas = assignment == "replicas" and kind == "selected"
+    if kind in ("weighed", "staged"):
+        dataset = dataset.weigh(np.arange(len(dataset)) % 5)
+    if kind == "staged":
+        dataset = penstock.curriculum([(0, whole.select(range(90))), (1, dataset)])
+    if kind == "mixed":
         dataset = penstock.mix([(whole, 1), (dataset, 2)], samples_per_epoch=300)
 
     def check(batch: penstock.Batch) -> None:

@@ -318,6 +318,11 @@ class Holder:
         self.process.communicate()
 
 
+def test_a_folder_in_use_by_this_process_says_so(folder: Path) -> None:
+    with opened(folder), pytest.raises(UsageError, match="by another loader of this process"):
+        opened(folder)
+
+
 def test_a_folder_is_of_one_job(folder: Path) -> None:
     """Another job is told whose it is, as long as one rank of the first one lives."""
     first = Holder(folder)

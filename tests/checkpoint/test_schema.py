@@ -115,6 +115,18 @@ def test_index(folder: Path) -> None:
     assert refused > 0.5
 
 
+@pytest.mark.parametrize("shape", [{}, "", {"12": 1}])
+def test_a_shape_is_a_list(folder: Path, shape: Any) -> None:
+    """An empty container of another kind does not make an array of one number."""
+    path = Path(Folder(folder).entry().path, "index")
+    document = unseal("checkpoint", path.read_bytes(), "")
+    places = [place for place in list_paths(document) if place[-2:] == ("array", "shape")]
+    assert places
+    for place in places:
+        path.write_bytes(seal("checkpoint", mutate(document, place, shape)))
+        assert "no list" in (explain(lambda: load(folder)) or "")
+
+
 @pytest.mark.wide
 def test_index_of_tensors(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

@@ -510,6 +510,7 @@ from penstock.checkpoint import Checkpoints
 from penstock.errors import StalledError
 checkpoints = Checkpoints(sys.argv[1])
 checkpoints.save(1, {"x": 1})
+os.read(0, 1)  # the save hangs: given up before, it would never come to that
 if sys.argv[2] == "abandoned":
     try:
         checkpoints.abandon(0.05)
@@ -524,9 +525,11 @@ def test_the_end_of_a_process(storage: Faulty, folder: Path, abandoned: bool) ->
     """The end of a process waits for a save under way, and not for an abandoned one."""
     storage.hang("fsync", "rank-0")
     words = [sys.executable, "-c", UNTIL_THE_END, folder, "abandoned" if abandoned else "not"]
-    with warm.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with warm.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         storage.await_hang("fsync")
+        process.stdin.close()
         assert process.stdout.readline() == "ends\n"
         if not abandoned:
             storage.clear()
@@ -545,13 +548,13 @@ def test_a_deadline(storage: Faulty, folder: Path, how: str) -> None:
         assert process.stdout.readline() == "begins after step 0\n"
         while not Folder(folder).entries():
             time.sleep(0.001)
-        if how == "hangs":
+        if how != "well":  # no other save begins before the signal comes
             storage.hang("write", "rank-0")
             storage.await_hang("write")
-        elif how == "fails":
-            storage.error("write", errno.EIO, "rank-0")
         before = Folder(folder).entry().step
         process.send_signal(signal.SIGTERM)
+        if how == "fails":
+            storage.error("write", errno.EIO, "rank-0")
         said, complained = process.stdout.readline().split(), process.stderr.read()
         assert process.wait(END_S) == 0, complained
     storage.clear()

@@ -160,10 +160,11 @@ def test_files_that_are_not_kept_open_are_opened_for_each_read(photos: penstock.
     """In a process that may open few files, each read opens one."""
     import resource
 
+    choice = choice_of(photos)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        demand = ceilings.estimate_demand(photos, choice_of(photos))
+        demand = ceilings.estimate_demand(photos, choice)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert demand.opens == demand.reads == 1

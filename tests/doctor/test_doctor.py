@@ -21,7 +21,6 @@ import penstock.cli.app
 from penstock.cli.options import import_function
 from penstock.doctor.doctor import PlannedJob, examine
 from penstock.engine.host_info import Machine, read_machine
-from penstock.engine.native import compute_open_files_max
 from penstock.errors import UsageError
 from tests import warm
 
@@ -288,19 +287,28 @@ def said_of(dataset: penstock.Dataset, job: PlannedJob | None = None) -> dict[st
     return {finding.about: (finding.level, finding.says) for finding in examination.findings}
 
 
-def test_too_few_open_files_are_warned_of(photos: Path) -> None:
-    """With the limit that would do."""
-    import resource
+WITH_FEW_FILES = """
+import resource, sys
+import penstock
+from penstock.doctor.doctor import PlannedJob, examine
+from penstock.engine.native import compute_open_files_max
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
-    try:
-        assert compute_open_files_max() == 25
-        level, says = said_of(penstock.open(photos, index="memory"))["open files"]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert level == "warning"
-    assert "`ulimit -n 160`" in says
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+assert compute_open_files_max() == 25
+for finding in examine(penstock.open(sys.argv[1], index="memory"), PlannedJob()).findings:
+    if finding.about == "open files":
+        print(finding.level, finding.says)
+"""
+
+
+def test_too_few_open_files_are_warned_of(photos: Path) -> None:
+    """With the limit that would do, in a process that holds no other files."""
+    command = [sys.executable, "-c", WITH_FEW_FILES, str(photos)]
+    done = warm.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("warning ")
+    assert "`ulimit -n 160`" in done.stdout
 
 
 def test_batches_that_do_not_fit_into_shared_memory(rows: Path) -> None:

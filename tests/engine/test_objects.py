@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
+import zstandard
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -222,6 +224,18 @@ def write_lines(folder: Path) -> None:
         (folder / f"{shard}.jsonl").write_bytes(b"\r\n\n".join(lines) + b"\n" * shard)
 
 
+def write_frames(folder: Path) -> None:
+    """The same lines in small frames of Zstandard, which end within lines, and members of gzip."""
+    write_lines(folder)
+    for shard, compress, ending in ((0, zstandard.compress, "zst"), (1, gzip.compress, "gz")):
+        plain = folder / f"{shard}.jsonl"
+        text = plain.read_bytes()
+        cuts = range(0, len(text), 900)
+        frames = b"".join(compress(text[cut : cut + 900]) for cut in cuts)
+        (folder / f"{shard}.jsonl.{ending}").write_bytes(frames)
+        plain.unlink()
+
+
 def write_columns(folder: Path) -> None:
     """Three shards of MDS, with a column of bytes and one of integers."""
     columns: dict[str, tuple[str, int | None]] = {"image": ("bytes", None), "label": ("int", 8)}
@@ -288,11 +302,13 @@ def test_containers(
 
 
 @pytest.mark.long
-def test_fields_of_lines(s3: S3, tmp_path: Path) -> None:
-    """Fields are made of lines behind a URL as of those on disk; their types take one request."""
+@pytest.mark.parametrize("write", [write_lines, write_frames])
+def test_fields_of_lines(s3: S3, tmp_path: Path, write: Callable[[Path], None]) -> None:
+    """Fields are made of lines behind a URL as of those on disk, also of compressed ones; and a
+    changed object is noticed, not mixed with what was indexed."""
     folder = tmp_path / "data"
     folder.mkdir()
-    write_lines(folder)
+    write(folder)
     s3.put_folder(folder, "lines/")
     local = penstock.open(folder, fields=["n", "text"], index="memory")
     remote = penstock.open(f"s3://{s3.name}/lines", fields=["n", "text"])
@@ -300,6 +316,23 @@ def test_fields_of_lines(s3: S3, tmp_path: Path) -> None:
     with penstock.Loader(remote, 16, seed=3) as far, penstock.Loader(local, 16, seed=3) as near:
         for one, other in zip(far, near, strict=True):
             assert one == other
+        path = min(folder.iterdir())
+        path.write_bytes(path.read_bytes() + path.read_bytes())
+        s3.put_folder(folder, "lines/")
+        with pytest.raises(penstock.errors.ChangedError, match=re.escape(path.name)):
+            list(far)
+    # The first file ends without a newline, so that its last line and its first are one now.
+    assert len(penstock.open(f"s3://{s3.name}/lines")) == 119
+
+
+def test_unpacking(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed object is unpacked once into the cache of the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    s3.put("x.jsonl.gz", gzip.compress(b'{"n": 1}\n{"n": 2}\n'))
+    for _ in range(2):
+        dataset = penstock.open(f"s3://{s3.name}/x.jsonl.gz", unpack=True, fields="n")
+        assert [sample["n"] for sample in dataset] == [1, 2]
+    assert len(list(tmp_path.rglob("x.jsonl"))) == 1
 
 
 @pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
@@ -845,7 +878,7 @@ def test_missing_obstore(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | _path(), capture_output=True, text=True
     )
-    assert "pip install 'penstock[objects]'" in done.stdout, done.stderr
+    assert "pip install 'penstock[cloud]'" in done.stdout, done.stderr
 
 
 def test_locations() -> None:

@@ -382,7 +382,7 @@ def test_another_version_says_which(tmp_path):
     content = bytearray(path.read_bytes())
     content[8] = 9
     path.write_bytes(content)
-    with pytest.raises(SidecarError, match="version 9, but this penstock reads version 1"):
+    with pytest.raises(SidecarError, match="version 9, but this penstock reads version 2"):
         Index.load(path)
 
 
@@ -506,6 +506,7 @@ def test_two_tables_of_files_are_joined_in_order():
         (["a..b", "c/.."], "c/.."),
         ([".."], ".."),
         (["", "a", "", "/b"], "/b"),
+        (["a", "b\0", "c\0d"], "b\0"),
         ([], None),
     ],
 )
@@ -530,7 +531,7 @@ def test_a_planted_index_names_no_file_outside_its_place(tmp_path: Path) -> None
     place.mkdir()
     (place / "a.bin").write_bytes(b"sample" * 100)
     whole = penstock.open(place, index="memory").index
-    for name in ("../secret.bin", str(secret)):
+    for name in ("../secret.bin", str(secret), "a.bin\0"):
         status = secret.stat()
         size, time = np.array([status.st_size]), np.array([status.st_mtime_ns])
         planted = Files.of(str(place), [name], size, time)

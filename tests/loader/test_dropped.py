@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -369,6 +370,33 @@ def test_a_dropped_object_leaves_nothing(kind: str, tmp_path: Path) -> None:
         for name in USES:
             use(*USES[name])
             wait_until(lambda now: now <= before, before)  # what others left may end meanwhile
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.long] * (kind in (*SLOW, *SERVICES)))
+        for kind in KINDS
+        if KINDS[kind].use in (walk, walk_recorded) and kind != "no disk"
+    ],
+)
+def test_a_loader_that_failed_goes_at_once(kind: str, tmp_path: Path) -> None:
+    """Not when the collector runs: its disk tier would be in use until then."""
+
+    def fail() -> weakref.ref[Any]:
+        loader = KINDS[kind].make(Scene.make(tmp_path / "scene", True))
+        with contextlib.suppress(*FAILURES):
+            KINDS[kind].use(loader, 100)
+            raise AssertionError("no error")
+        return weakref.ref(loader)
+
+    with SERVICES.get(kind, lambda path: contextlib.nullcontext())(tmp_path):
+        gc.collect()
+        gc.disable()
+        try:
+            assert fail()() is None
+        finally:
+            gc.enable()
 
 
 def test_a_broker_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -399,6 +399,18 @@ def test_no_trace_is_announced_that_is_not_written(
     assert len(list(loader)) == 8
     assert full.closed
     assert caplog.text.count("the trace /dev/full ends here: No space left on device") == 1
+
+
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+def test_a_trace_is_written_through_no_link(
+    loader: penstock.Loader, tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    """Who may write to the folder cannot have another file of this user's overwritten."""
+    (tmp_path / "other").write_text("kept")
+    make(tmp_path / "other", tmp_path / "run.json")
+    with pytest.raises(UsageError, match=r"run\.json is .* nothing is written to it"):
+        metrics.trace(loader, tmp_path / "run.json")
+    assert (tmp_path / "other").read_text() == "kept"
 
 
 def test_a_trace_has_an_end(loader: penstock.Loader, tmp_path: Path) -> None:

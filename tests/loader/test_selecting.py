@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import StateError, UsageError
+from penstock.loader.predicate import Predicate
 from penstock.order import Order
 from tests.slices import fraction
 
@@ -512,6 +514,94 @@ def test_conditions_on_narrow_columns(
     first = np.arange(COUNT) == 0
     found = numbers.select(where=has_none, columns={**arrays, "z": first})
     assert len(found) == (COUNT if expected else 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([2**53 + 1, *[0.5] * 899], "has 9007199254740993, which would be rounded"),
+        ([2**63 + 1, *[-1] * 899], "has 9223372036854775809, which would be rounded"),
+        (np.ma.array(np.ones(900), mask=np.arange(900) < 2), "some of it is masked"),
+        (np.ma.array(np.ones(900, bool), mask=np.arange(900) < 2), "some of it is masked"),
+    ],
+)
+def test_values_that_an_array_would_change(
+    numbers: penstock.Dataset, values: Any, message: str
+) -> None:
+    """Lists whose numbers numpy would round, and masked values, are not taken for others."""
+    for use in (
+        lambda: numbers.select(where="x > 0", columns={"x": values}),
+        lambda: numbers.select(mask=values),
+        lambda: numbers.weigh(values),
+        lambda: numbers.split({"a": 0.5, "b": 0.5}, by=lambda _: values),
+    ):
+        with pytest.raises(UsageError, match=message):
+            use()
+
+
+_EDGES = [0, 127, 2**24, 2**31, 2**53, -(2**53), 2**63, -(2**63), 2**64, 10**30]
+_NUMBERS = [
+    *(near for edge in _EDGES for near in (edge - 1, edge, edge + 1, float(edge))),
+    *(0.5, -0.0, 5e-324, 1.7e308, float("inf"), float("-inf")),
+]
+_SIGNS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _fit_numbers(dtype: str) -> Any:
+    """A column of all the numbers, or of the nearest that the dtype has."""
+    if dtype == "f8":
+        return np.array([*map(float, _NUMBERS), np.nan])
+    fit = np.iinfo(dtype)
+    whole = [int(number) if abs(number) < 2**99 else 1 for number in [*_NUMBERS, 7]]
+    return np.array([min(max(number, fit.min), fit.max) for number in whole], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "f8"])
+def test_comparisons_are_exact(dtype: str) -> None:
+    """Numbers of any types are compared as Python does, without a rounding to float64."""
+    kinds: Any = {"x": "number", "y": "number"}
+    column = _fit_numbers(dtype)
+    values = column.tolist()
+    for sign, compare in _SIGNS.items():
+        for number in _NUMBERS:
+            constant = str(number).replace("inf", "1e999")
+            found = Predicate(f"x {sign} {constant}", kinds)({"x": column}).tolist()
+            assert found == [compare(value, number) for value in values], (sign, number)
+        for other in map(_fit_numbers, ("i8", "u8", "f8")):
+            for turn in range(2):  # beside others that are near, too
+                turned = np.roll(other, turn)
+                found = Predicate(f"x {sign} y", kinds)({"x": column, "y": turned}).tolist()
+                assert found == list(map(compare, values, turned.tolist())), (sign, turn)
+    for number in _NUMBERS:
+        for listed in ([number], [number, *range(3, 13)]):
+            text = ", ".join(str(value).replace("inf", "1e999") for value in listed)
+            found = Predicate(f"x in [{text}]", kinds)({"x": column}).tolist()
+            assert found == [value in listed for value in values], text
+
+
+def test_one_long_text_takes_no_memory(tmp_path: Path, monkeypatch: Any) -> None:
+    """Texts are compared in parts where an array of all would be as wide as the longest."""
+    monkeypatch.setattr(penstock.limits, "selection_text_bytes_max", 4000)
+    (tmp_path / "a").write_bytes(b"a")
+    texts = ["x" * (900 if row == 5 else row % 7) for row in range(300)]
+    rows = [f"a,{text}\n" for text in texts]
+    (tmp_path / "t.csv").write_text("".join(["f,t\n", *rows]))
+    dataset = penstock.open(tmp_path / "t.csv", files="f", index="memory")
+    for where, wanted in (("t == 'xx'", "xx"), ("t.startswith('xxxxxxx')", "x" * 900)):
+        found = dataset.select(where=where)
+        expected = [row for row, text in enumerate(texts) if text == wanted]
+        assert found.ids(np.arange(len(found))).tolist() == expected
+    parts = dataset.split({"a": 0.5, "b": 0.5}, by="t")
+    assert sum(map(len, parts.values())) == 300
+    with pytest.raises(penstock.errors.LimitError, match="a text of 900 characters is among"):
+        dataset.select(where=lambda columns: columns["t"] == "xx")
 
 
 def test_fields_of_lines_are_columns(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class Servers:
 
 
 def slow_run(scenario: Scenario, traffic: NodeTraffic) -> list[float]:
-    """The end of each step in seconds, by the model as docs/simulator.md words it."""
+    """The end of each step in seconds, by the model as docs/simulator/models.md words it."""
     steps, nodes = traffic.need.shape
     training, system = scenario.training, scenario.system
     room = system.staging.capacity_mb * BYTES if traffic.staged else 0.0

@@ -363,7 +363,24 @@ def test_batches_that_cannot_be_filled(records: penstock.Dataset) -> None:
         fill_batch({"x": ragged[0]}, {"x": ragged[1]})
     with pytest.raises(UsageError, match="return its tensors"):
         fill_batch({"x": np.zeros(2)}, {"x": DelayedTensor()})
+    with torch.inference_mode():
+        inferred = torch.zeros(2, 3)
+    unwritable = {
+        "several of its elements": torch.zeros(1, 3).expand(2, 3),
+        r"unfold\): fill its clone": torch.zeros(4).unfold(0, 3, 1),
+        r"fill its detach\(\)": torch.zeros(2, 3, requires_grad=True),
+        "inference mode": inferred,
+    }
+    for words, tensor in unwritable.items():
+        with pytest.raises(UsageError, match=words):
+            fill_batch(
+                {"data": first["data"], "x": tensor}, {"data": kept + 1, "x": torch.ones(2, 3)}
+            )
     assert torch.equal(first["data"], kept)
+    writable = [torch.zeros(3, 2).T, torch.zeros(2, 6)[:, ::2], torch.zeros(1, 3).expand(2, 3)[:1]]
+    for tensor in writable:
+        fill_batch([tensor], [torch.ones(tensor.shape)])
+        assert tensor.min() == 1
 
 
 class DelayedTensor:

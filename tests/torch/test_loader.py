@@ -550,6 +550,17 @@ def collate_randomly(samples: list[Any]) -> Any:
     return samples, random.random(), torch.rand(()).item()
 
 
+def test_seeds_of_items() -> None:
+    """Each item has a seed of its own, with any workers, which fits a tensor as torch's do."""
+    seeds = []
+    for workers in (0, 2):
+        loader = DataLoader(Numbers(24, lambda i: torch.initial_seed()), 4, num_workers=workers)
+        seeds.append(torch.cat(list(loader)).tolist())
+        loader.close()
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 24
+
+
 @pytest.mark.parametrize("change", first(1, [drawn, draw_rarely]))
 def test_random_numbers_of_items(change: Callable[[int], Any]) -> None:
     """Random augmentation depends on seed, epoch and sample: not on workers, batches or ranks, nor
@@ -922,6 +933,56 @@ def test_stop_iteration(records: penstock.Dataset, workers: Any, count: int) -> 
         loader = DataLoader(data, 2, num_workers=count, workers=workers, **arguments)
         with pytest.raises(RuntimeError, match="StopIteration"):
             list(loader)
+        loader.close()
+
+
+class Failing(torch_data.Sampler[int]):
+    """Gives the samples before `bad`, then raises; its second epoch is whole."""
+
+    def __init__(self, bad: int, epoch: int = 0) -> None:
+        self.bad, self.epoch = bad, epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.bad < 0 and self.epoch == 0:
+            raise LookupError("no such epoch")
+        for i in range(12):
+            if i == self.bad and self.epoch == 0:
+                raise LookupError("no such sample")
+            yield i
+
+    def __len__(self) -> int:
+        return 12
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("bad", [-1, 0, 1, 7])
+@pytest.mark.parametrize("size", [1, 3])
+def test_failing_sampler(records: penstock.Dataset, bad: int, size: int) -> None:
+    """Its error comes once, after the batches before it, as in torch, with any workers; the state
+    is that of the step which has no samples, and the loader goes on with the next epoch."""
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        (Numbers(12), {}),
+        (Numbers(12), {"num_workers": 2}),
+        (Numbers(12), {"num_workers": 1, "prefetch_factor": 5}),
+        (records, {"num_workers": 2, "decode": lambda sample: sample["data"][0]}),
+    ]
+    theirs = iter(torch_data.DataLoader(Numbers(12), size, sampler=Failing(bad)))
+    expected: list[int] = []
+    with pytest.raises(LookupError) as error:
+        expected.extend(i for batch in theirs for i in batch.tolist())
+    for data, arguments in kinds:
+        loader = DataLoader(data, size, sampler=Failing(bad), **arguments)
+        batches, given = iter(loader), []
+        with pytest.raises(LookupError, match=str(error.value)):
+            given.extend(i for batch in batches for i in batch.tolist())
+        assert given == expected
+        state = loader.state_dict()
+        assert list(batches) == list(theirs) == []
+        assert loader.state_dict() == state
+        assert (state["epoch"], state["step"]) == (0, len(expected) // size)
+        assert flat(loader) == list(range(12))
         loader.close()
 
 

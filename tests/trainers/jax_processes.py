@@ -62,6 +62,7 @@ def find_coordinates() -> dict[str, Any]:
     return found
 
 
+_count = jax.jit(lambda valid: valid.sum())
 _total = jax.jit(lambda rows, valid: (rows * valid[:, None]).sum())
 
 
@@ -158,6 +159,11 @@ def main() -> None:
     found["loaded"] = load_everything(told["path"])
     found["errors"] = meet_errors(told["path"])
     found["cache"] = share_cache(told["path"])
+    first = next(iter(penstock.jax.Loader(penstock.open(told["path"], index="memory"), 9)))
+    few = penstock.open(told["path"], index="memory").select(range(81))
+    loader = penstock.jax.Loader(few, 8, sharding=shardings()["data"])
+    found["valid"] = [int(_count(batch["__valid__"])) for batch in loader]
+    found["own device"] = first["data"].devices() == {jax.local_devices()[0]}
     (output / f"{told['number']}.json").write_text(json.dumps(found))
 
 

@@ -34,9 +34,10 @@ def take_number(sample: dict[str, Any]) -> dict[str, Any]:
     return {"x": np.array([value]), "labels": np.array([value])}
 
 
-def make_loader(kind: type[Any], folder: Path, **options: Any) -> Any:
+def make_loader(kind: type[Any], folder: Path, weights: Any = None, **options: Any) -> Any:
     """Make a loader of a kind; the batch size is that of one of the ranks there are."""
     data = penstock.open(make_data(folder))
+    data = data if weights is None else data.weigh(weights)
     size = {} if "global_batch_size" in options else {"batch_size": GLOBAL // RANKS}
     return kind(data, **size | {"shuffle": True, "seed": 3, "decode": take_number} | options)
 

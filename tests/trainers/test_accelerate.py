@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("accelerate")
@@ -17,7 +18,7 @@ from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 import penstock
 import torch
 from penstock.errors import UsageError
-from penstock.torch import StepLoader
+from penstock.torch import DataLoader, StepLoader
 from tests.trainers.scenario import (
     COUNT,
     EPOCHS,
@@ -98,6 +99,48 @@ def test_a_checkpoint_holds_the_loader(
         for epoch in range(stop // STEPS, EPOCHS):
             if named:
                 prepared.set_epoch(epoch)
+            rest += list_batches(prepared)
+        assert rest == list_rest(expected, stop), stop
+
+
+def test_weights_through_prepare_and_checkpoints(folder: Path, data: Path) -> None:
+    """Weighed samples, and weights that the loop hands in between epochs, are those of our own
+    loader, from a checkpoint too."""
+    weights, later = np.arange(COUNT) % 5, np.arange(COUNT)[::-1] % 7
+    expected = []
+    own = make_loader(DataLoader, data, weights)
+    for epoch in range(EPOCHS):
+        if epoch == 1:
+            own.set_weights(later)
+        expected.append([read_numbers(batch["x"]) for batch in own])
+    if RANKS == 1:
+        drawn = np.bincount(np.concatenate(expected[0]), minlength=COUNT)[weights == 0]
+        assert not drawn.any()
+    for stop in (1, STEPS + 1):
+        accelerator = Accelerator(cpu=True)
+        loader = make_loader(StepLoader, data, weights)
+        prepared = accelerator.prepare(loader)
+        accelerator.register_for_checkpointing(loader)
+        seen: list[Numbers] = []
+        while len(seen) < stop:
+            if len(seen) == STEPS:
+                loader.loader.set_weights(later)
+            for batch in prepared:
+                seen.append(read_numbers(batch["x"]))
+                if len(seen) == stop:
+                    break
+        assert seen == list_rest(expected, 0)[:stop]
+        accelerator.save_state(str(folder / f"weighed-{stop}"))
+        accelerator.wait_for_everyone()
+        accelerator = Accelerator(cpu=True)
+        loader = make_loader(StepLoader, data, weights)
+        prepared = accelerator.prepare(loader)
+        accelerator.register_for_checkpointing(loader)
+        accelerator.load_state(str(folder / f"weighed-{stop}"))
+        rest: list[Numbers] = []
+        for epoch in range(stop // STEPS, EPOCHS):
+            if epoch == 1 and stop < STEPS:
+                loader.loader.set_weights(later)
             rest += list_batches(prepared)
         assert rest == list_rest(expected, stop), stop
 

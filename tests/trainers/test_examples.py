@@ -1,4 +1,4 @@
-"""The commands of docs/trainers.md: a run that is killed, and one that goes on after it."""
+"""The commands of docs/trainers/: a run that is killed, and one that goes on after it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_killed_and_resumed(script: Path, tmp_path: Path) -> None:
     trainer = script.stem.removeprefix("trainer_")
     if find_spec(PACKAGES.get(trainer, trainer)) is None:
         pytest.skip(f"{trainer} is not installed")
-    page = (ROOT / "docs" / "trainers.md").read_text()
+    page = (ROOT / "docs" / "trainers" / f"{trainer}.md").read_text()
     commands = [found[1] for found in COMMAND.finditer(page) if found[2] == script.stem]
-    assert len(commands) == 2, f"docs/trainers.md has {commands}"
+    assert len(commands) == 2, f"docs/trainers/{trainer}.md has {commands}"
     assert commands == [found[1] for found in COMMAND.finditer(script.read_text())]
     (tmp_path / "examples").symlink_to(EXAMPLES)
     output = ""

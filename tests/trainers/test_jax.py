@@ -114,6 +114,16 @@ def test_global_arrays(processes: list[dict[str, Any]], path: Path) -> None:
                 assert batch["sum"] == data[sorted(samples)].sum()
 
 
+def test_a_last_step_with_fewer_samples_than_processes(processes: list[dict[str, Any]]) -> None:
+    """All processes make it, and the sample counts once."""
+    assert [found["valid"] for found in processes] == [[16] * 5 + [1]] * 2
+
+
+def test_without_a_sharding(processes: list[dict[str, Any]]) -> None:
+    """Arrays lie on the first device of their process."""
+    assert [found["own device"] for found in processes] == [True, True]
+
+
 def test_resume_at_each_step(processes: list[dict[str, Any]]) -> None:
     """By get_state and set_state, as Grain's handler for Orbax calls them."""
     for found in processes:
@@ -167,6 +177,38 @@ def test_one_process(path: Path, tmp_path: Path) -> None:
     assert len(whole[-1]) == BATCH
     loader.close()
     other.close()
+
+
+def test_the_last_step(path: Path) -> None:
+    """It is filled up and marked, or left out; numbers have JAX's 32 bits."""
+    data = penstock.open(path, index="memory")
+    loader = penstock.jax.Loader(data, BATCH, seed=1)
+    *_, last = batches = list(loader)
+    assert len(loader) == len(batches) == 6
+    assert last["__valid__"].tolist() == [True] * 10 + [False] * 6
+    assert last["__id__"].dtype == np.int32
+    assert len(set(last["__id__"].tolist())) == 10
+    loader.close()
+    loader = penstock.jax.Loader(data, BATCH, seed=1, drop_last=True)
+    assert [batch["__id__"].tolist() for batch in loader] == [
+        batch["__id__"].tolist() for batch in batches[:-1]
+    ]
+    unfinished = iter(loader)
+    next(unfinished)
+    loader.close()
+    assert list(unfinished) == []
+
+
+def test_numbers_that_32_bits_do_not_hold(tmp_path: Path) -> None:
+    """Without jax_enable_x64 they are left out, not cut."""
+    for count in (2**31, 2**31 + 1):
+        path = tmp_path / f"{count}.bin"
+        with open(path, "wb") as file:
+            file.truncate(count)
+        data = penstock.open(path, record_bytes=1, index="memory")
+        loader = penstock.jax.Loader(data, 2, shuffle="none")
+        assert ("__id__" in next(iter(loader))) == (count <= 2**31)
+        loader.close()
 
 
 @pytest.mark.parametrize("decode", [None, lambda sample: {"data": sample["data"]}])

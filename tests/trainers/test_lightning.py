@@ -17,7 +17,7 @@ import pytorch_lightning as lightning
 import penstock
 import torch
 from penstock.errors import StateError, UsageError
-from penstock.torch import DataLoader
+from penstock.torch import DataLoader, StepLoader
 from tests.trainers.scenario import (
     EPOCHS,
     RANKS,
@@ -213,10 +213,22 @@ def test_overfitting_with_validation(data: Path, expected: list[list[Numbers]]) 
         assert seen is None or batches == [*expected[0][:3], *seen] * EPOCHS
 
 
-def test_overfitting_without_the_data_module_is_refused(data: Path) -> None:
-    """By Lightning, before it asks the loader for anything that could tell what it is for."""
+def test_overfitting_without_the_data_module(data: Path) -> None:
+    """A loader that does not shuffle gives the same first batches. One that does is refused by
+    Lightning, before it asks the loader for anything that could tell what it is for."""
+    first = list_expected(data, shuffle=False)[0][:3]
+    assert fit(Seen(), make("alone", data, shuffle=False), overfit_batches=3) == first * EPOCHS
     loader = make("alone", data)
     with pytest.raises(ValueError, match=r"needs to subclass `torch.utils.data.DataLoader`"):
+        fit(Seen(), loader, overfit_batches=3)
+    assert loader.counters().batches == 0
+
+
+def test_overfitting_of_steps_is_refused(data: Path) -> None:
+    """Lightning would put another order in place of theirs, and torch's sampler of theirs would
+    tell it that there is nothing to put: each epoch had other batches."""
+    loader = make_loader(StepLoader, data)
+    with pytest.raises(UsageError, match=r"give it penstock\.lightning\.Data"):
         fit(Seen(), loader, overfit_batches=3)
     assert loader.counters().batches == 0
 

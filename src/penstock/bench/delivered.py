@@ -33,7 +33,7 @@ def _count_bytes(part: Any) -> int:
     if isinstance(part, (bytes, bytearray)):
         return len(part)
     if isinstance(part, Ragged):
-        return int(part.values.nbytes)
+        return part.nbytes
     if isinstance(part, str):
         return len(part.encode())
     if isinstance(part, Mapping):

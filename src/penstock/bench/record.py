@@ -30,7 +30,10 @@ _PACKAGES = (
 
 
 def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
-    """Make the record of one contender's run from its ranks' measurements (see docs/bench.md)."""
+    """Make the record of one contender's run from its ranks' measurements.
+
+    docs/bench/figures.md says what each figure is.
+    """
     output = job.workload.output
     left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
     epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]

@@ -386,10 +386,16 @@ def _hash_folder_identity(lock: int, identity: bytes) -> bytes:
 def _make_in_use_error(folder: str) -> UsageError:
     with open(os.path.join(folder, "tier.lock"), "rb") as file:
         pids = [int(line) for line in file.read(1 << 16).split() if line.isdigit()]
-    alive = " ".join(str(pid) for pid in pids if os.path.exists(f"/proc/{pid}"))
+    pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    if pids == [os.getpid()]:
+        return UsageError(
+            f"the disk tier in {folder} is in use by another loader of this process: close that "
+            "one, or give each a folder of its own"
+        )
     return UsageError(
-        f"the disk tier in {folder} is in use by another job, process {alive or 'unknown'}: give"
-        " each job a folder of its own, or end that one"
+        f"the disk tier in {folder} is in use by another job, process "
+        f"{' '.join(map(str, pids)) or 'unknown'}: give each job a folder of its own, or end that "
+        "one"
     )
 
 

@@ -118,7 +118,7 @@ class Cache:
         if type(self.replicas) is not bool:
             raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
         if self.disk_path is not None:
-            check_path("Cache.disk_path", self.disk_path)
+            object.__setattr__(self, "disk_path", check_path("Cache.disk_path", self.disk_path))
         for name in ("host", "listen"):
             if (value := getattr(self, name)) is not None:
                 check_kind(f"Cache.{name}", value, str, "a text, or None")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import re
-import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -250,7 +249,7 @@ def ask_service(url: str, ask: Callable[[], T], again: str = "") -> T:
     again:  the remedy once the cause is gone, for a write; empty for a read.
     """
     try:
-        return retry_until(ask, limits.object_deadline_s, _sleep)
+        return retry_until(ask, limits.object_deadline_s)
     except ObjectRefused as error:
         raise build_service_error(error, url, again) from None
 
@@ -274,8 +273,3 @@ def build_service_error(error: ObjectRefused, url: str, again: str = "") -> Pens
     )
     storage_error.errno = error.code
     return storage_error
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True

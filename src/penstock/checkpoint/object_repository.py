@@ -48,6 +48,10 @@ class Prefix(Repository):
     def __init__(self, url: str) -> None:
         where = parse_object_url(url.rstrip("/"))
         self.path = where.url
+        if where.bucket.startswith("hf://"):
+            raise UsageError(
+                f"{self.path}: the hub is only read from: use s3://, gs://, az:// or a folder"
+            )
         self._bucket = open_bucket(where.bucket)
         if not self._bucket.listable:
             raise UsageError(

@@ -290,7 +290,10 @@ def _parse_dtype(text: str) -> np.dtype[Any]:
 
 
 def _decode_array(node: Mapping[str, Any], memory: Callable[[str], Memory]) -> Any:
-    kind, shape = node["kind"], tuple(map(_parse_count, node["shape"]))
+    kind, counts = node["kind"], node["shape"]
+    if not isinstance(counts, list):
+        raise ValueError(f"the shape is {counts!r:.80}, no list")
+    shape = tuple(map(_parse_count, counts))
     block = memory(node["block"]) if "block" in node else np.empty(0, np.uint8)
     at = _parse_count(node.get("at", 0))
     strides = tuple(map(operator.index, node["strides"])) if "strides" in node else None

@@ -1,5 +1,5 @@
-"""`penstock index | inspect | doctor | formats | convert | simulate | plan | broker | top |
-bench | trace | checkpoint`.
+"""`penstock demo | index | lengths | inspect | doctor | formats | convert | tokenize | simulate |
+plan | broker | top | bench | trace | checkpoint`.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -10,17 +10,21 @@ from __future__ import annotations
 import sys
 
 from ..errors import PenstockError
+from ..lazy_exports import COMPILED, explain_import_error
 from .lazy_group import make_app
 
 app = make_app(
     "Training data from storage to accelerators: look at data, index it.",
     {
+        "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.",
         "index": "Find the samples of a data set and save where they are, beside the data.",
+        "lengths": "Measure how long each sample of a data set is, and save that beside the index.",
         "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
         "Writes nothing.",
         "formats": "List the formats that are read, and the options that each takes.",
         "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify "
         "it.",
+        "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
         "simulate": "Simulate policies of caching and prefetching on a cluster that is described.",
         "plan": "Find the cheapest cluster whose epochs are short enough: nodes, caches and "
         "storage.",
@@ -34,6 +38,7 @@ app = make_app(
         "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
         "one.",
     },
+    completion=True,
 )
 
 
@@ -42,10 +47,15 @@ def main() -> None:
     Ctrl-C is code 130."""
     try:
         app()
-    except PenstockError as error:
+    except (PenstockError, ImportError) as error:
+        if isinstance(error, ImportError) and error.name not in COMPILED:
+            raise
         from . import console  # not needed where all goes well
 
-        console.say(str(error))
+        said = str(error)
+        if isinstance(error, ImportError):
+            said = explain_import_error(str(error.name), said)
+        console.say(said)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

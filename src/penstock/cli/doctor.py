@@ -19,7 +19,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..doctor import Examination, Resource, Roofline
+    from ..doctor import Examination, Finding, Resource, Roofline
 
 _MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow]warning[/]"}
 
@@ -27,9 +27,12 @@ _MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow
 @takes_format_options
 def doctor(
     path: Annotated[
-        str,
-        typer.Argument(help="Data of any format that is read, or an empty folder for it."),
-    ],
+        str | None,
+        typer.Argument(
+            help="Data of any format that is read, or an empty folder for it; by default none: "
+            "what the machine has, and what there is to install."
+        ),
+    ] = None,
     *,
     step_seconds: Annotated[
         float | None,
@@ -52,7 +55,11 @@ def doctor(
     Takes 2 to 3 seconds once the data is open. What is read is dropped from the page cache first,
     and only that, so that storage is measured and not memory.
 
+    Without data, what this machine has, and what to install for what you want to do.
+
     Examples:
+
+      penstock doctor
 
       penstock doctor /data/imagenet/train
 
@@ -66,6 +73,9 @@ def doctor(
     """
     from ..doctor import PlannedJob, examine, examine_folder, is_empty
 
+    if path is None:
+        _show_host(as_json)
+        return
     function = None if decode is None else import_function("--decode", decode)
     if is_empty(path):
         found = examine_folder(path, write=write)
@@ -93,17 +103,41 @@ def _show(found: Examination) -> None:
             ("setting", "value", "why"),
             [(each.name, each.value, each.why) for each in found.settings],
         )
-    _show_findings(found)
+    _show_findings(found.findings)
     if found.first is not None:
         heading = "verdict" if found.later is None else "verdict: an epoch that reads storage"
         _show_verdict(heading, found.first)
     if found.later is not None:
         _show_verdict("verdict: an epoch from the page cache", found.later)
+    if found.extras:
+        console.show(
+            console.escape(f"\nto install for this data: pip install '{', '.join(found.extras)}'")
+        )
 
 
-def _show_findings(found: Examination) -> None:
+def _show_host(as_json: bool) -> None:
+    from ..doctor import examine_host, list_extras
+
+    findings, extras = examine_host(), list_extras()
+    if as_json:
+        console.print_json(
+            {
+                "findings": [each._asdict() for each in findings],
+                "extras": [each._asdict() for each in extras],
+            }
+        )
+        return
+    _show_findings(findings)
+    rows = [
+        (f"penstock[{name}]", purpose, f"missing: {', '.join(missing)}" if missing else "installed")
+        for name, purpose, missing in extras
+    ]
+    _show_table("what to install for what you want to do", ("extra", "for", ""), rows)
+
+
+def _show_findings(findings: Sequence[Finding]) -> None:
     table = rich.table.Table.grid(padding=(0, 2))
-    for finding in found.findings:
+    for finding in findings:
         cells = console.escape(finding.about), console.escape(finding.says)
         table.add_row(_MARKS[finding.level], *cells)
     console.show("")

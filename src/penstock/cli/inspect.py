@@ -12,6 +12,7 @@ import typer
 from ..budget import Budget
 from ..engine import Progress, open_store
 from ..errors import SidecarError
+from ..images import check_positions
 from ..index import Chunked, Index
 from ..loader import (
     Dataset,
@@ -175,10 +176,12 @@ def _make_report(
             {"name": part.name, "dtype": part.dtype.str, "shape": part.shape}
             for part in index.fields
         ],
+        "attributes": [attribute.describe() for attribute in index.attributes],
         "classes": None if index.classes is None else len(index.classes),
         "samples_per_label": dict(_count_classes(index)),
         "fingerprint": index.fingerprint,
         "sidecars": states,
+        "positions": list(check_positions(index, found.path)),
         "changed_files": changed if verify else None,
     }
 
@@ -189,9 +192,20 @@ def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bo
     console.show(f"fingerprint {index.fingerprint}")
     for part in index.fields:
         kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
+        if part.nesting:
+            kind = f"{'nested ' if part.levels else ''}lists of {part.dtype} {list(part.element)}"
         console.show(
             f"field {console.escape(repr(part.name))}: {console.escape(kind)}, "
             f"{console.format_bytes(index.mean_bytes)} a sample on average"
+        )
+    for attribute in index.attributes:
+        kind = attribute.kind
+        if kind == "numbers":
+            rows = "rows of " if attribute.ends is not None else ""
+            kind = f"{rows}{attribute.dtype} {list(attribute.shape)}"
+        console.show(
+            f"annotation {console.escape(repr(attribute.name))}: {console.escape(kind)}, in the "
+            f"index"
         )
     _show_sizes(index)
     _show_labels(index)
@@ -201,6 +215,8 @@ def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bo
         console.show(f"index: not saved; `penstock index {console.escape(found.path)}` saves it")
     for path, state in states.items():
         console.show(f"index {console.escape(path)}: {console.escape(state)}")
+    for state in check_positions(index, found.path):
+        console.show(f"positions {console.escape(state)}")
     for name in changed[:_SHOWN]:
         console.say(f"{name} is not as it was indexed")
     if len(changed) > _SHOWN:

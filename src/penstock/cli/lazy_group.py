@@ -34,6 +34,12 @@ class LazyGroup(TyperGroup):
         for name, summary in self.summaries.items():
             self.add_command(TyperCommand(name, help=summary))
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find a command; completion asks for its options, so that it replaces its summary."""
+        if ctx.resilient_parsing and cmd_name in self.summaries:
+            self.add_command(load_command(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first argument names; it replaces its summary."""
         if args and args[0] in self.summaries:
@@ -41,15 +47,18 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def make_app(help: str, summaries: Mapping[str, str]) -> typer.Typer:
-    """Make the typer app of a lazy group of these commands."""
+def make_app(help: str, summaries: Mapping[str, str], *, completion: bool = False) -> typer.Typer:
+    """Make the typer app of a lazy group of these commands.
+
+    completion:  it has --install-completion and --show-completion, for bash, zsh and fish.
+    """
     app = typer.Typer(
         cls=type("LazyCommands", (LazyGroup,), {"summaries": summaries}),
         help=help,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
-        add_completion=False,
+        add_completion=completion,
     )
     app.callback()(_begin)
     return app

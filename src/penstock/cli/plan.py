@@ -59,7 +59,7 @@ def plan(
     """Find the cheapest cluster whose epochs are short enough: nodes, caches and storage.
 
     Works out a million sizes of a scenario in closed form; nothing is simulated, and all that is
-    printed and written says so. docs/simulator.md states what that leaves out: simulate what you
+    printed and written says so. docs/simulator/plans.md states what is left out: simulate what you
     are about to buy.
 
     Examples:

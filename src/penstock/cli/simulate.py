@@ -80,7 +80,7 @@ def simulate(
 
     Prints how long the run takes under each policy beside the lower bound, and writes one HTML page
     that needs nothing else: epochs, where bytes came from, and what more nodes, larger caches or
-    faster storage would change. Equal scenarios give equal pages. docs/simulator.md states the
+    faster storage would change. Equal scenarios give equal pages. docs/simulator/ states the
     models and what a scenario holds.
 
     Examples:

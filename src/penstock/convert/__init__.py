@@ -2,9 +2,10 @@
 
 `convert` reads a data set through a `Loader`, writes it as shards (tar, TFRecord, fixed-size
 records) or as an LMDB environment, verifies each file by reading it back, and resumes after any
-interruption. The nouns: a conversion, its manifest, a recipe (how one data set goes into one kind
-of container), a shard, a container's encoder. The encoders are handed out for the generators of
-the benchmark.
+interruption. `tokenize` does so with the tokens of texts, which it has encoded in processes. The
+nouns: a conversion, its manifest, a recipe (how one data set goes into one kind of container), a
+shard, a container's encoder, a tokenizer file. The encoders of containers are handed out for the
+generators of the benchmark.
 
 The folder must not know how reads are planned or executed, nor anything of the command line or
 the benchmark.
@@ -24,9 +25,11 @@ from .containers import (
 )
 from .conversion import Converted, convert
 from .manifest import lock_folder
+from .tokenization import Tokenized, tokenize
 
 __all__ = [
     "Converted",
+    "Tokenized",
     "containers",
     "convert",
     "encode_example",
@@ -37,4 +40,5 @@ __all__ = [
     "encode_tar_member",
     "lock_folder",
     "mask_crc",
+    "tokenize",
 ]

@@ -85,9 +85,20 @@ def convert(
             f"source is a selection, {len(source):,} of the {source.index.count:,} samples of "
             f"{source.path}: convert all of them, and select from the result"
         )
+    if source.weighting is not None or not source.can_mix:
+        raise UsageError(
+            f"source is {source!r}, which decides how often samples come: convert the data that it "
+            "is of"
+        )
     if any(part.parser is not None for part in source.index.fields):
         raise UsageError(
             f"{source.path} is opened with fields=, and lines are written whole: open it without"
+        )
+    if source.index.attributes:
+        name = source.index.attributes[0].name
+        raise UsageError(
+            f"{source.path} has annotations ({name!r}), which no container written here holds: "
+            f"open the folder of the images alone, or copy the data as it is"
         )
     path = check_path("destination", destination)
     if is_url(path):
@@ -95,8 +106,8 @@ def convert(
     path = os.path.abspath(path)
     check_function("progress", progress, "a function of numbers of samples")
     check_flag("force", force)
-    _check_outside(source, path)
-    _check_unchanged(source)
+    check_outside(source, path)
+    check_unchanged(source)
     recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
     sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
@@ -116,7 +127,7 @@ def convert(
 # -- what was asked for ----------------------------------------------------------------------------
 
 
-def _check_outside(source: Dataset, path: str) -> None:
+def check_outside(source: Dataset, path: str) -> None:
     """Raise UsageError if the destination lies inside the source: writing must not change what is
     read."""
     root = source.index.files.root
@@ -131,7 +142,7 @@ def _check_outside(source: Dataset, path: str) -> None:
             )
 
 
-def _check_unchanged(source: Dataset) -> None:
+def check_unchanged(source: Dataset) -> None:
     """Raise ChangedError unless the files are as they were indexed, so that everything written is
     of one state."""
     files = source.index.files

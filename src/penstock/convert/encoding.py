@@ -139,6 +139,12 @@ def choose_recipe(
     chosen = _choose_fields(source.index, fields)
     if any(part.as_dtype is not None for part in chosen):
         raise UsageError("what is converted keeps its dtype: open the data without as_dtype=")
+    nested = [part.name for part in chosen if part.nesting]
+    if nested:
+        raise UsageError(
+            f"{nested[0]!r} holds lists of texts, of arrays or of lists, for which no container "
+            f"that is written has a form: choose other fields (fields=, --field)"
+        )
     if keys is not None and keys not in ("names", "numbers", "both"):
         raise UsageError(f"keys is {keys!r}: use names, numbers or both")
     if raw and to != "tfrecord":

@@ -81,7 +81,7 @@ class ConversionManifest:
         """Number of samples in finished shards."""
         return int(self.shards[-1]["end"]) if self.shards else 0
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str, name: str = MANIFEST) -> None:
         """Replace the saved manifest atomically."""
         text = {
             "version": _VERSION,
@@ -90,15 +90,15 @@ class ConversionManifest:
             "shards": self.shards,
             "complete": self.complete,
         }
-        with AtomicFile(os.path.join(folder, MANIFEST)) as part:
+        with AtomicFile(os.path.join(folder, name)) as part:
             part.write(json.dumps(text, indent=1).encode() + b"\n")
             part.sync()
             part.commit()
 
     @classmethod
-    def load(cls, folder: str) -> ConversionManifest | None:
+    def load(cls, folder: str, name: str = MANIFEST) -> ConversionManifest | None:
         """Return the manifest in a folder, or None; UsageError if it cannot be understood."""
-        path = os.path.join(folder, MANIFEST)
+        path = os.path.join(folder, name)
         try:
             with open(path, "rb") as file:
                 saved = json.loads(file.read())
@@ -133,6 +133,18 @@ class ConversionManifest:
             if self.options.get(name) != value:
                 return f"with {name}={self.options.get(name)!r}, and now {name}={value!r} is asked"
         return None
+
+
+def describe_source(source: Dataset) -> dict[str, Any]:
+    """Describe which data is converted, and which state of its files."""
+    return {
+        "path": source.path,
+        "format": source.index.format,
+        "fingerprint": source.fingerprint,
+        "stamp": _hash_files(source),
+        "samples": len(source),
+        "classes": source.classes,
+    }
 
 
 def _hash_files(source: Dataset) -> str:
@@ -185,15 +197,7 @@ class Conversion:
         self.source, self.path, self.recipe = source, path, recipe
         self.force, self.progress = force, progress
         self.count = len(source)
-        identity = {
-            "path": source.path,
-            "format": source.index.format,
-            "fingerprint": source.fingerprint,
-            "stamp": _hash_files(source),
-            "samples": self.count,
-            "classes": source.classes,
-        }
-        self.manifest = ConversionManifest(identity, options)
+        self.manifest = ConversionManifest(describe_source(source), options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -205,7 +209,7 @@ class Conversion:
         else."""
         manifest = ConversionManifest.load(folder)
         if manifest is None:
-            held = [name for name in _list_names(folder) if name != f".{MANIFEST}.part"]
+            held = [name for name in list_names(folder) if name != f".{MANIFEST}.part"]
             if held:
                 raise UsageError(
                     f"{folder} exists and was not written by this command (it holds "
@@ -227,7 +231,7 @@ class Conversion:
     def read_samples(self, start: int) -> Iterator[list[StoredSample]]:
         """Yield the samples from position `start` on in their stored form, batch by batch."""
         index, seed = self.source.index, self.options["shuffle"]
-        size = _choose_batch_size(self.source)
+        size = choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
         with Loader(
             self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
@@ -276,14 +280,14 @@ class Conversion:
                 path, f"it has {len(opened):,} samples, and {count:,} were written"
             )
         with Loader(
-            opened, _choose_batch_size(opened), shuffle="none", rank=0, world_size=1
+            opened, choose_batch_size(opened), shuffle="none", rank=0, world_size=1
         ) as loader:
             for batch in loader:
                 for held in self.recipe.read_back(opened.index, batch):
                     yield held.digest()
 
 
-def _choose_batch_size(source: Dataset) -> int:
+def choose_batch_size(source: Dataset) -> int:
     """Choose how many samples are read at once. The decoded size counts, because the stored size of
     compressed samples says little."""
     decoded = sum(part.nbytes or 0 for part in source.fields)
@@ -316,7 +320,8 @@ def _remove_conversion(folder: str, manifest: ConversionManifest) -> None:
                     os.unlink(path)
 
 
-def _list_names(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
+    """List the names in a folder; none if it does not exist."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -11,7 +11,16 @@ the benchmark, which present its values.
 
 from __future__ import annotations
 
-from .doctor import Examination, PlannedJob, examine, examine_folder, is_empty
+from .doctor import (
+    Examination,
+    Finding,
+    PlannedJob,
+    examine,
+    examine_folder,
+    examine_host,
+    is_empty,
+)
+from .extras import Extra, list_extras
 from .roofline import (
     DataProfile,
     Demand,
@@ -29,6 +38,8 @@ __all__ = [
     "DataProfile",
     "Demand",
     "Examination",
+    "Extra",
+    "Finding",
     "PlannedJob",
     "Resource",
     "Roofline",
@@ -38,7 +49,9 @@ __all__ = [
     "estimate_roofline",
     "examine",
     "examine_folder",
+    "examine_host",
     "is_empty",
     "judge_run",
+    "list_extras",
     "staging_supply",
 ]

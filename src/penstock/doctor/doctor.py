@@ -10,11 +10,14 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from .. import limits
+import numpy as np
+
+from .. import __version__, limits
 from ..arguments import check_path
 from ..budget import Budget
 from ..engine import (
@@ -38,7 +41,7 @@ from ..engine import (
 from ..errors import MissingError
 from ..index import summarize_cost
 from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
-from ..order import Blocking
+from ..order import Blocking, list_instruction_sets
 from ..plan import CacheBlockChoice, choose_cache_block
 from .ceilings import (
     StorageCeiling,
@@ -99,6 +102,7 @@ class Examination:
 
     first: roofline of an epoch that reads storage.
     later: roofline of the epochs after it, if the page cache holds the data by then.
+    extras: what to install for this data, such as "penstock[images]".
     """
 
     path: str
@@ -115,6 +119,7 @@ class Examination:
     findings: tuple[Finding, ...] = ()
     first: Roofline | None = None
     later: Roofline | None = None
+    extras: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the examination as JSON values."""
@@ -138,6 +143,7 @@ class Examination:
             "findings": [finding._asdict() for finding in self.findings],
             "first": None if self.first is None else self.first.as_json(),
             "later": None if self.later is None else self.later.as_json(),
+            "extras": list(self.extras),
         }
 
 
@@ -171,6 +177,20 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
         link=read_link_speed(),
         findings=tuple(findings),
     )
+
+
+def examine_host() -> list[Finding]:
+    """Examine this machine alone: versions, processors, memory, and what the kernel allows."""
+    versions = (
+        f"penstock {__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
+        f"{' '.join(platform.libc_ver())}, Linux {platform.release()} on {platform.machine()}"
+    )
+    levels = ", ".join(list_instruction_sets())
+    return [
+        Finding("good", "versions", versions),
+        Finding("good", "instructions", f"{levels}: the last is used"),
+        *_examine_machine(read_machine(), PlannedJob(), 0.0),
+    ]
 
 
 def examine(
@@ -231,6 +251,7 @@ def examine(
         findings=tuple(_list_findings(dataset, job, machine, mount, cached, read)),
         first=first,
         later=later,
+        extras=tuple(_find_missing_extras(dataset)),
     )
     seen(5, steps)
     return examination
@@ -372,7 +393,9 @@ def _list_findings(
             f"it is not saved, so every open rebuilds it: run `penstock index {dataset.path}` once"
         )
         yield Finding("note", "index", says)
-    yield from _examine_extras(dataset)
+    for extra, ending in _find_missing_extras(dataset).items():
+        says = f"no library that decodes {ending} is installed: pip install '{extra}'"
+        yield Finding("warning", "decoder", says)
 
 
 def _examine_machine(machine: Machine, job: PlannedJob, batch_bytes: float) -> Iterator[Finding]:
@@ -489,23 +512,24 @@ def _examine_memory(dataset: Dataset, machine: Machine, cached: Residency | None
 
 
 _WANTED = (
-    ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[jpeg]"),
-    ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[jpeg]"),
+    ((".jpg", ".jpeg"), ("simplejpeg", "PIL", "cv2", "turbojpeg"), "penstock[images]"),
+    ((".png", ".webp", ".tif", ".tiff"), ("PIL", "cv2"), "penstock[images]"),
 )
 """Endings of samples, libraries of which any one decodes them, and the extra that installs one."""
 
 
-def _examine_extras(dataset: Dataset) -> list[Finding]:
+def _find_missing_extras(dataset: Dataset) -> dict[str, str]:
+    """The extras that decode samples like the first one, for which no library is installed, and
+    the ending of each."""
     if len(dataset) == 0:
-        return []
+        return {}
     names = [dataset.index.key(0), *(f".{field.name}" for field in dataset.fields)]
     for endings, libraries, extra in _WANTED:
         if not any(name.lower().endswith(endings) for name in names):
             continue
         if not any(importlib.util.find_spec(library) for library in libraries):
-            says = f"no library that decodes {endings[0]} is installed: pip install '{extra}'"
-            return [Finding("warning", "decoder", says)]
-    return []
+            return {extra: endings[0]}
+    return {}
 
 
 def _examine_room(path: str) -> Finding:

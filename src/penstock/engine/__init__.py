@@ -15,6 +15,7 @@ from __future__ import annotations
 from . import atomic_file, page_cache, store, trace_file
 from .atomic_file import AtomicFile, Bytes, storage_errors, sync_folder, write_all
 from .host_info import Machine, Mount, find_mount, read_machine, readahead_bytes
+from .hub import find_commit, is_blob, pin_hub_urls
 from .native import (
     INSTALLED_BYTES,
     Arena,
@@ -22,17 +23,11 @@ from .native import (
     compute_open_files_max,
     crc32c,
     find_file_system,
+    gather,
     probe_io_uring,
 )
-from .object_client import (
-    Bucket,
-    ObjectInfo,
-    ObjectRefused,
-    open_bucket,
-    parse_object_url,
-    require_whole,
-    retry_until,
-)
+from .object_answer import ObjectInfo, ObjectRefused, require_whole, retry_until
+from .object_client import Bucket, open_bucket, parse_object_url
 from .object_store import locate_objects
 from .open import ReadingEngine, add_mirrors, is_url, open_engine, open_store, read_extent
 from .page_cache import Residency, drop_extents, evict, measure_residency
@@ -148,8 +143,11 @@ __all__ = [
     "draw_large_extents",
     "drop_extents",
     "evict",
+    "find_commit",
     "find_file_system",
     "find_mount",
+    "gather",
+    "is_blob",
     "is_url",
     "locate_objects",
     "map_in_threads",
@@ -160,6 +158,7 @@ __all__ = [
     "open_store",
     "page_cache",
     "parse_object_url",
+    "pin_hub_urls",
     "probe_io_uring",
     "read_extent",
     "read_machine",

@@ -30,6 +30,7 @@ from .queue import PATIENCE, Patience, Purpose
 from .store import LOCAL
 
 crc32c = _core.crc32c
+gather = _core.gather
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
 
 if _core.get_sanitizers():  # nobody should time this build
@@ -381,7 +382,8 @@ class NativeEngine:
         return dict(zip(_counted, self._core.counters(), strict=True))
 
     def _check_usable(self) -> None:
-        check_usable(self._core.is_inherited, self._core.is_closed)
+        if self._core.is_closed:  # to a forked child it is
+            check_usable(self._core.is_inherited, is_closed=True)
 
 
 INSTALLED_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

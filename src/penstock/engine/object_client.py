@@ -13,18 +13,17 @@ from __future__ import annotations
 import configparser
 import errno
 import functools
-import hashlib
 import os
-import random
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import limits
 from ..errors import ForkError, UsageError
+from .hub import HubLocation, open_hub_bucket, parse_hub_url
+from .object_answer import Answer, ObjectInfo, ObjectRefused, build_timeout, compute_version
 
 if TYPE_CHECKING:
     from obstore.store import HTTPStore, S3Store
@@ -39,41 +38,6 @@ _started_in: int | None = None  # the process in which obstore has begun to work
 
 
 Buffer = bytes | memoryview
-
-
-class ObjectRefused(Exception):
-    """Error of a request for an object.
-
-    code:   the errno that gives the reason.
-    what:   the reason in words, without secrets.
-    again:  whether asking again may help.
-    """
-
-    def __init__(self, code: int, what: str, again: bool = False) -> None:
-        super().__init__(what)
-        self.code, self.what, self.again = code, what, again
-
-
-class ObjectInfo(NamedTuple):
-    """An object as a listing or an answer describes it.
-
-    name:       its key.
-    version:    63 bits that change with its content: see `compute_version`.
-    written_s:  when it was written, in seconds since 1970; 0 if that is not known.
-    """
-
-    name: str
-    size: int
-    version: int
-    written_s: float = 0.0
-
-
-class Answer(NamedTuple):
-    """The bytes of a range, with the size and version of their object."""
-
-    data: memoryview
-    size: int
-    version: int
 
 
 class ObjectLocation(NamedTuple):
@@ -97,6 +61,9 @@ def parse_object_url(url: str) -> ObjectLocation:
     """Parse a URL. Its secrets are remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
+    if scheme == "hf":
+        repository, commit, path = parse_hub_url(url)
+        return ObjectLocation(HubLocation(repository, commit, "").url, path)
     if scheme not in SCHEMES:
         raise UsageError(
             f"penstock does not read {scheme}:// URLs: use"
@@ -129,21 +96,10 @@ def _parse_http_url(url: str) -> ObjectLocation:
 def parse_root(root: str) -> ObjectLocation:
     """Parse the root of a store, which holds no secrets."""
     scheme, _, rest = root.partition("://")
+    if scheme == "hf":
+        return parse_object_url(root.rstrip("/"))
     bucket, _, key = rest.partition("/")
     return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
-
-
-def compute_version(e_tag: str | None, modified: str) -> int:
-    """Compute the version of an object, 63 bits: a digest of its etag, or, without one, of the time
-    (to the second) at which it was written. Listings quote etags differently from answers."""
-    tag = (e_tag or "").strip().removeprefix("W/").strip('"')
-    return hash_content(b"etag", tag.encode()) if tag else hash_content(b"time", modified.encode())
-
-
-def hash_content(kind: bytes, content: bytes) -> int:
-    """Return 63 bits of a hash."""
-    hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
-    return int.from_bytes(hashed, "little") >> 1
 
 
 class Bucket:
@@ -159,7 +115,7 @@ class Bucket:
             import obstore
         except ImportError:
             raise UsageError(
-                f"{url} is an object store, which needs obstore: pip install 'penstock[objects]'"
+                f"{url} is an object store, which needs obstore: pip install 'penstock[cloud]'"
             ) from None
         _check_process()
         self.url = url
@@ -281,7 +237,7 @@ class Bucket:
                 raise failed[0] from None
             problem = translate_error(error)
             if problem.again:
-                raise _build_timeout(problem.what, limits.object_deadline_s) from None
+                raise build_timeout(problem.what, limits.object_deadline_s) from None
             raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -382,17 +338,19 @@ class Bucket:
         return S3Store(name, **config, **more)
 
 
-def open_bucket(url: str) -> Bucket:
+def open_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
     """Return the bucket of a URL. The client keeps connections, so all users of one setting share a
     bucket."""
+    if url.startswith("hf://"):
+        return open_hub_bucket(url, stall_s)  # type: ignore[return-value]
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
     settings = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _open_client(url, tuple(sorted(settings)))
+    return _open_client(url, stall_s, tuple(sorted(settings)))
 
 
 @functools.lru_cache(maxsize=32)
-def _open_client(url: str, _: tuple[tuple[str, str], ...]) -> Bucket:
-    return Bucket(url)
+def _open_client(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> Bucket:
+    return Bucket(url, stall_s)
 
 
 def _configure_no_retries() -> Any:
@@ -558,44 +516,3 @@ def _read_section(path: str, name: str) -> dict[str, str]:
     except (configparser.Error, UnicodeDecodeError):
         raise UsageError(f"{path} is not a file of AWS settings: repair or remove it") from None
     return dict(reader[name]) if reader.has_section(name) else {}
-
-
-# -- asking again ----------------------------------------------------------------------------------
-
-T = TypeVar("T")
-
-
-def retry_until(ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool]) -> T:
-    """Call `ask` until it succeeds, while repeating may help and until the deadline; else
-    ObjectRefused.
-
-    Pauses double, and are a random part of that, so that many clients refused together do not come
-    back together. `pause` waits so many seconds, and returns whether to go on.
-    """
-    deadline = time.monotonic() + deadline_s
-    longest_s = limits.object_pause_s
-    while True:
-        try:
-            return ask()
-        except ObjectRefused as error:
-            if not error.again:
-                raise
-            problem = error.what
-        pause_s = random.uniform(longest_s / 4, longest_s)
-        if time.monotonic() + pause_s > deadline:
-            raise _build_timeout(problem, deadline_s)
-        if not pause(pause_s):
-            raise ObjectRefused(errno.ECANCELED, "given up")
-        longest_s = min(2 * longest_s, limits.object_pause_s_max)
-
-
-def _build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
-    return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
-
-
-def require_whole(answer: Answer, start: int, stop: int) -> Answer:
-    """Return the answer if it holds all that exists of [start, stop): a body may be cut short
-    silently."""
-    if len(answer.data) != min(stop, answer.size) - start:
-        raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
-    return answer

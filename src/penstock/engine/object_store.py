@@ -14,7 +14,6 @@ import errno
 import glob
 import posixpath
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeVar
@@ -25,17 +24,8 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from ..extent import Files, unseen
-from .object_client import (
-    ObjectInfo,
-    ObjectLocation,
-    ObjectRefused,
-    hash_content,
-    open_bucket,
-    parse_object_url,
-    parse_root,
-    require_whole,
-    retry_until,
-)
+from .object_answer import ObjectInfo, ObjectRefused, hash_content, require_whole, retry_until
+from .object_client import ObjectLocation, open_bucket, parse_object_url, parse_root
 from .store import (
     Listing,
     Parse,
@@ -176,7 +166,7 @@ class ObjectStore:
     def _ask(self, url: str, ask: Callable[[], T]) -> T:
         """Call `ask` with retries; a failure becomes the storage error for the URL."""
         try:
-            return retry_until(ask, limits.object_listing_deadline_s, _sleep)
+            return retry_until(ask, limits.object_listing_deadline_s)
         except ObjectRefused as error:
             raise build_storage_error(error.code, url, f" ({error.what})") from None
 
@@ -340,11 +330,6 @@ class _State(NamedTuple):
     size: int
     version: int
     code: int
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True
 
 
 # -- folders ---------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from .. import limits
 from ..budget import Budget
 from ..extent import Files, Requests
 from .native import ReadMethod
-from .object_client import Answer, Bucket, ObjectRefused, parse_root, require_whole, retry_until
+from .object_answer import Answer, ObjectRefused, require_whole, retry_until
+from .object_client import Bucket, open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import PATIENCE, Patience, Purpose
 from .threads import ThreadPool
@@ -193,7 +194,8 @@ class _SharedWork:
         where = parse_root(files.root)
         self._files = files
         self._prefix = f"{where.key}/" if where.key else ""
-        self._bucket = Bucket(where.bucket, min(stall_s, deadline_s))
+        hub = where.bucket.startswith("hf://")  # whose listing is asked for once
+        self._bucket = (open_bucket if hub else Bucket)(where.bucket, min(stall_s, deadline_s))
         self._deadline_s = deadline_s
         self._threads = ThreadPool(limits.object_requests_max, "penstock-object")
         lock = threading.Lock()  # guards all that follows

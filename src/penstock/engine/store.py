@@ -6,6 +6,7 @@ operating system becomes one of penstock's errors here, with the path, and nowhe
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import glob
@@ -367,7 +368,8 @@ def build_storage_error(code: int, path: str, more: str = "", said_by: str = "")
         )
     elif code in (errno.ENOENT, errno.ENOTDIR):
         error = MissingError(
-            f"{said_by}{path} does not exist{more}: check the path, and that it is mounted"
+            f"{said_by}{path} does not exist{more}{_suggest_path(path)}: check the path, and that "
+            f"it is mounted"
         )
     elif code in (errno.EACCES, errno.EPERM):
         error = StorageError(
@@ -392,10 +394,41 @@ def build_storage_error(code: int, path: str, more: str = "", said_by: str = "")
     return error
 
 
+def _suggest_path(path: str) -> str:
+    """Name the path that exists and is spelled most like one that does not, if any is alike."""
+    folder, name = os.path.split(path)
+    while folder and not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder, name = os.path.split(folder)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, _SUGGESTED_FROM)]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, names, 1, 0.8)
+    return f" (did you mean {os.path.join(folder, near[0])!r}?)" if near else ""
+
+
+_SUGGESTED_FROM = 1_000
+"""Entries of a folder that are compared with a name that is not there."""
+
+_hub_remedies = {
+    errno.ENOENT: "check the names of repository, revision and file on the hub; of a private "
+    "repository nothing is found without a token (HF_TOKEN, or `hf auth login`)",
+    errno.EACCES: "accept the data set's terms on its page of the hub if it has such, and give a "
+    "token that may read it (HF_TOKEN, or `hf auth login`); without one, repositories that do not "
+    "exist are refused so, too",
+    errno.ETIMEDOUT: "is the hub up (HF_ENDPOINT)? If it refuses as too many, a token raises its "
+    "limits, Budget(requests=) lowers yours, and `hf download` reads each file once",
+}
+
+
 def _object_error(code: int, url: str, more: str, said_by: str) -> PenstockError:
     """Build the error for an errno that an object store returned about a URL."""
     error: PenstockError
-    if code == errno.ENOENT:
+    if url.startswith("hf://") and code in _hub_remedies:
+        kind = MissingError if code == errno.ENOENT else StorageError
+        error = kind(f"{said_by}{url} cannot be read{more}: {_hub_remedies[code]}")
+    elif code == errno.ENOENT:
         error = MissingError(
             f"{said_by}{url} does not exist{more}: check the name, and for another service than "
             f"the default its endpoint (AWS_ENDPOINT_URL)"

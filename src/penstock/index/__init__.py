@@ -20,18 +20,28 @@ from .concat import (
     rename_fields,
     split_by_part,
 )
-from .formats import FORMATS, Location, build_line_error, choose_format, parse_example
-from .json_fields import JsonFields, LineError
+from .formats import (
+    FORMATS,
+    Location,
+    build_line_error,
+    choose_format,
+    parse_example,
+    unpack_files,
+)
+from .json_fields import Column, JsonFields, LineError, is_rounded
 from .layout import Chunked, Fixed, Layout, RowTable
+from .nested import NestedError, unpack_rows
 from .read_cost import measure_cost, summarize_cost
 from .sidecar import read_sidecar, write_sidecar
 from .sums import SUMS_FIELD, find_damaged
 from .table import Field, Index, Samples, find_outside
+from .vocabulary import find_foreign_token, set_vocabulary
 
 __all__ = [
     "FORMATS",
     "SUMS_FIELD",
     "Chunked",
+    "Column",
     "Field",
     "Fixed",
     "Index",
@@ -41,13 +51,16 @@ __all__ = [
     "Layout",
     "LineError",
     "Location",
+    "NestedError",
     "RowTable",
     "Samples",
     "build_line_error",
     "choose_format",
     "codecs",
     "find_damaged",
+    "find_foreign_token",
     "find_outside",
+    "is_rounded",
     "join_indexes",
     "join_unlike_indexes",
     "measure_cost",
@@ -55,7 +68,10 @@ __all__ = [
     "parse_example",
     "read_sidecar",
     "rename_fields",
+    "set_vocabulary",
     "split_by_part",
     "summarize_cost",
+    "unpack_files",
+    "unpack_rows",
     "write_sidecar",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from ..extent import Extents, Files, Int
+from .attributes import Attribute
+from .json_fields import Column
 from .layout import Chunked, Columns, Fixed, Layout
 from .sums import SUMS_FIELD
 from .table import Codec, Field, Index, Samples
@@ -134,6 +136,42 @@ def split_by_part(first: Int, samples: Int) -> list[tuple[int, npt.NDArray[np.in
     return shares
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JointAttribute(Attribute):
+    """Attribute of several datasets, one after the other.
+
+    parts:  of each dataset.
+    first:  int64 (parts + 1,), number of each part's first sample; the last is the count.
+    """
+
+    parts: tuple[Attribute, ...] = ()
+    first: Int = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    @property
+    def count(self) -> int:
+        return int(self.first[-1])
+
+    def take(self, samples: Int) -> Column:
+        shares = split_by_part(self.first, samples)
+        taken: list[Any] = [self.parts[number].take(own) for number, _, own in shares]
+        if len(taken) < 2:
+            return taken[0] if taken else self.parts[0].take(samples)
+        back = np.empty(len(samples), np.int64)
+        back[np.concatenate([rows for _, rows, _ in shares])] = np.arange(len(samples))
+        if isinstance(taken[0], list):
+            values = [value for column in taken for value in column]
+            return [values[row] for row in back.tolist()]
+        if self.ends is None:
+            joined: npt.NDArray[Any] = np.concatenate(taken).take(back, axis=0)
+            return joined
+        ends = np.cumsum(np.concatenate([np.diff(offsets) for _, offsets in taken]))
+        joined = np.concatenate([rows for rows, _ in taken])
+        return Attribute(self.name, "numbers", joined, ends).take(back)
+
+    def convert_integers(self, dtype: np.dtype[Any]) -> Attribute:
+        return replace(self, parts=tuple(part.convert_integers(dtype) for part in self.parts))
+
+
 class JointIndex(Index):
     """Index with the samples of `parts`, one part after the other. It is not saved."""
 
@@ -196,6 +234,19 @@ def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
         # With different classes, the same number would mean something else.
         label_column=np.concatenate(labels) if labels and len(classes) == 1 else None,
         fingerprint=digest.hexdigest(),
+        attributes=tuple(
+            JointAttribute(
+                own.name,
+                own.kind,
+                own.values[:0],
+                own.ends,
+                own.classes,
+                own.as_dtype,
+                tuple(part.attributes[number] for part in parts),
+                first,
+            )
+            for number, own in enumerate(parts[0].attributes)
+        ),
     )
     object.__setattr__(index, "parts", tuple(parts))
     object.__setattr__(index, "first", first)
@@ -211,12 +262,9 @@ def _join_field(
         return fields[0], JointFiles(layouts, first, first_file)
     units = tuple(layout.chunks if isinstance(layout, Chunked) else layout for layout in layouts)
     first_unit = np.cumsum([0, *(part.count for part in units)], dtype=np.int64)
-    field = replace(
-        fields[0],
-        dtype=fields[0].as_dtype or fields[0].dtype,
-        as_dtype=None,
-        codec=Codec("mixture"),
-    )
+    field = replace(fields[0], codec=Codec("mixture"))
+    if not field.levels:  # whose bytes are more than values
+        field = replace(field, dtype=field.as_dtype or field.dtype, as_dtype=None)
     return field, JointChunks(first, JointFiles(units, first_unit, first_file), fields, layouts)
 
 
@@ -233,23 +281,30 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
                 )
         return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
     known = [part.name for part in index.fields]
+    held = [part.name for part in index.attributes]
     for name in names:
-        if name not in known:
-            raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known)}")
+        if name not in known and name not in held:
+            raise UsageError(f"rename: there is no field {name!r}, but {', '.join(known + held)}")
+    attributes = tuple(
+        replace(part, name=names.get(part.name) or part.name)
+        for part in index.attributes
+        if names.get(part.name, part.name) is not None
+    )
     kept = [number for number, name in enumerate(known) if names.get(name, name) is not None]
     fields = tuple(
         replace(index.fields[number], name=names.get(known[number]) or known[number])
         for number in kept
     )
-    new = [part.name for part in fields]
-    if not new or len(set(new)) < len(new):
+    new = [*(part.name for part in fields), *(part.name for part in attributes)]
+    if not fields or len(set(new)) < len(new):
         raise UsageError(f"rename: the fields would be {new}: give each its own name, and keep one")
-    return replace(index, fields=fields, layouts=tuple(index.layouts[number] for number in kept))
+    layouts = tuple(index.layouts[number] for number in kept)
+    return replace(index, fields=fields, layouts=layouts, attributes=attributes)
 
 
 def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
     """Join indexes of different fields: each sample has those of its own dataset, and nothing of
-    the others. Field `name` of dataset k is named "k/name", and has no shape.
+    the others. Field `name` of dataset k is named "k/name", and has no shape. Lines are not parsed.
 
     UsageError if one is of a kind that cannot be joined; it names the dataset by its number.
     """
@@ -260,17 +315,17 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
                 f"dataset {number} compares checksums, which cannot be mixed by decode=: open it "
                 "without verify=True"
             )
-        if any(part.parser is not None for part in own.fields):
+        if own.attributes:
             raise UsageError(
-                f"dataset {number} makes fields of lines, which cannot be mixed by decode= yet: "
-                "open it without fields=, and let its decode parse sample['data']"
+                f"dataset {number} has annotations ({own.attributes[0].name!r}), which cannot be "
+                "mixed by decode= yet: mix datasets of the same fields, as by rename="
             )
         absent = Fixed(np.array([0, own.count], np.int64), np.zeros(1, np.int64), 0)
         fields: list[Field] = []
         layouts: list[Layout] = []
         for owner, index in enumerate(parts):
             for part, layout in zip(index.fields, index.layouts, strict=True):
-                fields.append(replace(part, name=f"{owner}/{part.name}"))
+                fields.append(replace(part, name=f"{owner}/{part.name}", parser=None))
                 layouts.append(layout if owner == number else absent)
         labels = own.label_column
         if labels is None and any(index.label_column is not None for index in parts):
@@ -290,9 +345,14 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
 def _check_alike(one: Index, other: Index, number: int) -> None:
     def described(index: Index) -> list[tuple[Any, ...]]:
         return [
-            (made.name, (made.as_dtype or made.dtype).str, made.shape)
-            for part in index.fields
-            for made in part.made
+            (
+                made.name,
+                (made.dtype if made.levels else made.as_dtype or made.dtype).str,
+                made.shape,
+                *([f"vocabulary {made.vocabulary}"] if made.vocabulary else ()),
+                *made.nesting.items(),
+            )
+            for made in index.made
         ]
 
     if described(one) != described(other):
@@ -305,6 +365,17 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
         raise UsageError(
             f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
             "them, or none"
+        )
+    shapes = [[part.shape for part in index.attributes] for index in (one, other)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"the annotations of dataset {number} have rows of the shapes {shapes[1]}, those of "
+            f"dataset 0 of {shapes[0]}: leave out by rename={{name: None}} those that differ"
+        )
+    if one.classes != other.classes and any(part.classes for part in one.attributes):
+        raise UsageError(
+            f"the classes of dataset {number} are not those of dataset 0, and their numbers would "
+            "mean two things: write the annotations with the same classes, or mix by a decode="
         )
     parsers = [part.fields[0].parser for part in (one, other)]
     if None not in parsers and parsers[0] != parsers[1]:

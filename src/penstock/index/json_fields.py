@@ -2,8 +2,9 @@
 
 The index knows lines only; a `JsonFields` at the field of the lines says what is made of them. It
 is no part of the index's identity and is not saved: one index serves all choices of fields.
-Objects are parsed by orjson, a step at a time in one loop. If that fails, the lines are looked at
-one by one, to find out which is broken and why.
+The core parses the lines of a step at once, outside the interpreter's lock. It takes a line only if
+all of it is JSON. The lines that it leaves over are looked at one by one by orjson, which says
+which is broken and why; and it parses the values that are objects, or lists of other than numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import difflib
 import itertools
-import operator
+import json
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._core import extract_json_strings, parse_json_lines
 from ..errors import UsageError
 from ..extent import Int
 from .codecs import missing_library
@@ -32,6 +34,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "ints": (list,),
     "floats": (list,),
     "any": (str, int, float, bool, list, dict),
+    "bytes": (str,),
 }
 """Kinds of fields, and the types of value that each takes."""
 
@@ -39,13 +42,15 @@ BROKEN = "broken"
 """Field that tells broken lines from others, with broken="mask"."""
 
 Column = list[Any] | npt.NDArray[Any] | tuple[npt.NDArray[Any], Int]
-"""Values of a field: Python objects, numbers, or lists of numbers laid end to end and their
-offsets."""
+"""Values of a field: Python objects, numbers, or lists of numbers (strings as bytes) laid end to
+end and their offsets."""
 
 _ELEMENTS = {"ints": (int,), "floats": (float, int)}
+_RAGGED = (*_ELEMENTS, "bytes")
 OBJECTS = ("str", "any")
 """Kinds whose columns are lists of Python objects."""
 _ABSENT = object()
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class LineError(ValueError):
@@ -65,6 +70,7 @@ class JsonFields:
     defaults:  value where the object has no such key, or null.
     masked:    True if broken lines get empty values and a mark; else they are errors.
     integers:  dtype of integers.
+    origin:    what said the kinds, for messages.
     """
 
     keys: Mapping[str, str]
@@ -72,18 +78,19 @@ class JsonFields:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     masked: bool = False
     integers: str = "int64"
+    origin: str = field(default="types=", compare=False)
 
     def get_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field's values; that of strings, or of objects, in lists."""
         kind = self.kinds.get(name, "bool")
         if kind in ("int", "ints"):
             return np.dtype(self.integers)
-        names = {"str": "U", "any": "O", "bool": "bool"}
+        names = {"str": "U", "any": "O", "bool": "bool", "bytes": "uint8"}
         return np.dtype(names.get(kind, "float64"))
 
     def is_list(self, name: str) -> bool:
-        """True if a field's values are lists of numbers."""
-        return self.kinds.get(name) in _ELEMENTS
+        """True if a field's values are lists of numbers, or bytes."""
+        return self.kinds.get(name) in _RAGGED
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,29 +125,96 @@ class JsonFields:
                     f"give another, or another as_dtype="
                 ) from None
 
-    def parse(self, text: memoryview, bounds: Sequence[int]) -> dict[str, Column]:
-        """Parse lines, which are text[bounds[i]:bounds[i+1]]; raises LineError."""
-        loads = import_loads()
-        choose = operator.itemgetter(*self.keys.values())
+    def parse(self, text: npt.NDArray[np.uint8], bounds: Int) -> dict[str, Column]:
+        """Parse lines, which are text[bounds[i]:bounds[i+1]]; raises LineError.
+
+        The text is the parser's: a single field of bytes is written over it.
+        """
+        if text.flags.writeable and [*self.kinds.values()] == ["bytes"]:
+            ((name, key),) = self.keys.items()
+            offsets = extract_json_strings(text, bounds, key)
+            return self._parse_rest(text, bounds, name, offsets)
+        return self._parse_all(text, bounds)
+
+    def _parse_rest(
+        self, text: npt.NDArray[np.uint8], bounds: Int, name: str, offsets: Int
+    ) -> dict[str, Column]:
+        """Parse the lines behind those whose strings lie at the start of the text."""
+        count, taken = len(offsets) - 1, text[: offsets[-1]]
+        if count == len(bounds) - 1:
+            return {name: (taken, offsets), **self._mark_none(count)}
         try:
-            rows = [choose(loads(text[begin:end])) for begin, end in itertools.pairwise(bounds)]
-            columns = [rows] if len(self.keys) == 1 else list(zip(*rows, strict=True))
-            columns = columns or [[] for _ in self.keys]
-            found = {
-                name: self.convert_column(self.kinds[name], column)
-                for name, column in zip(self.keys, columns, strict=True)
-            }
-        except (ValueError, KeyError, TypeError, OverflowError):
-            return self._parse_slowly(text, bounds)
+            rest = self._parse_all(text, bounds[count:])
+        except LineError as error:
+            raise LineError(count + error.row, str(error)) from None
+        values, ends = rest[name]
+        strings = np.concatenate([taken, np.asarray(values)])
+        found: dict[str, Column] = {
+            name: (strings, np.concatenate([offsets, offsets[-1] + np.asarray(ends[1:])]))
+        }
         if self.masked:
-            found[BROKEN] = np.zeros(len(bounds) - 1, bool)
+            found[BROKEN] = np.concatenate([np.zeros(count, bool), np.asarray(rest[BROKEN])])
         return found
+
+    def _parse_all(self, text: npt.NDArray[np.uint8], bounds: Int) -> dict[str, Column]:
+        """Parse lines, and leave the text as it is."""
+        keys, kinds = list(self.keys.values()), [self.kinds[name] for name in self.keys]
+        left_over, parsed, absent = parse_json_lines(text, bounds, keys, kinds)
+        found: dict[str, Column] = {}
+        rows: set[int] = set(left_over.tolist())
+        for name, column, missing in zip(self.keys, parsed, absent, strict=True):
+            if missing.any():
+                rows.update(np.flatnonzero(missing).tolist())
+            found[name], unfit = self._fit_column(name, column, missing, text)
+            rows.update(unfit)
+        found |= self._mark_none(len(bounds) - 1)
+        if rows:
+            self._parse_slowly(text, bounds, sorted(rows), found)
+        return found
+
+    def parse_line(self, line: Any) -> dict[str, Any]:
+        """Parse one line: the values of its fields; raises LineError."""
+        text = np.frombuffer(line, np.uint8)
+        values: dict[str, Any] = {}
+        for name, column in self.parse(text, np.array([0, len(text)], np.int64)).items():
+            values[name] = column[0]
+            if self.kinds.get(name) == "bytes":
+                values[name] = np.asarray(column[0]).tobytes()
+        return values
+
+    def _mark_none(self, count: int) -> dict[str, Column]:
+        """Return the field that marks broken lines, if it is wanted, without a mark."""
+        return {BROKEN: np.zeros(count, bool)} if self.masked else {}
+
+    def _fit_column(
+        self, name: str, column: Any, missing: npt.NDArray[np.bool_], text: npt.NDArray[np.uint8]
+    ) -> tuple[Column, list[int]]:
+        """Return a column in its dtype, and the rows whose values do not fit that."""
+        kind = self.kinds[name]
+        if kind == "any":
+            loads, data = import_loads(), text.data
+            places = zip(*(side.tolist() for side in column), missing.tolist(), strict=True)
+            return [None if no else loads(data[begin:end]) for begin, end, no in places], []
+        if kind not in ("int", "ints") or self.integers == "int64":
+            return column, []
+        values, offsets = column if kind == "ints" else (column, None)
+        fit = np.iinfo(self.integers)
+        unfit = np.flatnonzero((values < fit.min) | (values > fit.max))
+        narrow = values.astype(self.integers)
+        if offsets is None:
+            return narrow, unfit.tolist()
+        rows = np.searchsorted(offsets, unfit, side="right") - 1
+        return (narrow, offsets), rows.tolist()
 
     def convert_column(self, kind: str, column: Sequence[Any]) -> Column:
         """Convert values to a column; TypeError or OverflowError if one of them does not fit."""
         _check_types(column, KINDS[kind])
         if kind in OBJECTS:
             return list(column)
+        if kind == "bytes":
+            parts = [value.encode() for value in column]
+            ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+            return np.frombuffer(b"".join(parts), np.uint8), ends
         if kind in ("ints", "floats"):
             offsets = np.zeros(len(column) + 1, np.int64)
             np.cumsum([len(row) for row in column], out=offsets[1:])
@@ -158,27 +232,37 @@ class JsonFields:
             raise OverflowError
         return wide.astype(self.integers, copy=False)
 
-    def _parse_slowly(self, text: memoryview, bounds: Sequence[int]) -> dict[str, Column]:
-        """Parse lines one by one: replace missing values, and mark or report what is broken."""
-        rows: list[list[Any]] = []
-        broken = np.zeros(len(bounds) - 1, bool)
-        for row, (begin, end) in enumerate(itertools.pairwise(bounds)):
+    def _parse_slowly(
+        self,
+        text: npt.NDArray[np.uint8],
+        bounds: Int,
+        rows: Sequence[int],
+        found: dict[str, Column],
+    ) -> None:
+        """Parse some lines one by one; replace missing values, mark or report what is broken."""
+        data = text.data
+        replaced: dict[int, list[Any]] = {}
+        for row in rows:
             try:
-                rows.append(self._choose_values(text[begin:end]))
+                replaced[row] = self._choose_values(data[bounds[row] : bounds[row + 1]])
             except ValueError as error:
                 if not self.masked:
                     raise LineError(row, str(error)) from None
-                broken[row] = True
-                rows.append([_make_empty(self.kinds[name]) for name in self.keys])
-        found: dict[str, Column] = {}
+                np.asarray(found[BROKEN])[row] = True
+                replaced[row] = [_make_empty(self.kinds[name]) for name in self.keys]
         for number, name in enumerate(self.keys):
-            column = [values[number] for values in rows]
-            kind = self.kinds[name]
-            # A default or a broken line may be None there, which no line itself gives.
-            found[name] = column if kind in OBJECTS else self.convert_column(kind, column)
-        if self.masked:
-            found[BROKEN] = broken
-        return found
+            kind, column = self.kinds[name], found[name]
+            if isinstance(column, tuple):
+                values, offsets = column
+                lists = [values[begin:end] for begin, end in itertools.pairwise(offsets)]
+                for row, chosen in replaced.items():
+                    lists[row] = np.asarray(self.convert_column(kind, [chosen[number]])[0])
+                ends = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+                found[name] = np.concatenate(lists), ends
+                continue
+            for row, chosen in replaced.items():
+                # A default or a broken line may be None there, which no line itself gives.
+                column[row] = chosen[number]
 
     def _choose_values(self, line: memoryview) -> list[Any]:
         """Choose the values of one line; ValueError says why it is broken."""
@@ -191,13 +275,23 @@ class JsonFields:
                     raise ValueError(describe_missing(name, key, record))
                 value = copy.deepcopy(self.defaults[name])
             else:
+                if self.kinds[name] in ("float", "floats") and _has_great_number(value):
+                    value = json.loads(bytes(line))[key]  # orjson rounds what has over 64 bits
                 self._check_value(name, value)
             values.append(value)
         return values
 
     def _check_value(self, name: str, value: Any) -> None:
         kind = self.kinds[name]
-        if kind in ("str", "any", "float", "bool") and type(value) in KINDS[kind]:
+        if kind in ("float", "floats") and fits_type(kind, value):
+            if rounded := [one for one in np.ravel(np.array(value, object)) if is_rounded(one)]:
+                raise ValueError(
+                    f"field {name!r} has {rounded[0]!r}, which float64 does not hold, and is "
+                    f"{kind!r} by {self.origin}: write it as text, or with a point or an exponent "
+                    f"if it may be rounded, or give broken='mask'"
+                )
+            return
+        if kind in ("str", "any", "bool", "bytes") and type(value) in KINDS[kind]:
             return
         try:
             self.convert_column(kind, [value])
@@ -205,7 +299,7 @@ class JsonFields:
             what = f"which does not fit {self.integers}" if fits_type(kind, value) else ""
             raise ValueError(
                 f"field {name!r} has {reprlib.repr(value)}, {what or f'a {_name_type(value)}'}, "
-                f"and is {kind!r} by the first lines or types=: mend the line, give "
+                f"and is {kind!r} by {self.origin}: mend the line, give "
                 f"types={{{name!r}: 'any'}} for values as they are, or broken='mask'"
             ) from None
 
@@ -222,6 +316,19 @@ def fits_type(kind: str, value: Any) -> bool:
     return kind not in _ELEMENTS or set(map(type, value)).issubset(_ELEMENTS[kind])
 
 
+def is_rounded(number: Any) -> bool:
+    """True for a whole number that float64 would change: it holds those to 2**53, few beyond."""
+    try:
+        return isinstance(number, int) and int(float(number)) != number
+    except OverflowError:
+        return True
+
+
+def _has_great_number(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return any(type(one) is float and abs(one) >= 1 << 63 for one in values)
+
+
 def find_kind(values: Sequence[Any]) -> str:
     """Find the narrowest kind that takes all the values."""
     return next((kind for kind in KINDS if all(fits_type(kind, one) for one in values)), "any")
@@ -234,7 +341,7 @@ def _name_type(value: Any) -> str:
 
 def _make_empty(kind: str) -> Any:
     """Make the value that a broken line has in a field."""
-    empty = {"int": 0, "float": float("nan"), "bool": False, "ints": [], "floats": []}
+    empty = {"int": 0, "float": float("nan"), "bool": False, "ints": [], "floats": [], "bytes": ""}
     return empty.get(kind)
 
 
@@ -273,8 +380,10 @@ def load_object(line: memoryview) -> dict[str, Any]:
         record = import_loads()(line)
     except ValueError as error:
         shown = reprlib.repr(bytes(line[:40]))
+        joined = ", as where files were joined" if line[:3] == _BYTE_ORDER_MARK else ""
         raise ValueError(
-            f"no JSON ({error}), it begins with {shown}: mend the line, or give broken='mask'"
+            f"no JSON ({error}{joined}), it begins with {shown}: mend the line, or give "
+            f"broken='mask'"
         ) from None
     if not isinstance(record, dict):
         raise ValueError(

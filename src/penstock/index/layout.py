@@ -127,17 +127,22 @@ class RowTable:
     """Table with one row a sample. `file` None: the sample's own number; `offset` None: 0.
 
     row_bytes:  the length of all samples, if it is one and above 0.
+    only_file:  the file of all samples, if it is one.
     """
 
     file: FileIds | None
     offset: Int | None
     length: Int
     row_bytes: int | None = field(init=False, default=None)
+    only_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         first = int(self.length[0]) if len(self.length) else 0
         if first > 0 and bool((self.length == first).all()):
             object.__setattr__(self, "row_bytes", first)
+        file = self.file
+        if file is not None and len(file) and file[0] == file[-1] and bool((file == file[0]).all()):
+            object.__setattr__(self, "only_file", int(file[0]))
 
     @property
     def count(self) -> int:
@@ -150,6 +155,8 @@ class RowTable:
     def extents(self, samples: Int) -> Extents:
         if self.file is None:
             file = samples.astype(np.uint32)
+        elif self.only_file is not None:
+            file = _repeat_value(self.only_file, "u4", len(samples))
         else:
             file = self.file.take(samples)
         if self.offset is None:

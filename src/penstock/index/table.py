@@ -27,8 +27,10 @@ from ..engine import Store
 from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
+from .attributes import Attribute, rebuild_attribute
 from .json_fields import JsonFields
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
+from .sums import SUMS_FIELD
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -52,8 +54,13 @@ class Field:
     """One part of a sample. `shape` is that of one sample, in `dtype`; None if the length varies.
 
     codec:  for a field of layout `Chunked`, and only there.
+    element: shape of an element of a list, where the length varies; () for numbers and bytes.
+    levels:  bytes of an offset of each level of nested lists, from the outside (see `nested`); ()
+             where a row is its values alone.
     as_dtype:  dtype in which batches have it, if that is not `dtype`. It is not saved.
     parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
+    vocabulary:  tokens that it may have, from 0 on; 0 if any. It is not saved.
+    text:      "text" or "json" if the bytes are such, and batches have texts or parsed values.
     """
 
     name: str
@@ -62,6 +69,10 @@ class Field:
     codec: Codec | None = None
     as_dtype: np.dtype[Any] | None = None
     parser: JsonFields | None = None
+    text: str = ""
+    element: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()
+    vocabulary: int = 0
 
     @property
     def nbytes(self) -> int | None:
@@ -69,8 +80,21 @@ class Field:
         return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of a list."""
+        return self.dtype.itemsize * math.prod(self.element)
+
+    @property
+    def nesting(self) -> dict[str, tuple[int, ...]]:
+        """`element` and `levels`, where they are not empty: for headers and comparisons."""
+        both = {"element": self.element, "levels": self.levels}
+        return {name: value for name, value in both.items() if value}
+
+    @property
     def made(self) -> tuple[Field, ...]:
         """The fields that batches have of it: itself, or those that are parsed of its lines."""
+        if self.text:
+            return (Field(self.name, np.dtype("O" if self.text == "json" else "U"), ()),)
         if self.parser is None:
             return (self,)
         shape = {True: None, False: ()}
@@ -93,7 +117,10 @@ class Index:
     options:  options that the data was opened with, as far as the index depends on them.
     stamp:    state that the format read from the files, of JSON types, compared when a saved index
               is opened: it tells one state of the data from another, beside size and time.
+    attributes:  values of the samples that the index itself holds.
     row_bytes:  of each field, the length that all samples have, or None if lengths differ.
+    has_derived_fields:  whether batches have fields that are made of those that are stored, or rows
+              that are compared with their checksums.
     racy:     True if the data changed so shortly before the index was made that a later change
               might not show in its time. Such an index is used once, and made anew at the next
               open.
@@ -111,13 +138,20 @@ class Index:
     stamp: Any = None
     racy: bool = False
     fingerprint: str = ""
+    attributes: tuple[Attribute, ...] = ()
     row_bytes: tuple[int | None, ...] = ()
+    has_derived_fields: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", tuple(layout.row_bytes for layout in self.layouts))
+        derived = bool(self.attributes) or any(
+            part.as_dtype or part.vocabulary or part.parser or part.text or part.name == SUMS_FIELD
+            for part in self.fields
+        )
+        object.__setattr__(self, "has_derived_fields", derived)
         for part in self.fields:
             try:
-                np.empty((0, *(part.shape or ())), part.dtype)
+                np.empty((0, *(part.shape or part.element)), part.dtype)
             except (ValueError, OverflowError) as error:
                 path = self.files.path(0) if len(self.files) else self.files.root
                 raise FormatError(
@@ -142,6 +176,17 @@ class Index:
         return state.hexdigest()
 
     # -- samples -----------------------------------------------------------------------------
+
+    @property
+    def made(self) -> tuple[Field, ...]:
+        """The fields of a sample: those that are read, and the attributes."""
+        held = (
+            Field(part.name, part.dtype, part.shape if part.ends is None else None)
+            if part.kind == "numbers"
+            else Field(part.name, part.dtype, ())
+            for part in self.attributes
+        )
+        return (*(made for part in self.fields for made in part.made), *held)
 
     @property
     def count(self) -> int:
@@ -338,9 +383,13 @@ def _hash_identity(index: Index) -> str:
         state.update(repr((part.name, part.dtype.str, part.shape, record)).encode())
         if isinstance(layout, Fixed) and layout.stride_bytes != layout.record_bytes:
             state.update(f"stride:{layout.stride_bytes};".encode())
+        if part.nesting:
+            state.update(f"nesting:{part.nesting};".encode())
         if part.codec is not None:
             codec = json.dumps([part.codec.name, dict(part.codec.options)], sort_keys=True)
             state.update(codec.encode())
+        if part.text:
+            state.update(f"text:{part.text};".encode())
         for name, values in layout.sections("", index.files).items():
             _absorb(state, name, values)
     state.update(repr((index.format, index.count, index.classes)).encode())
@@ -352,6 +401,10 @@ def _hash_identity(index: Index) -> str:
     if index.names is not None:
         _absorb(state, "keys", index.names.text)
         _absorb(state, "key ends", index.names.ends)
+    for attribute in index.attributes:
+        state.update(json.dumps(attribute.describe()).encode())
+        for name, column in attribute.sections("attribute").items():
+            _absorb(state, name, column)
     return state.hexdigest()
 
 
@@ -375,6 +428,8 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
         sections["labels"] = index.label_column
     if index.names is not None:
         sections |= {"keys.text": index.names.text, "keys.ends": index.names.ends}
+    for number, attribute in enumerate(index.attributes):
+        sections |= attribute.sections(f"attribute{number}")
     header = {
         "format": index.format,
         "count": index.count,
@@ -384,8 +439,10 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
                 "name": part.name,
                 "dtype": part.dtype.str,
                 "shape": part.shape,
+                **part.nesting,
                 **layout.described(),
                 **({} if part.codec is None else {"codec": _describe_codec(part.codec)}),
+                **({"text": part.text} if part.text else {}),
             }
             for part, layout in zip(index.fields, index.layouts, strict=True)
         ],
@@ -396,6 +453,8 @@ def _pack_index(index: Index) -> tuple[sidecar.Header, dict[str, npt.NDArray[Any
         "racy": index.racy,
         "fingerprint": index.fingerprint,
     }
+    if index.attributes:
+        header["attributes"] = [attribute.describe() for attribute in index.attributes]
     return header, sections
 
 
@@ -428,6 +487,10 @@ def _unpack_index(
         stamp=header.get("stamp"),
         racy=bool(header["racy"]),
         fingerprint=str(header["fingerprint"]),
+        attributes=tuple(
+            rebuild_attribute(part, f"attribute{number}", sections)
+            for number, part in enumerate(header.get("attributes", ()))
+        ),
     )
 
 
@@ -455,25 +518,25 @@ def _find_way_out(index: Index) -> str | None:
     for files in (index.files, index.sources):
         name = find_outside(files)
         if name is not None:
-            return f"it names {name}, which is not below {files.root}"
+            shown = name.replace("\0", "\\0")
+            return f"it names {shown}, which is not below {files.root}"
     return None
 
 
 def find_outside(files: Files) -> str | None:
     """Return the first name that leads out of the root of the files, or None.
 
-    An absolute path does, and one with "..". Two vectorised passes over the names.
+    An absolute path does, and one with ".."; no path has a zero byte. Vectorised passes over the
+    names.
     """
     begins = np.concatenate([[0], files.ends[:-1]])[np.diff(files.ends, prepend=0) > 0]
     suspects = np.searchsorted(begins, begins[files.names[begins] == ord("/")])
     places = np.flatnonzero((files.names[1:] == ord(".")) & (files.names[:-1] == ord(".")))
-    rows = np.union1d(
-        np.searchsorted(files.ends, begins[suspects], side="right"),
-        np.searchsorted(files.ends, places, side="right"),
-    )
+    places = np.concatenate([begins[suspects], places, np.flatnonzero(files.names == 0)])
+    rows = np.unique(np.searchsorted(files.ends, places, side="right"))
     for row in rows.tolist():
         name = files.name(row)
-        if name.startswith("/") or ".." in name.split("/"):
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
             return name
     return None
 
@@ -489,6 +552,9 @@ def _rebuild_field(part: Mapping[str, Any]) -> Field:
         dtype,
         None if shape is None else tuple(int(n) for n in shape),
         None if codec is None else Codec(str(codec[0]), dict(codec[1])),
+        text=str(part.get("text", "")),
+        element=tuple(int(n) for n in part.get("element", ())),
+        levels=tuple(int(width) for width in part.get("levels", ())),
     )
 
 
@@ -513,13 +579,24 @@ def _find_flaw(index: Index, count: int) -> str | None:
     labels = index.label_column
     if labels is not None and len(labels) != count:
         return "there are not as many labels as samples"
-    if labels is not None and index.classes is not None:
-        unknown = (labels < 0) | (labels >= len(index.classes))
-        if unknown.any():
+    for attribute in index.attributes:
+        flaw = attribute.find_flaw(count)
+        if flaw is not None:
+            return flaw
+    numbers = [labels, *(part.values for part in index.attributes if part.classes)]
+    classes = index.classes
+    for column in numbers:
+        if column is None or classes is None:
+            continue
+        if ((column < 0) | (column >= len(classes))).any():
             return "a label is not the number of a class"
     for layout, part in zip(index.layouts, index.fields, strict=True):
         if isinstance(layout, Fixed) and part.nbytes != layout.record_bytes:
             return f"field {part.name!r} does not fill its record"
+        if not {4, 8}.issuperset(part.levels) or (
+            part.nesting and min(part.element, default=1) < 1
+        ):
+            return f"field {part.name!r} is nested as no list is"
         if (part.codec is None) == isinstance(layout, Chunked):
             return (
                 f"field {part.name!r} has compressed chunks without a codec, or a codec without "

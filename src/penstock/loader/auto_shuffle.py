@@ -50,7 +50,8 @@ class AutoShuffle:
     def __init__(self, dataset: Dataset, seed: int, budget: Budget) -> None:
         if type(dataset).order is not Dataset.order:
             raise UsageError(
-                "shuffle='auto' does not choose for a mixture: choose 'exact' or 'blocked'"
+                "shuffle='auto' does not choose for a mixture or a curriculum: choose 'exact' or "
+                "'blocked'"
             )
         self._dataset = dataset
         self._seed = seed

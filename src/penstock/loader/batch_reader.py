@@ -23,8 +23,9 @@ from .batch import (
     open_samples,
     share_memory,
 )
-from .collate import Leaves
+from .collate import Arrays, Leaves
 from .decode import Collate, Decode, DecodeJob, can_take_views
+from .row_decode import DecodedCounts, LoadedStep, RowDecode, RowReader
 
 _poll_ns = 100_000_000
 
@@ -48,6 +49,10 @@ class BatchReader:
         self._index = index
         self._decode = decode
         self._collate = collate
+        self._rows: RowReader | None = None
+        if isinstance(decode, RowDecode) and collate is None:
+            self._rows = decode.open_data(index, None)
+        self._counts = DecodedCounts()
         self._leaves = leaves
         self._budget = budget or Budget()
         self._engine: ReadingEngine | None = None
@@ -85,6 +90,21 @@ class BatchReader:
         if self._decode is None:
             return mark_batch(build_fields(index, planned, buffer), planned, epoch)
         decode = self._decode
+        if self._rows is not None:
+            step_rows = LoadedStep(
+                index,
+                planned,
+                build_fields(index, planned, buffer),
+                epoch,
+                seed,
+                self._arena.take,
+                self._leaves or Arrays(),
+                self._counts.add,
+                by_row=by_row,
+            )
+            rows = self._rows.open_rows(step_rows)
+            rows.decode(0, len(ids))
+            return mark_batch(rows.result(), planned, epoch)
         job = DecodeJob(
             len(ids),
             lambda: open_samples(

@@ -24,7 +24,7 @@ class BatchTask(NamedTuple):
 
     ids:     sample numbers as an array, or the value that a sampler gave.
     repeats: rows at the end that only fill a padded step.
-    key:     seed of the random numbers that user code draws in this step.
+    epoch_key, rank:  from which `key` is derived.
     marks:   columns that the order gives besides samples, such as a mixture's "source".
     """
 
@@ -32,8 +32,14 @@ class BatchTask(NamedTuple):
     epoch: int
     step: int
     repeats: int
-    key: int
+    epoch_key: int
+    rank: int
     marks: Marks | None = None
+
+    @property
+    def key(self) -> int:
+        """Seed of the random numbers that user code draws in this step."""
+        return key_state(self.epoch_key, self.step, self.rank)
 
 
 class EpochTasks(Protocol):
@@ -95,7 +101,7 @@ class OrderTasks:
         key = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation").key()
         rank = self.step_sampler.place.rank
         for step, ids, repeats, marks in self.step_sampler.iterate_shares(epoch, first):
-            yield BatchTask(ids, epoch, step, repeats, key_state(key, step, rank), marks)
+            yield BatchTask(ids, epoch, step, repeats, key, rank, marks)
 
     def record_step(self, epoch: int, step: int) -> None:
         self.step_sampler.record_step(epoch, step)
@@ -142,7 +148,9 @@ class SamplerTasks:
         ranks = getattr(getattr(self._sampler, "sampler", self._sampler), "num_replicas", 1)
         kind = type(self._sampler)
         order = f"sampler:{kind.__qualname__}"
-        identity = Identity(identify_data(dataset), order, seed, size * ranks)
+        identity = Identity(
+            identify_data(dataset), order, seed, size * ranks, getattr(dataset, "commit", "")
+        )
         self.cursor = Cursor(identity, limits.order_count_max)
 
     def __len__(self) -> int:
@@ -167,7 +175,7 @@ class SamplerTasks:
         self._tell(epoch)  # here, because several epochs may be begun before the first task
         for step, ids in enumerate(self._steps):
             if step >= first:
-                yield BatchTask(ids, epoch, step, 0, key_state(key, step, rank))
+                yield BatchTask(ids, epoch, step, 0, key, rank)
 
     def record_step(self, epoch: int, step: int) -> None:
         self.cursor.move(epoch, step)

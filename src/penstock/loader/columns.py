@@ -9,10 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..errors import UsageError
-from ..index import SUMS_FIELD, Chunked, Field, Index, JointIndex, rename_fields
+from ..errors import LimitError, UsageError
+from ..index import (
+    SUMS_FIELD,
+    Chunked,
+    Column,
+    Field,
+    Index,
+    JointIndex,
+    is_rounded,
+    rename_fields,
+)
 from ..plan import Ids
 from .batch_reader import BatchReader
+from .lengths import count_bytes
 from .predicate import Kind, describe_unknown
 
 if TYPE_CHECKING:
@@ -22,13 +32,21 @@ Array = npt.NDArray[Any]
 Slice = Callable[[int, int], Array]
 
 
+class WideTextsError(LimitError):
+    """Error for texts of many samples that are asked for at once, where one of them is long."""
+
+
 class Columns(Mapping[str, Array]):
     """Columns of a dataset by name, in the sequence of `dataset[i]`; made when they are asked for.
 
     label:   int64, where the samples have labels.
     bytes:   int64, the bytes of a sample, all fields, where they are known before decoding.
+    attributes of the index: texts; numbers; and lists of whole numbers, such as the classes of the
+             objects of an image, as (values, offsets), for `in`.
     key:     texts, as "__key__" has them.
     source:  int64, in a mixture the number of the sample's dataset.
+    length:  int64, where it is known, see `Dataset.lengths`; unless a field or one of `more` has
+             the name.
     and each field that is one number a sample, which is read from the data at first use, and each
     of `more`, the user's own: an array with a value for each sample. A field that is named as one
     of the columns above is not among them where the dataset has that column.
@@ -48,6 +66,11 @@ class Columns(Mapping[str, Array]):
         known["key"] = "text"
         if isinstance(index, JointIndex):
             known["source"] = "number"
+        for attribute in index.attributes:
+            if attribute.kind == "text":
+                known.setdefault(attribute.name, "text")
+            elif attribute.ends is not None and attribute.dtype.kind in "iub":
+                known.setdefault(attribute.name, "list")
         for name, part in self._fields.items():
             known.setdefault(name, "truth" if part.dtype.kind == "b" else "number")
         for name, column in self._more.items():
@@ -55,6 +78,9 @@ class Columns(Mapping[str, Array]):
                 raise UsageError(f"columns has {name!r}, which the dataset has too: rename yours")
             kinds: dict[str, Kind] = {"b": "truth", "U": "text"}
             known[name] = kinds.get(column.dtype.kind, "number")
+        self._has_lengths = "length" not in known and dataset.has_lengths()
+        if self._has_lengths:
+            known["length"] = "number"
         self.kinds: Mapping[str, Kind] = known
 
     def __getitem__(self, name: str) -> Array:
@@ -78,14 +104,18 @@ class Columns(Mapping[str, Array]):
     def _make(self, name: str) -> Slice:
         index = self._dataset.index
         if name in self._more:
-            return _slice(self._more[name])
+            return slice_column(self._more[name])
+        if name == "length" and self._has_lengths:
+            lengths = self._dataset.find_lengths()
+            assert lengths is not None
+            return lengths
         if name == "label" and index.label_column is not None:
             labels = index.label_column
             if self._dataset.subset is None:
-                return _slice(labels)
+                return slice_column(labels)
             return lambda start, stop: labels.take(self._ids(start, stop))
         if name == "bytes" and not _has_chunks(index):
-            return lambda start, stop: self._measure(self._ids(start, stop))
+            return lambda start, stop: count_bytes(index, self._ids(start, stop))
         if name == "key":
             return lambda start, stop: np.array(index.keys(self._ids(start, stop)), np.str_)
         if name == "source" and isinstance(index, JointIndex):
@@ -93,19 +123,13 @@ class Columns(Mapping[str, Array]):
             return lambda start, stop: (
                 np.searchsorted(first, self._ids(start, stop), side="right") - 1
             )
-        return _slice(self._read(name))
+        for attribute in index.attributes:
+            if attribute.name == name:
+                return lambda start, stop: _make_comparable(attribute.take(self._ids(start, stop)))
+        return slice_column(self._read(name))
 
     def _ids(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         return self._dataset.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
-
-    def _measure(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the bytes of each sample."""
-        index = self._dataset.index
-        total = np.zeros(len(ids), np.int64)
-        for number, part in enumerate(index.fields):
-            if part.name != SUMS_FIELD:
-                total += index.lengths(ids, number)
-        return total
 
     def _read(self, name: str) -> Array:
         """Read a field of all samples."""
@@ -128,11 +152,31 @@ class Columns(Mapping[str, Array]):
         return values
 
 
+def _make_comparable(column: Column) -> Any:
+    """Return a column of the index as conditions take it: texts as an array.
+
+    WideTextsError if that would take far more memory than the texts, because one of them is long.
+    """
+    if not isinstance(column, list):
+        return column
+    lengths = [len(text) for text in column]
+    longest = max(lengths, default=0)
+    wide_bytes = 4 * longest * len(column)
+    if wide_bytes > max(limits.selection_text_bytes_max, 16 * 4 * sum(lengths)):
+        raise WideTextsError(
+            f"a text of {longest:,} characters is among those of {len(column):,} samples, whose "
+            f"array would take {wide_bytes:,} bytes: name the column in a text as condition, or "
+            f"select by ids or a mask"
+        )
+    return np.array(column, np.str_)
+
+
 def _has_chunks(index: Index) -> bool:
     return any(isinstance(layout, Chunked) for layout in index.layouts)
 
 
-def _slice(column: Array) -> Slice:
+def slice_column(column: Array) -> Slice:
+    """Return the function that gives a part of an array."""
     return lambda start, stop: column[start:stop]
 
 
@@ -142,11 +186,21 @@ def _is_number(part: Field) -> bool:
 
 
 def make_array(name: str, values: Any) -> Array:
-    """Return the values as an array; UsageError if they are none."""
+    """Return the values as an array; UsageError if they are none, or others than were given."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{name} makes no array ({error}): give a row of values") from None
+    if np.ma.is_masked(values):
+        raise UsageError(f"{name} is a masked array, and some of it is masked: fill it")
+    if array.dtype.kind == "f" and isinstance(values, list | tuple):
+        rounded = [value for value in values if is_rounded(value)]
+        if rounded:
+            raise UsageError(
+                f"{name} has {rounded[0]!r:.100}, which would be rounded among fractions or "
+                f"numbers of the other sign: give an array of the dtype that you mean"
+            )
+    return array
 
 
 def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:

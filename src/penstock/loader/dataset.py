@@ -10,16 +10,18 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import Path, check_function, check_path
-from ..engine import INSTALLED_BYTES, add_mirrors, is_url, read_extent
+from ..arguments import Path, check_function, check_path, check_whole
+from ..engine import INSTALLED_BYTES, add_mirrors, find_commit, is_url, pin_hub_urls, read_extent
 from ..engine import store as stores
 from ..errors import ChangedError, FormatError, LimitError, PenstockError, SidecarError, UsageError
 from ..extent import Int
@@ -32,14 +34,30 @@ from ..index import (
     Location,
     choose_format,
     find_outside,
+    set_vocabulary,
+    unpack_files,
 )
-from ..order import Bitmap, Order, Ordering, Selection, Shuffle, Subset, check_words, map_numbers
+from ..order import (
+    Bitmap,
+    Order,
+    Ordering,
+    Selection,
+    Shuffle,
+    Subset,
+    WeightedOrder,
+    WeightTable,
+    check_words,
+    map_numbers,
+)
 from ..plan import Ids, StepPlan, plan_samples
-from .batch import build_fields
+from .batch import build_fields, open_column
+from .columns import Slice
 from .decode import Decode
+from .lengths import SavedLengths, allot_lengths, count_numbers, find_counted, load_lengths
 from .sample import LoadedSample
 from .saved_selection import load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
+from .weighing import Weighting, WeightsOf, make_table, narrow_weights, read_weights, spill_weights
 
 Options = dict[str, Any]
 
@@ -57,6 +75,8 @@ def open(
     progress: stores.Progress | None = None,
     mirrors: Path | Sequence[Path] = (),
     as_dtype: Any = None,
+    vocabulary: int | Mapping[str, int] | None = None,
+    unpack: bool | int = False,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -79,20 +99,36 @@ def open(
                    bytes are the same is for you to guarantee. docs/mirrors.md
     as_dtype:      integers in which samples and batches have all fields of integers, in place of
                    those stored: "int64" or "int32", as embeddings take them. Raw bytes stay bytes.
+    vocabulary:    the number of tokens that there are, of which lists of tokens have none but 0 to
+                   vocabulary - 1: another one is an error at its step. Of several fields with rows
+                   of integers, that named "input_ids" or "tokens"; or by name, {field: number}.
+    unpack:        True unpacks files that were compressed as a whole (gzip, Zstandard) once, into
+                   the folder "unpacked" of this user's cache, and opens those; a number is the most
+                   bytes that may lie there (True: half of what is free). They are unpacked anew
+                   when the files have changed.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
     given_paths = [path] if isinstance(path, str | bytes | os.PathLike) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    paths = tuple(_make_absolute(check_path("path", part)) for part in given_paths)
+    checked = [check_path("path", part) for part in given_paths]
+    paths = tuple(_make_absolute(part) for part in pin_hub_urls(checked))
     index = check_path("index", index)
     if not isinstance(mirrors, Sequence):
         raise UsageError(f"mirrors is {mirrors!r:.100}: give folders or URLs in a list")
     check_function("progress", progress, "a function of a number of files")
     given_mirrors = [mirrors] if isinstance(mirrors, str | bytes) else mirrors
-    roots = [_make_absolute(check_path("a mirror", mirror)) for mirror in given_mirrors]
+    checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
+    roots = [_make_absolute(root) for mirror in checked for root in pin_hub_urls([mirror])]
     place, store = locate_data(*paths)
+    if unpack is not False:
+        room = None if unpack is True else check_whole("unpack", unpack, 1, 1 << 62)
+        folder = os.path.join(_own_folder(), "unpacked")
+        wanted = stores.checked_extensions(extensions) if extensions is not None else ()
+        paths = unpack_files(store, place, folder, room, wanted, progress)
+        extensions = None
+        place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in layout.items() if value is not None}
@@ -105,6 +141,8 @@ def open(
     table = request.attach(table)
     if as_dtype is not None:
         table = _convert_integers(table, as_dtype, place.path)
+    if vocabulary is not None:
+        table = set_vocabulary(table, vocabulary, place.path)
     if roots:
         table = replace(table, files=add_mirrors(table.files, roots))
     return Dataset(place.path, table, sidecar, paths)
@@ -132,7 +170,9 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     for part in converted:
         if part.parser is not None:
             part.parser.check_defaults()
-    parsed = [made for part in converted if part.parser is not None for made in part.made]
+    attributes = tuple(part.convert_integers(dtype) for part in index.attributes)
+    parsed = [*index.made[-len(attributes) :]] if attributes else []
+    parsed += [made for part in converted if part.parser is not None for made in part.made]
     for part in changed:
         if not np.can_cast(part.dtype, dtype, "safe"):
             raise UsageError(
@@ -142,7 +182,7 @@ def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     if not changed and not any(made.dtype.kind in "iu" for made in parsed):
         names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
         raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
-    return replace(index, fields=tuple(converted))
+    return replace(index, fields=tuple(converted), attributes=attributes)
 
 
 def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
@@ -317,13 +357,26 @@ def sidecar_paths(place: Location) -> list[str]:
 
     Beside a folder, not inside: writing there would change the folder's time and so the data.
     """
-    real = place.path if is_url(place.path) else os.path.realpath(place.path)
-    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    name = os.path.basename(place.path)[:100].replace("*", "_")
-    cache = os.path.join(_own_folder(), f"{digest}-{name}.penstock")
+    cache = f"{_own_path(place.path)}.penstock"
     if place.kind == "pattern" or is_url(place.path):
         return [cache]
     return [f"{place.path}.penstock", cache]
+
+
+def list_saved_paths(path: str, kind: str) -> list[str]:
+    """List the paths at which a file of this kind is looked for and saved: beside the data, as the
+    index is, and in this user's cache."""
+    own = f"{_own_path(path)}.{kind}.penstock"
+    beside = not is_url(path) and os.path.exists(path)
+    return [f"{path}.{kind}.penstock", own] if beside else [own]
+
+
+def _own_path(path: str) -> str:
+    """Return the path, without an end, at which this user saves what belongs to the data."""
+    real = path if is_url(path) else os.path.realpath(path)
+    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
+    name = os.path.basename(path)[:100].replace("*", "_")
+    return os.path.join(_own_folder(), f"{digest}-{name}")
 
 
 def _own_folder() -> str:
@@ -373,8 +426,12 @@ class Dataset:
     `dataset[i]` reads one sample and checks that its file is as it was indexed; loaders read many
     at once. Immutable; may be pickled, and then opens the saved index again.
 
-    subset:  samples of the index that are selected; None is all of them.
+    subset:     samples of the index that are selected; None is all of them.
+    weighting:  weights of these samples; None has each once an epoch.
     """
+
+    can_mix = True
+    """True if `mix` takes such a dataset."""
 
     def __init__(
         self,
@@ -383,18 +440,19 @@ class Dataset:
         sidecar: str | None = None,
         paths: tuple[str, ...] = (),
         subset: Subset | None = None,
+        weighting: Weighting | None = None,
     ) -> None:
         self.path = path
         self._paths = paths or (path,)
         self.index = index
         self.sidecar = sidecar
         self.subset = subset
+        self.weighting = weighting
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """Fields of a sample."""
-        stored = (part for part in self.index.fields if part.name != SUMS_FIELD)
-        return tuple(made for part in stored for made in part.made)
+        return tuple(made for made in self.index.made if made.name != SUMS_FIELD)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -410,8 +468,80 @@ class Dataset:
         both = f"{self.index.fingerprint}/{self.subset.digest}"
         return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
 
+    @property
+    def commit(self) -> str:
+        """Commit of the hub that the data is of, hf:// or its local cache; "" for other data. In a
+        mixture those of its datasets, each once."""
+        return find_commit(self.index.files.root)
+
     def __len__(self) -> int:
         return self.index.count if self.subset is None else len(self.subset)
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples that an epoch draws: each once, unless there are weights or a mixture."""
+        return len(self) if self.weighting is None else self.weighting.samples_per_epoch
+
+    @property
+    def lengths(self) -> Int:
+        """The length of each sample, int64, as `self[i]` numbers them.
+
+        They are what `penstock lengths` has measured; else what the container knows: the numbers of
+        the only list of a sample (of "input_ids" or "tokens", if there are several), or its bytes
+        if that holds bytes. Of all samples they are a mapped file, or in memory up to 4 million.
+        UsageError if the container does not know them; SidecarError if those measured are of
+        another version of the data.
+        """
+        saved = self.load_lengths()
+        if saved is not None and self.subset is None:
+            return saved.values
+        read = self.find_lengths()
+        if read is None:
+            raise UsageError(
+                f"{self.path}: the container does not say how long samples are: measure them once "
+                f"with `penstock lengths {self.path} --by tokens|bytes|duration|module:function`"
+            )
+        values = allot_lengths(len(self), _own_folder())
+        for start in range(0, len(self), limits.selection_chunk_samples):
+            stop = min(start + limits.selection_chunk_samples, len(self))
+            values[start:stop] = read(start, stop)
+        return values
+
+    def find_lengths(self) -> Slice | None:
+        """Return the function that gives the lengths of the samples [start, stop), if they are
+        known."""
+        saved = self.load_lengths()
+        if saved is None and find_counted(self.index) is None:
+            return None
+
+        def read(start: int, stop: int) -> Int:
+            ids = self.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
+            return count_numbers(self.index, ids) if saved is None else saved.values[ids]
+
+        return read
+
+    def find_id_lengths(self) -> Callable[[Ids], Int] | None:
+        """Return the function that gives the lengths of samples by their numbers in the whole
+        dataset, as `batch.ids` has them, if lengths are known."""
+        saved = self.load_lengths()
+        if saved is not None:
+            return saved.take
+        if find_counted(self.index) is None:
+            return None
+        return partial(count_numbers, self.index)
+
+    def load_lengths(self) -> SavedLengths | None:
+        """Return the lengths that `penstock lengths` has measured of all samples, if it has."""
+        return load_lengths(self.list_length_paths(), self.index, self.path)
+
+    def list_length_paths(self) -> list[str]:
+        """List the paths at which measured lengths are looked for and saved, as the index is."""
+        return list_saved_paths(self.path, "lengths")
+
+    def has_lengths(self) -> bool:
+        """Return whether lengths are known: measured ones may be of another version still."""
+        measured = any(os.path.exists(path) for path in self.list_length_paths())
+        return measured or find_counted(self.index) is not None
 
     def ids(self, numbers: npt.ArrayLike) -> Ids:
         """Return the numbers in the whole dataset of the samples `self[number]`, as `batch.ids`
@@ -421,10 +551,20 @@ class Dataset:
         return map_numbers(self.subset, numbers)
 
     def order(
-        self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
+        self,
+        seed: int,
+        *,
+        shuffle: Shuffle = "exact",
+        block: int = 256,
+        group: int = 64,
+        stream: int = 0,
     ) -> Ordering:
-        """Return the order of epoch 0, as loaders draw it."""
-        order = Order(len(self), seed, shuffle=shuffle, block=block, group=group)
+        """Return the order of epoch 0, as loaders draw it; other streams are unrelated to it."""
+        count = self.samples_per_epoch
+        base = Order(count, seed, shuffle=shuffle, block=block, group=group, stream=stream)
+        if self.weighting is None:
+            return base if self.subset is None else Selection(base, self.subset)
+        order = WeightedOrder(base, self.weighting.table)
         return order if self.subset is None else Selection(order, self.subset)
 
     def select(
@@ -490,6 +630,43 @@ class Dataset:
             )
         save_selection(check_path("path", path), self.subset, self.index.fingerprint)
 
+    def weigh(
+        self,
+        weights: WeightsOf,
+        *,
+        samples_per_epoch: int | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the dataset of the same samples, each of which comes as often as its weight says.
+
+        weights:  an array of one number from 0 on for each sample; a dict {class: weight of each of
+                  its samples}; the name of a column (see `select`); or a function of the `Columns`
+                  that returns such an array.
+        samples_per_epoch:  samples that an epoch draws; by default as many as there are, or as
+                  before if there were weights.
+        columns:  arrays by name, one value for each sample, for a name or a function.
+
+        A sample of weight w is expected samples_per_epoch * w / (sum of all weights) times in an
+        epoch. It comes so often, rounded down or up, in every epoch, and on average exactly so
+        often. So samples that are expected less than once are left out of some epochs, evenly:
+        they come at least once in any ceil(2 / expected) epochs. A weight of 0 is never drawn.
+        Weights are kept to 2^-31 of the largest; one above 0 that this would make 0 is refused.
+
+        Other weights replace these. A selection keeps the weights of its samples. In a mixture,
+        weights decide within each dataset; how much comes from each is for the mixture.
+
+        Takes 4.25 bytes a sample, from 4 million samples on in a mapped file without a name in the
+        user's cache folder (with one for worker processes, when they start). UsageError for weights
+        that are negative, not finite, all 0, or of another number, for unknown classes and columns,
+        and for classes without a weight.
+        """
+        values = read_weights(self, weights, columns)
+        number = self.samples_per_epoch
+        if samples_per_epoch is not None:
+            most = limits.order_count_max
+            number = check_whole("samples_per_epoch", samples_per_epoch, 1, most)
+        return self._weigh(values, number)
+
     def split(
         self,
         parts: Mapping[str, float],
@@ -515,10 +692,29 @@ class Dataset:
 
     def _keep(self, chosen: Bitmap) -> Self:
         """Return the dataset of the chosen samples, which are numbered as here."""
-        if self.subset is not None:
-            chosen = narrow(self.subset, chosen)
         found = copy.copy(self)
-        found.subset = chosen
+        if self.weighting is not None:
+            found.weighting = narrow_weights(self.weighting, chosen, _own_folder())
+        found.subset = chosen if self.subset is None else narrow(self.subset, chosen)
+        return found
+
+    def _weigh(self, values: Slice, samples_per_epoch: int) -> Self:
+        """Return the dataset of the same samples by the weights that `values` gives."""
+        found = copy.copy(self)
+        table = make_table(values, len(self), _own_folder())
+        found.weighting = Weighting(table, samples_per_epoch)
+        return found
+
+    def join_weights(self) -> WeightTable:
+        """Return the weights of all samples as one table, as `weigh` takes them again."""
+        if self.weighting is None:
+            raise UsageError(f"{self.path} has no weights: weigh() it first")
+        return self.weighting.table
+
+    def _whole(self) -> Dataset:
+        """Return the dataset of all samples, without weights."""
+        found = copy.copy(self)
+        found.subset = found.weighting = None
         return found
 
     def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
@@ -536,14 +732,23 @@ class Dataset:
         parts = build_fields(self.index, planned, buffer)
         values = LoadedSample()
         values.stream = 0, 0, number
+        plain = {one.name for one in self.index.attributes}
+        utf8: set[str] = set()
+        for part in self.index.fields:
+            if part.parser is not None or part.text:
+                plain |= {made.name for made in part.made}
+            if part.parser is not None:
+                utf8 |= {name for name, kind in part.parser.kinds.items() if kind == "bytes"}
         for field in self.fields:
             rows = parts[field.name]
-            if self.index.fields[0].parser is not None:
+            if field.name in utf8:
+                values[field.name] = rows[0].tobytes()
+            elif field.name in plain:
                 values[field.name] = rows[0]
             elif field.shape is not None:
                 values[field.name] = rows.reshape(field.shape)  # an array even if its shape is ()
             else:
-                values[field.name] = rows[0].tobytes() if field.dtype == np.uint8 else rows[0]
+                values[field.name] = open_column(field, field, rows, as_views=False)(0)
         values["__key__"] = self.index.key(number)
         if planned.labels is not None:
             values["label"] = int(planned.labels[0])
@@ -581,19 +786,27 @@ class Dataset:
         subset = self.subset
         if isinstance(subset, Bitmap) and subset.nbytes > limits.selection_bytes_inline_max:
             subset = spill_selection(subset, self.index.fingerprint, _own_folder())
+        weighting = self.weighting
+        if weighting is not None:
+            weighting = spill_weights(weighting, self.index.fingerprint, _own_folder())
         if self.sidecar is None:
-            return Dataset, (self.path, self.index, None, self._paths, subset)
+            return Dataset, (self.path, self.index, None, self._paths, subset, weighting)
         index = self.index
         identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
         mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
-        as_dtype = next((part.as_dtype for part in index.fields if part.as_dtype is not None), None)
+        converted = [part.as_dtype for part in index.fields]
+        converted += [part.as_dtype for part in index.attributes]
+        as_dtype = next((dtype for dtype in converted if dtype is not None), None)
         parser = index.fields[0].parser
-        more = mirrors, as_dtype, parser, subset
+        vocabulary = {part.name: part.vocabulary for part in index.fields if part.vocabulary}
+        more = mirrors, as_dtype, parser, subset, weighting, vocabulary
         return _reopen, (self.path, self._paths, self.sidecar, *identity, *more)
 
     def __repr__(self) -> str:
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
         selected = "" if self.subset is None else f"{len(self):,} selected of "
+        if self.weighting is not None:
+            selected = f"{self.samples_per_epoch:,} an epoch by weight, {selected}"
         return (
             f"<penstock.Dataset {self.path!r}: {selected}{self.index.count:,} samples{labelled}, "
             f"{self.index.total_bytes:,} bytes, format {self.index.format}>"
@@ -612,12 +825,15 @@ def _reopen(
     as_dtype: np.dtype[Any] | None = None,
     parser: JsonFields | None = None,
     subset: Subset | None = None,
+    weighting: Weighting | None = None,
+    vocabulary: Mapping[str, int] = MappingProxyType({}),
 ) -> Dataset:
     """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
 
     def make_dataset(index: Index, sidecar: str | None) -> Dataset:
         if as_dtype is not None:
             index = _convert_integers(index, as_dtype, path)
+        index = set_vocabulary(index, vocabulary, path)
         if parser is not None:
             index = replace(index, fields=(replace(index.fields[0], parser=parser),))
         files = index.files
@@ -626,7 +842,7 @@ def _reopen(
             for root, size, mtime_ns in mirrors
         ]
         files = replace(files, mirrors=tuple(tables))
-        return Dataset(path, replace(index, files=files), sidecar, paths, subset)
+        return Dataset(path, replace(index, files=files), sidecar, paths, subset, weighting)
 
     try:
         saved = Index.load(sidecar, root, outside=_is_own(sidecar))

@@ -41,8 +41,8 @@ class _Origin(NamedTuple):
 
 def decompress_field(
     index: Index, number: int, planned: StepPlan, places: FieldChunks, buffer: Buffer
-) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], Int]:
-    """Decompress a field: an array, or the values and offsets of rows of varying length.
+) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
+    """Decompress a field: an array, or the bytes of rows of varying length, and their bounds.
 
     FormatError if a chunk is damaged; LimitError if there is no memory for what it holds.
     """
@@ -54,7 +54,7 @@ def decompress_field(
             return _decompress_parts(origin, layout, places, buffer)
         assert isinstance(layout, Chunked)
         rows = _decode_rows(part, layout, places, buffer, origin)
-        return rows if isinstance(rows, np.ndarray) else _join_rows(rows, part.dtype)
+        return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
     used = ", ".join(sorted({field.codec.name for field in fields if field.codec is not None}))
@@ -66,7 +66,7 @@ def decompress_field(
 
 def _decompress_parts(
     origin: _Origin, layout: JointChunks, places: FieldChunks, buffer: Buffer
-) -> npt.NDArray[Any] | tuple[npt.NDArray[Any], Int]:
+) -> npt.NDArray[Any] | tuple[npt.NDArray[np.uint8], Int]:
     """Decompress a field of a mixture, each dataset's share by itself."""
     part = origin.data.fields[origin.number]
     shaped = None if part.shape is None else np.empty((len(places.row), *part.shape), part.dtype)
@@ -91,7 +91,7 @@ def _decompress_parts(
             continue
         for row, value in zip(at.tolist(), _cut_bytes(rows, field, part.dtype), strict=True):
             ragged[row] = value
-    return _join_rows(ragged, part.dtype) if shaped is None else shaped
+    return _join_rows(ragged) if shaped is None else shaped
 
 
 def _decode_rows(
@@ -172,7 +172,6 @@ def _cut_bytes(rows: _Rows, part: Field, dtype: np.dtype[Any]) -> Sequence[Any]:
     return [np.frombuffer(row, part.dtype).astype(dtype).tobytes() for row in rows]
 
 
-def _join_rows(rows: Sequence[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Int]:
+def _join_rows(rows: Sequence[Any]) -> tuple[npt.NDArray[np.uint8], Int]:
     ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-    values = np.frombuffer(bytearray().join(rows), np.uint8).view(dtype)
-    return values, ends // dtype.itemsize
+    return np.frombuffer(bytearray().join(rows), np.uint8), ends

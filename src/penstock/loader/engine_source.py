@@ -19,21 +19,23 @@ from typing import Any
 from ..budget import Budget
 from ..engine import Arena, Buffer
 from ..errors import CollateError, UsageError
+from ..index import Index
 from ..meter import divide_wait
 from ..plan import StepPlan
 from .batch import build_fields, choose_readahead, mark_batch, open_samples
-from .collate import Collation, Leaves
+from .collate import Collation, Leaves, Take
 from .decode import (
     Collate,
     Decode,
     DecodeJob,
     DecodeThreads,
-    Samples,
+    RowsJob,
     can_take_views,
     make_raisable,
 )
 from .epoch_iterator import ReadyBatch
 from .padding import Pad
+from .row_decode import DecodedCounts, LoadedStep, RowReader, RowWriter
 from .step_reader import StepReader
 from .ticket_router import poll_ns
 
@@ -85,6 +87,10 @@ class ArraySource:
         self._reader.close()
 
 
+LayOut = Callable[[Index, StepPlan, Buffer, Callable[[int], Buffer]], dict[str, Any]]
+"""Make the fields of a step of packed rows of its bytes, in memory that a function gives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """The user's functions, and the threads that call them.
@@ -92,6 +98,10 @@ class Decoding:
     decode:  None if only fields are to be made of lines: a job is then that of a whole step.
     sample:  a sample of the data, for the structure of a batch without any; called if needed.
     seed:    of the samples' random numbers.
+    rows:    decoder of many rows at a time, in place of `decode`.
+    cropped: whether it has chosen which bytes are read.
+    counts:  rows that it has decoded.
+    lay_out: makes the batch of a step of packed rows; None for samples.
     """
 
     decode: Decode | None
@@ -101,6 +111,10 @@ class Decoding:
     rank: int
     sample: Callable[[], dict[str, Any]]
     seed: int
+    rows: RowReader | None
+    cropped: bool
+    counts: DecodedCounts
+    lay_out: LayOut | None = None
 
 
 class DecodeSource:
@@ -141,7 +155,7 @@ class DecodeSource:
             reader.check_deadline()  # Ctrl-C is noticed here too
         batch = job.result()
         if len(planned.ids) == 0 and self._decoding.decode is not None:
-            batch = self._make_empty_batch(self._decoding.decode)
+            batch = self._make_empty_batch(self._decoding.decode, planned, memory.take)
         reader.wait(planned, meanwhile)  # a job without rows may end before its (empty) requests
         self._jobs.popleft()
         reader.hand_over()
@@ -155,7 +169,7 @@ class DecodeSource:
             meter.timeline.record_decoding(reader.epoch, planned.step, job.spans)
         self._advance()
         batch = mark_batch(batch, planned, reader.epoch)
-        return ReadyBatch(batch, planned.step, len(planned.ids), ready_ns, *waited)
+        return ReadyBatch(batch, planned.step, len(planned.row_ids), ready_ns, *waited)
 
     def skip(self) -> None:
         if self._reader.skip():
@@ -201,7 +215,7 @@ class DecodeSource:
         decoding, seed = self._decoding, self._decoding.seed
         memory = _JobMemory(self._reader.resources.arena)
 
-        def open_step() -> Samples:
+        def open_step() -> Any:
             alive = reader()
             if alive is None:
                 raise UsageError("the iterator was closed")
@@ -209,38 +223,50 @@ class DecodeSource:
             buffer = alive.wait(planned)
             open_times[planned.step] = opening_ns, time.perf_counter_ns()
             index = alive.resources.index
+            if decoding.lay_out is not None:
+                rows = decoding.lay_out(index, planned, buffer, memory.take)
+                return lambda _: rows
             fields = build_fields(index, planned, buffer)
             memory.bytes += sum(
                 _count_bytes(fields[made.name])
                 for field in index.fields
-                if field.codec is not None or field.as_dtype is not None or field.parser is not None
+                if field.codec or field.as_dtype is not None or field.parser or field.text
                 for made in field.made
             )
             decode = decoding.decode
             if decode is None:
                 return lambda _: fields
+            if decoding.rows is not None:
+                return _open_rows(decoding.rows, alive, decoding, planned, fields, memory.take)
             return open_samples(
                 index, planned, fields, alive.epoch, seed, as_views=can_take_views(decode)
             )
 
-        job = (
-            DecodeJob(1, open_step, _keep_fields, operator.itemgetter(0), memory.take)
-            if decoding.decode is None
-            else DecodeJob(
-                len(planned.ids),
+        rows = len(planned.ids)
+        job: DecodeJob
+        if decoding.decode is None:
+            job = DecodeJob(1, open_step, _keep_fields, operator.itemgetter(0), memory.take)
+        elif decoding.rows is not None:
+            job = RowsJob(rows, open_step, memory.take)
+        else:
+            job = DecodeJob(
+                rows,
                 open_step,
                 decoding.decode,
                 decoding.collate,
                 memory.take,
                 decoding.leaves,
             )
-        )
         decoding.threads.submit(job)
         self._jobs.append((planned, job, memory))
 
-    def _make_empty_batch(self, decode: Decode) -> Any:
+    def _make_empty_batch(self, decode: Decode, planned: StepPlan, take: Take) -> Any:
         """Make a batch of no samples, in the structure that a sample of the data has."""
         decoding = self._decoding
+        if decoding.rows is not None:
+            fields = build_fields(self._reader.resources.index, planned, self._reader.wait(planned))
+            rows = _open_rows(decoding.rows, self._reader, decoding, planned, fields, take)
+            return rows.result()
         if decoding.collate is not None and not isinstance(decoding.collate, Pad):
             try:
                 return decoding.collate([])
@@ -258,6 +284,29 @@ class DecodeSource:
         if isinstance(decoding.collate, Pad):
             return decoding.collate.collate_none(first)
         return Collation(first, 0, self._reader.resources.arena.take, decoding.leaves).result()
+
+
+def _open_rows(
+    rows: RowReader,
+    reader: StepReader,
+    decoding: Decoding,
+    planned: StepPlan,
+    fields: dict[str, Any],
+    take: Take,
+) -> RowWriter:
+    index, count = reader.resources.index, decoding.counts.add
+    step = LoadedStep(
+        index,
+        planned,
+        fields,
+        reader.epoch,
+        decoding.seed,
+        take,
+        decoding.leaves,
+        count,
+        decoding.cropped,
+    )
+    return rows.open_rows(step)
 
 
 def _keep_fields(fields: dict[str, Any]) -> dict[str, Any]:

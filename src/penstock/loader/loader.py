@@ -13,23 +13,26 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import methodcaller
 from typing import Any, Literal, get_args
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import Path, check_whole
 from ..budget import Budget
-from ..cache import Cache, CacheMembership, join_cache
+from ..cache import Cache, CacheMembership, Gather, join_cache
 from ..engine import Arena, ReadingEngine, open_engine
 from ..errors import UsageError
 from ..index import Chunked
 from ..meter import Counters, Meter
-from ..order import Shuffle, shuffle_quality
-from ..plan import Assignment, Cursor, Session, Steps, measure_cache_blocks
+from ..order import Ordering, PackedOrder, Shuffle, shuffle_quality
+from ..plan import Assignment, Cursor, PlanSource, Session, Steps, measure_cache_blocks
 from ..sharing import LeasedBudget
 from ..topology import Place, choose_place, find_reader
 from .auto_shuffle import AutoShuffle
+from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_gap, choose_readahead, share_memory
 from .batch_tasks import OrderTasks
+from .bucketing import Buckets, bucket_orders
 from .collate import Arrays, Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads
@@ -38,10 +41,14 @@ from .epoch_iterator import BatchSource, EpochIterator, OpenEpoch
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
+from .packing import PackedDataset
+from .reweighing import Reweighing
+from .row_decode import DecodedCounts, RowDecode, RowReader
 from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader, Submit, check_loader_process
 from .ticket_router import TicketRouter
 from .transfer_source import DeviceTransfer, make_iterator
+from .weighing import WeightsOf
 
 
 class Loader:
@@ -80,9 +87,14 @@ class Loader:
     check_peers:  every so many steps the processes of one data coordinate compare which samples
                   they have: a difference is a UsageError on all of them. Takes a message each.
     global_batch_size: instead of batch_size * world_size; need not be divisible by world_size.
+    batch_tokens: instead of these, the most tokens of a rank's batch, padding included, or
+                  `penstock.Buckets(...)`: for models that pad. Each batch has samples of near
+                  lengths; `len` counts the epoch's batches, `estimate_steps` does not.
     assignment:   "strided": within a step rank r has every world_size-th sample from the r-th on;
                   "contiguous": it has the r-th stretch, for reading in the order of storage;
-                  "local", with `cache`: as far as equal shares allow, those that its host keeps.
+                  "local", with `cache`: as far as equal shares allow, those that its host keeps;
+                  "balanced", or `penstock.Balanced(...)`: samples of about the same total cost as
+                  the other ranks', by their lengths, for ranks that wait for each other.
     cache:        memory in which the hosts of the job keep the data between them, each sample once:
                   see `penstock.Cache`. All ranks must begin to iterate.
     budget:       threads, bandwidth, read-ahead and fast paths; may be replaced while running.
@@ -111,7 +123,8 @@ class Loader:
         data_axes: str | Iterable[str] | None = None,
         check_peers: int | None = None,
         global_batch_size: int | None = None,
-        assignment: Assignment = "strided",
+        batch_tokens: float | Buckets | None = None,
+        assignment: Assignment | Balanced = "strided",
         cache: Cache | None = None,
         decode_threads: int | None = None,
         budget: Budget | None = None,
@@ -132,9 +145,19 @@ class Loader:
             raise UsageError(
                 "assignment='local' deals samples to the hosts that keep them: give cache= too"
             )
+        packed = isinstance(dataset, PackedDataset)
+        if packed and (cache is not None or shuffle == "auto"):
+            given = "cache" if cache is not None else 'shuffle="auto"'
+            raise UsageError(
+                f"{given} knows samples, and packed rows are made of parts of documents: leave it "
+                "out, and name a shuffle"
+            )
         for name, function in (("decode", decode), ("collate", collate)):
             if function is not None and not callable(function):
                 raise UsageError(f"{name} is {function!r}: give a function")
+        self._rows: RowReader | None = None
+        if isinstance(decode, RowDecode) and collate is None:
+            self._rows = decode.open_data(dataset.index, dataset.path)
         self.dataset = dataset
         self._cache = cache
         self._membership: CacheMembership | None = None
@@ -147,24 +170,47 @@ class Loader:
         elif shuffle not in get_args(Shuffle):
             choices = ", ".join((*get_args(Shuffle), "auto"))
             raise UsageError(f"shuffle is {shuffle!r}: use one of {choices}")
+        make_order: Callable[[Dataset], Ordering] = methodcaller(
+            "order", seed, shuffle=shuffle, block=block, group=group
+        )
+        if batch_tokens is not None:
+            if batch_size is not None or global_batch_size is not None:
+                raise UsageError(
+                    "batch_tokens is given, and batch_size or global_batch_size too: choose one"
+                )
+            if cache is not None or self._auto_shuffle is not None:
+                given = "cache" if cache is not None else 'shuffle="auto"'
+                raise UsageError(
+                    f"batch_tokens does not go with {given}: leave it out, and name a shuffle"
+                )
+            make_order = bucket_orders(dataset, batch_tokens, make_order)
+        order = make_order(dataset)
         self._step_sampler = StepSampler(
             dataset.fingerprint,
-            dataset.order(seed, shuffle=shuffle, block=block, group=group),
+            order,
             batch_size=self.batch_size,
             global_batch_size=global_batch_size,
             drop_last=drop_last,
             pad=pad,
             place=choose_place(place, data_axes, rank, world_size),
             choice=self._auto_shuffle,
-            assignment=assignment,
+            assignment=name_assignment(assignment),
             check_peers=check_peers,
+            reweighing=Reweighing(dataset, make_order),
+            commit=dataset.commit,
+            row_table=dataset.find_row_table() if isinstance(dataset, PackedDataset) else None,
+            balancing=balance_costs(dataset, order, assignment, cache),
         )
         self.drop_last = self._step_sampler.drop_last
         self.pad = self._step_sampler.pad
         self._decode = decode
-        # Without `decode`, lines are parsed to fields in the same threads.
-        self._in_threads = decode is not None or any(
-            part.parser is not None for part in dataset.index.fields
+        self._row_counts = DecodedCounts()
+        # Without `decode`, lines and texts are parsed to fields in the same threads, and rows are
+        # laid out there.
+        self._in_threads = (
+            packed
+            or decode is not None
+            or any(part.parser or part.text for part in dataset.index.fields)
         )
         self._collate = collate
         self._leaves: Leaves = Arrays()
@@ -189,8 +235,18 @@ class Loader:
     # -- for the trainer -----------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return len(self.steps)
+        """Steps of an epoch, the same on every rank.
+
+        Of packed rows, all of the epoch are counted first: see `estimate_steps`.
+        """
+        return len(self._step_sampler)
+
+    def estimate_steps(self) -> int:
+        """Estimate the steps of an epoch of packed rows, at once; of samples, return their number.
+
+        It is exact once all rows are counted.
+        """
+        return self._step_sampler.estimate_steps()
 
     def __iter__(self) -> EpochIterator:
         """Return an iterator over an epoch, which its first `next` begins, or its `begin`.
@@ -217,6 +273,35 @@ class Loader:
         Raises StateError if the state is of other data, another seed, order or global batch.
         """
         self._step_sampler.restore(state)
+
+    def set_weights(
+        self,
+        weights: WeightsOf,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        """Weigh the samples anew, as `Dataset.weigh` does, from the epoch on that begins next.
+
+        weights, columns:  see `Dataset.weigh`; an array has a weight for each `dataset[i]`.
+        path:    file in which the first rank saves the weights, whole or not at all. States name
+                 it, and a run that continues reads them there. Keep one file for each call that a
+                 checkpoint may go back to.
+        gather:  function that returns the texts of all ranks for this rank's; by default that of
+                 the process group, as `Cache` finds it.
+
+        All ranks have to call it between epochs, and with the same weights: they compare number,
+        epoch and digest, and a difference is a UsageError on all of them, which changes nothing.
+        An epoch draws as many samples as before. In a mixture, passes that have begun go on under
+        the new weights.
+
+        A state names the weights by number and digest. It holds those of up to 8,192 samples
+        itself. With neither these nor `path`, call this with the same weights before
+        `load_state_dict`. UsageError in the middle of an epoch, for a curriculum, and with
+        shuffle="auto".
+        """
+        self._step_sampler.set_weights(weights, columns, path, gather)
 
     @property
     def sampler(self) -> Loader:
@@ -275,8 +360,9 @@ class Loader:
         Totals since the loader was made: batches, stall_ns (time spent waiting in `next`), bytes,
         runs (read operations), extents. The way of reading: backend, direct, threads, reasons. With
         `cache` also "cache_block" (see `penstock.Cache`) and the keys that docs/cluster.md lists;
-        and "lease", the budget that a broker grants. The keys depend on the engine; `counters`
-        gives a value of fixed attributes.
+        and "lease", the budget that a broker grants; with a `decode` of `penstock.images`
+        "decoded", the images by the way in which they were (docs/images.md). The keys depend on the
+        engine; `counters` gives a value of fixed attributes.
         """
         totals: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
         if self._step_sampler.choice_record:
@@ -285,6 +371,8 @@ class Loader:
             totals["cache_block"] = dict(self._membership.cache_block)
         if self._leased_budget is not None and self._leased_budget.lease is not None:
             totals["lease"] = self._leased_budget.lease.message()
+        if decoded := self._row_counts.list_all():
+            totals["decoded"] = decoded
         if self._engine is not None:
             choice = self._engine.choice
             totals |= self._engine.counters()
@@ -331,8 +419,8 @@ class Loader:
         that this rank has walked through from its first step to the end. An epoch has seconds: its
         duration, the stall in `next`, and compute, the user's time between batches. It also has the
         bytes that this rank read from storage, and the bytes of its batches that came from memory,
-        disk and peers. docs/simulator.md lists the keys. Raises UsageError if the loader has not
-        begun an epoch, or is closed.
+        disk and peers. docs/simulator/recorded-run.md lists the keys. Raises UsageError if the
+        loader has not begun an epoch, or is closed.
         """
         if self._engine is None:
             raise UsageError("there is no run to record: iterate first, and ask before close()")
@@ -350,7 +438,7 @@ class Loader:
             "mean_bytes": index.mean_bytes,
             "deviation_bytes": 0.0 if chunked else measure_cache_blocks(index, 1, 1)[1],
             "global_batch": steps.global_batch,
-            "steps": len(steps),
+            "steps": len(self),
             "seed": self._step_sampler.seed,
             "assignment": steps.assignment,
             "cache_block": None if placement is None else placement.cache_block,
@@ -385,6 +473,7 @@ class Loader:
         """End all threads and free the batch memory; the loader may be iterated again."""
         for iterator in list(self._iterators):
             iterator.close()
+        self._step_sampler.close()
         if self._threads is not None:
             self._threads.close()
             self._threads = None
@@ -472,7 +561,7 @@ class Loader:
             self._pid = os.getpid()  # nothing has been started: this process may
         check_loader_process(self._pid)
         locality = None
-        if self._step_sampler.assignment == "local":
+        if self._step_sampler.needs_locality:
             locality = self._join(self._step_sampler.renew_place()).locality
         epoch, step = self._step_sampler.begin(locality)
         self.meter.count_epoch(time.perf_counter_ns())
@@ -502,7 +591,7 @@ class Loader:
             self._engine = self._join(self.place).engine
         if self._engine is None:
             serve_if_configured(self)
-            self._engine = open_engine(index.files, self._budget, index.mean_bytes)
+            self._engine = open_engine(index.files, self._budget, self._sample_bytes)
         elif self._router is not None and self._router.is_idle:
             # The last epoch may have filled the page cache; files of kept bytes may have changed.
             self._engine.survey()
@@ -524,15 +613,21 @@ class Loader:
         """Open the source of an epoch's batches from a step on."""
         engine, index, joined = resources.engine, resources.index, self._membership
         ahead_bytes, ahead_steps = self._choose_readahead(engine)
+        seed = self._step_sampler.seed
+        cropped: PlanSource | None = None
+        # A mixture draws by passes, and hosts that share a cache keep whole samples.
+        if self._rows is not None and joined is None and self.dataset.can_mix:
+            cropped = self._rows.crop_reads(index, seed, epoch)
         session = Session(
-            index if joined is None else joined.addressed,
+            cropped or (index if joined is None else joined.addressed),
             self._step_sampler.order.at_epoch(epoch),
-            self.steps,
+            self._step_sampler.find_steps(epoch),
             self.place.rank,
             first_step=step,
             readahead_bytes=min(ahead_bytes, resources.arena.bytes_max),
             readahead_steps=ahead_steps,
             gap_bytes=choose_gap(index, engine.choice) if joined is None else None,
+            row_bytes=self._row_bytes,
         )
         submit: Submit = engine.submit
         if joined is not None and self._cache is not None and self._cache.replicas:
@@ -550,7 +645,11 @@ class Loader:
             self._threads,
             self.place.rank,
             partial(self.dataset.__getitem__, 0),
-            self._step_sampler.seed,
+            seed,
+            self._rows,
+            cropped is not None,
+            self._row_counts,
+            self.dataset.lay_out if isinstance(self.dataset, PackedDataset) else None,
         )
         return DecodeSource(reader, self._step_bytes, decoding)
 
@@ -561,7 +660,25 @@ class Loader:
     @property
     def _step_bytes(self) -> float:
         """Mean bytes of a step of this rank."""
-        return self.steps.rows(0, self.place.rank) * self.dataset.index.mean_bytes
+        return self.steps.rows(0, self.place.rank) * self._row_bytes
+
+    @property
+    def _sample_bytes(self) -> float:
+        """Mean bytes of a sample as it is read."""
+        if isinstance(self.dataset, PackedDataset):
+            return self.dataset.document_bytes
+        return self.dataset.index.mean_bytes
+
+    @property
+    def _row_bytes(self) -> float:
+        """Mean bytes of a row of a batch."""
+        if isinstance(self.dataset, PackedDataset):
+            return self.dataset.row_bytes
+        order = self._step_sampler.order
+        if isinstance(order, PackedOrder):
+            samples = len(order.inner) / max(1, order.counts.estimate())
+            return samples * self.dataset.index.mean_bytes
+        return self.dataset.index.mean_bytes
 
     def _join(self, place: Place) -> CacheMembership:
         """Return this rank's part of the cache, joined at first use.
@@ -579,7 +696,7 @@ class Loader:
                 self._cache,
                 place,
                 self._budget,
-                self._step_sampler.assignment,
+                "local" if self._step_sampler.needs_locality else self._step_sampler.assignment,
             )
         return self._membership
 

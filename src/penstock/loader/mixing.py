@@ -6,20 +6,24 @@ import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from .. import limits
 from ..arguments import check_whole
-from ..errors import UsageError
+from ..errors import FormatError, UsageError
+from ..extent import Int
 from ..index import (
     SUMS_FIELD,
     Field,
     JointIndex,
+    JsonFields,
+    LineError,
     join_indexes,
     join_unlike_indexes,
     rename_fields,
+    split_by_part,
 )
 from ..order import (
     Bitmap,
@@ -31,12 +35,16 @@ from ..order import (
     Shuffle,
     Unit,
     Weights,
+    WeightTable,
     divide_slots,
 )
+from ..plan import Ids
+from .columns import Slice
 from .dataset import Dataset
 from .decode import Decode, can_take_views
 from .sample import LoadedSample
 from .selecting import cut
+from .weighing import WeightsOf, cut_slice, read_weights
 
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]
@@ -50,6 +58,7 @@ def mix(
     schedule_unit: Unit = "steps",
     rename: Sequence[Mapping[str, str | None] | None] | None = None,
     decode: Sequence[Decode | None] | None = None,
+    by: Literal["samples", "tokens"] = "samples",
 ) -> MixedDataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
@@ -57,7 +66,8 @@ def mix(
                Weights are rounded to 1/4096 of their sum; each 4096 samples in a row, counted from
                where the weights began, hold exactly the rounded shares, in an order drawn from the
                seed.
-    samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have,
+    samples_per_epoch:  samples that an epoch draws; by default as many as all datasets have (or
+               draw in an epoch of theirs, if they have weights),
                with `drop_last` rounded down to whole global batches. The next epoch goes on where
                it ended.
     schedule:  [(0, weights), (start, weights), ...]: weights that change, in place of those in
@@ -68,6 +78,10 @@ def mix(
     decode:    for each dataset a function of its samples, or None, in place of one for all: their
                fields may then differ, and the results are mixed. They must have one structure. A
                `decode` of the loader gets these results.
+
+    by:        "tokens" takes the weights as shares of all tokens (of lengths, see
+               `Dataset.lengths`), and not of samples: each is divided by the mean length of its
+               dataset's samples.
 
     Each dataset is passed through by itself: all its samples come once before one comes again, in
     an order of that pass. (`pad` repeats samples of an epoch's head.) A batch has "source", the
@@ -88,7 +102,15 @@ def mix(
         steps = _check_schedule(schedule, len(parts))
     if schedule_unit not in ("steps", "samples"):
         raise UsageError(f"schedule_unit is {schedule_unit!r}: use 'steps' or 'samples'")
-    counts = tuple(len(part) for part in parts)
+    if by not in ("samples", "tokens"):
+        raise UsageError(f"by is {by!r}: use 'samples' or 'tokens'")
+    if by == "tokens":
+        means = [_measure_mean(part, number) for number, part in enumerate(parts)]
+        steps = [
+            (start, [_divide(weight, mean) for weight, mean in zip(weights, means, strict=True)])
+            for start, weights in steps
+        ]
+    counts = tuple(part.samples_per_epoch for part in parts)
     length = (
         sum(counts)
         if samples_per_epoch is None
@@ -100,6 +122,39 @@ def mix(
     names = _check_per_dataset("rename", rename, len(parts), Mapping, "a dict of names")
     decodes = _check_per_dataset("decode", decode, len(parts), Callable, "a function")
     return MixedDataset(parts, recipe, names, decodes)
+
+
+def _divide(weight: Any, mean: float) -> Any:
+    is_number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+    return weight / mean if is_number else weight  # `divide_slots` refuses what is none
+
+
+def _measure_mean(part: Dataset, number: int) -> float:
+    """Return the mean length of the samples that a pass of a dataset draws."""
+    read = part.find_lengths()
+    if read is None:
+        raise UsageError(
+            f"by='tokens' needs the lengths of dataset {number}, {part.path}, which does not say "
+            f"them: measure them once with `penstock lengths {part.path} --by tokens`"
+        )
+    weights = None if part.weighting is None else part.weighting.table.weights
+    total, drawn = 0, 0
+    for start in range(0, len(part), limits.selection_chunk_samples):
+        stop = min(start + limits.selection_chunk_samples, len(part))
+        lengths = read(start, stop)
+        share = np.ones(len(lengths), np.int64) if weights is None else weights[start:stop]
+        total += int(np.dot(lengths.astype(object) if weights is not None else lengths, share))
+        drawn += int(share.sum(dtype=np.int64))
+    if not total:
+        raise UsageError(f"by='tokens': dataset {number}, {part.path}, has no tokens: leave it out")
+    return total / drawn
+
+
+def _list_tables(parts: Sequence[Dataset]) -> tuple[WeightTable | None, ...]:
+    """Return the weights of each dataset's samples; () if none has any."""
+    weightings = [part.weighting for part in parts]
+    tables = tuple(None if own is None else own.table for own in weightings)
+    return tables if any(table is not None for table in tables) else ()
 
 
 def _check_per_dataset(
@@ -124,7 +179,12 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
         dataset, weight = pair
-        if not isinstance(dataset, Dataset) or isinstance(dataset, MixedDataset):
+        if isinstance(dataset, Dataset) and not dataset.can_mix:
+            raise UsageError(
+                f"dataset {number} is a {type(dataset).__name__}: mix what penstock.open(), "
+                "select() and weigh() return, and make a curriculum of mixtures"
+            )
+        if not isinstance(dataset, Dataset):
             raise UsageError(
                 f"dataset {number} is a {type(dataset).__name__}: give what penstock.open() returns"
             )
@@ -167,8 +227,11 @@ def _choose_own(
     own.stream = sample.stream
     for part in fields:
         value = sample[f"{source}/{part.name}"]
-        if part.shape is None:
-            own[part.name] = raw(value) if part.dtype == np.uint8 else value
+        if part.parser is not None:
+            own |= _parse_line(part.parser, value, sample)
+        elif part.shape is None:
+            is_raw = part.dtype == np.uint8 and not part.nesting
+            own[part.name] = raw(value) if is_raw else value
         else:
             rows = bytearray(value) if isinstance(value, bytes) else value
             own[part.name] = np.asarray(rows).reshape(part.shape)
@@ -176,6 +239,17 @@ def _choose_own(
         if "/" not in name and (name != "label" or has_label):
             own[name] = value
     return own
+
+
+def _parse_line(parser: JsonFields, line: Any, sample: LoadedSample) -> dict[str, Any]:
+    """Parse the fields of a sample that is a line of JSON; FormatError if it is broken."""
+    try:
+        return parser.parse_line(line)
+    except LineError as error:
+        raise FormatError(
+            f"sample {sample['__id__']:,} of the mixture, {sample['__key__']} (lines from 0 on, "
+            f"blank ones not counted): {error}"
+        ) from None
 
 
 class _SourceDecode:
@@ -216,6 +290,7 @@ class MixedDataset(Dataset):
     """
 
     index: JointIndex
+    can_mix = False
 
     def __init__(
         self,
@@ -229,7 +304,7 @@ class MixedDataset(Dataset):
             renaming = zip(indexes, names, strict=True)
             indexes = [rename_fields(index, own or {}) for index, own in renaming]
         for number, index in enumerate(indexes):
-            taken = {made.name for part in index.fields for made in part.made} & set(_marks)
+            taken = {made.name for made in index.made} & set(_marks)
             if taken:
                 raise UsageError(
                     f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
@@ -242,12 +317,28 @@ class MixedDataset(Dataset):
             subset = JointBitmap(counts, tuple(part.subset for part in parts))
         super().__init__(" + ".join(part.path for part in parts), joint, subset=subset)
         self.parts = parts
-        self.recipe = recipe
+        self.recipe = replace(recipe, tables=_list_tables(parts))
         self._names = names
         self._decodes = decodes
         self._part_fields = [
             [part for part in index.fields if part.name != SUMS_FIELD] for index in indexes
         ]
+
+    def keep_field(self, name: str) -> MixedDataset:
+        """Return the mixture of the same samples with one field, by its common name."""
+        names = []
+        for number, part in enumerate(self.parts):
+            own = dict((self._names and self._names[number]) or {})
+            for made in part.index.made:
+                if made.name != SUMS_FIELD and own.get(made.name, made.name) != name:
+                    own[made.name] = None
+            names.append(own)
+        recipe = replace(self.recipe, tables=())
+        return MixedDataset(self.parts, recipe, tuple(names))
+
+    @property
+    def commit(self) -> str:
+        return " ".join(dict.fromkeys(part.commit for part in self.parts if part.commit))
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:
         """Return the function that calls the `decode` of a sample's dataset, then this one."""
@@ -257,18 +348,101 @@ class MixedDataset(Dataset):
         first: list[int] = self.index.first.tolist()
         return _SourceDecode(first, self._decodes, self._part_fields, has_labels, decode)
 
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples that an epoch draws."""
+        return self.recipe.length
+
     def order(
-        self, seed: int, *, shuffle: Shuffle = "exact", block: int = 256, group: int = 64
+        self,
+        seed: int,
+        *,
+        shuffle: Shuffle = "exact",
+        block: int = 256,
+        group: int = 64,
+        stream: int = 0,
     ) -> Ordering:
-        """Return the order of epoch 0, as loaders draw it."""
-        order = Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group)
+        """Return the order of epoch 0, as loaders draw it; other streams are unrelated to it."""
+        order = Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group, stream=stream)
         return order if self.subset is None else Selection(order, self.subset)
 
-    def _keep(self, chosen: Bitmap) -> MixedDataset:
-        """Return the mixture of the chosen samples of each part, by the same weights.
+    def weigh(
+        self,
+        weights: WeightsOf,
+        *,
+        samples_per_epoch: int | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> MixedDataset:
+        """Return the mixture of the parts, each weighed by the weights of its samples.
 
-        An epoch draws as many samples as there are, if it did so before; else as many as before.
+        How much comes from each part does not change: that is for the mixture's own weights.
         """
+        if samples_per_epoch is not None:
+            raise UsageError(
+                "samples_per_epoch of a mixture is given to mix(): leave it out, or weigh the "
+                "datasets before they are mixed"
+            )
+        values = read_weights(self, weights, columns)
+        parts, stop = [], 0
+        for number, part in enumerate(self.parts):
+            start, stop = stop, stop + len(part)
+            try:
+                parts.append(part._weigh(cut_slice(values, start), part.samples_per_epoch))
+            except UsageError as error:
+                raise UsageError(f"dataset {number} ({part.path}): {error}") from None
+        return self._remake(parts)
+
+    def join_weights(self) -> WeightTable:
+        """Return the weights of all samples as one table, as `weigh` takes them again."""
+        tables = [part.join_weights().weights for part in self.parts]
+        return WeightTable.from_integers(np.concatenate(tables))
+
+    def load_lengths(self) -> None:
+        """Return None: the lengths of each part are its own."""
+
+    def has_lengths(self) -> bool:
+        """Return whether the lengths of all parts are known."""
+        return all(part.has_lengths() for part in self.parts)
+
+    def find_lengths(self) -> Slice | None:
+        """Return the function that gives the lengths of the samples [start, stop), if those of all
+        parts are known."""
+        reads = [part.find_lengths() for part in self.parts]
+        if any(read is None for read in reads):
+            return None
+        ends = np.cumsum([len(part) for part in self.parts]).tolist()
+
+        def read_parts(start: int, stop: int) -> Int:
+            pieces = [np.empty(0, np.int64)]
+            for read, end, part in zip(reads, ends, self.parts, strict=True):
+                first = end - len(part)
+                low, high = max(start, first), min(stop, end)
+                if low < high and read is not None:
+                    pieces.append(read(low - first, high - first))
+            return np.concatenate(pieces)
+
+        return read_parts
+
+    def find_id_lengths(self) -> Callable[[Ids], Int] | None:
+        """Return the function that gives the lengths of samples by their numbers, if those of all
+        parts are known."""
+        takes = [part.find_id_lengths() for part in self.parts]
+        if any(take is None for take in takes):
+            return None
+        first = self.index.first
+
+        def take_parts(ids: Ids) -> Int:
+            lengths = np.empty(len(ids), np.int64)
+            for number, rows, own in split_by_part(first, ids.view(np.int64)):
+                take = takes[number]
+                assert take is not None
+                lengths[rows] = take(own.view(np.uint64))
+            return lengths
+
+        return take_parts
+
+    def _keep(self, chosen: Bitmap) -> MixedDataset:
+        """Return the mixture of the chosen samples of each part, by the same weights."""
         parts, stop = [], 0
         for number, part in enumerate(self.parts):
             start, stop = stop, stop + len(part)
@@ -279,7 +453,17 @@ class MixedDataset(Dataset):
                     "draws from all of its datasets, so select from the others and mix these"
                 )
             parts.append(part._keep(own))
-        counts = tuple(len(part) for part in parts)
+        return self._remake(parts)
+
+    def _whole(self) -> MixedDataset:
+        return self._remake([part._whole() for part in self.parts])
+
+    def _remake(self, parts: Sequence[Dataset]) -> MixedDataset:
+        """Return the mixture of other parts.
+
+        An epoch draws as many samples as there are, if it did so before; else as many as before.
+        """
+        counts = tuple(part.samples_per_epoch for part in parts)
         drew_all = self.recipe.length == sum(self.recipe.counts)
         length = sum(counts) if drew_all else self.recipe.length
         recipe = replace(self.recipe, counts=counts, length=length)
@@ -297,7 +481,8 @@ class MixedDataset(Dataset):
         return fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MixedDataset, (self.parts, self.recipe, self._names, self._decodes)
+        recipe = replace(self.recipe, tables=())  # the parts have them
+        return MixedDataset, (self.parts, recipe, self._names, self._decodes)
 
     def __repr__(self) -> str:
         return (

@@ -21,6 +21,7 @@ from typing import Any
 from ..arguments import check_path, check_whole
 from ..errors import UsageError
 from ..meter import Requested, Span
+from ..own_files import open_own
 
 log = logging.getLogger("penstock")
 _reads_max = 1024
@@ -39,7 +40,9 @@ class PerfettoTrace:
         check_whole("steps", steps)
         path = check_path("path", path)
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            file = open_own(path, os.O_WRONLY | os.O_CREAT, 0o644, device=True)
+            if os.path.isfile(path):
+                os.ftruncate(file, 0)  # not before: it may have been another's file
         except OSError as error:
             raise UsageError(
                 f"the trace cannot be written to {path}: {error.strerror}: give a file "

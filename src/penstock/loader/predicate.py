@@ -3,6 +3,7 @@
 The text is parsed by Python's `ast` and translated node by node; nothing is ever passed to `eval`.
 It may hold names of columns, numbers, texts, comparisons (also chained, `in`, `not in`), `and`,
 `or`, `not`, `+ - * /`, `//` and `%` by a number, and `startswith`, `endswith` and `in` of texts.
+`in` also asks for a number, or the class of a name, in lists: "'cat' in labels".
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 
-Kind = Literal["number", "text", "truth"]
+Kind = Literal["number", "text", "truth", "list"]
 Array = npt.NDArray[Any]
 Evaluate = Callable[[Mapping[str, Array]], Any]
 
@@ -150,7 +151,7 @@ class Predicate:
         if name not in self._kinds:
             raise UsageError(f"where={self.text!r:.300}: {describe_unknown(name, self._kinds)}")
         self.names.add(name)
-        labels = name == "label" and self._classes is not None
+        labels = name in ("label", "labels") and self._classes is not None
         return _Term(self._kinds[name], operator.itemgetter(name), labels=labels)
 
     def _join(self, node: ast.BoolOp) -> _Term:
@@ -227,10 +228,16 @@ class Predicate:
             raise self._refuse(
                 node, f"a {left.kind} is compared with a {right.kind}: compare like kinds"
             )
+        if left.kind == "number":
+            return lambda columns: _compare_numbers(
+                compare, left.evaluate(columns), right.evaluate(columns)
+            )
         return lambda columns: compare(left.evaluate(columns), right.evaluate(columns))
 
     def _contain(self, node: ast.Compare, left: _Term, right_node: ast.expr) -> Evaluate:
         if not isinstance(right_node, ast.Tuple | ast.List | ast.Set):
+            if isinstance(right_node, ast.Name) and self._kinds.get(right_node.id) == "list":
+                return self._find_in_lists(node, left, self._translate(right_node))
             right = self._want(right_node, "text")
             if left.kind != "text" or left.value is None or right.value is not None:
                 raise self._refuse(
@@ -247,12 +254,33 @@ class Predicate:
             values.append(term.value)
         if not values:
             raise self._refuse(node, "the list after in is empty: give what to look for")
+        equal = operator.eq
+        if left.kind == "number":
+            equal = functools.partial(_compare_numbers, operator.eq)
 
         def evaluate(columns: Mapping[str, Array]) -> Any:
             column = left.evaluate(columns)
             if len(values) > _values_compared:
                 return _find_in(np.asarray(column), values)
-            return np.logical_or.reduce([column == value for value in values])
+            return np.logical_or.reduce([equal(column, value) for value in values])
+
+        return evaluate
+
+    def _find_in_lists(self, node: ast.Compare, left: _Term, right: _Term) -> Evaluate:
+        """Tell the samples whose lists have a number, or the class that a text names."""
+        value = self._name_class(node, left, right).value
+        if value is None or isinstance(value, str):
+            raise self._refuse(
+                node,
+                "in asks for one number in the list of each sample: give a number, or the "
+                "name of a class",
+            )
+
+        def evaluate(columns: Mapping[str, Any]) -> Any:
+            values, offsets = right.evaluate(columns)
+            found = _compare_numbers(operator.eq, values, value)
+            before = np.concatenate([[0], np.cumsum(found)])
+            return before[offsets[1:]] > before[offsets[:-1]]
 
         return evaluate
 
@@ -307,12 +335,53 @@ def _widen(value: Any) -> Any:
     return value.astype(np.int64, copy=False)
 
 
+_EXACT_MAX = 1 << 53
+"""The largest number up to which float64 holds all whole numbers."""
+
+
+def _compare_numbers(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Compare whole numbers with fractions exactly, where numpy rounds the whole ones first.
+
+    A fraction that is compared with a column of float32 or float16 is rounded to that.
+    """
+    left, right = _match_type(left, right), _match_type(right, left)
+    is_whole = _is_whole(left)
+    if is_whole == _is_whole(right):
+        return compare(left, right)
+    one, other = np.asarray(left, np.float64), np.asarray(right, np.float64)
+    found = compare(one, other)
+    rounded = (one == other) & (abs(one) >= _EXACT_MAX)
+    if rounded.any():
+        sides = (np.broadcast_to(np.asarray(side), rounded.shape) for side in (left, right))
+        found[rounded] = compare(*(side[rounded].astype(object) for side in sides))
+    return found
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or np.asarray(value).dtype.kind in "iu"
+
+
+def _match_type(value: Any, other: Any) -> Any:
+    """Return a constant as a number of the other's type, if it is one of those."""
+    if isinstance(value, float) and value.is_integer() and _is_whole(other):
+        return int(value)
+    if isinstance(value, int) and isinstance(other, np.ndarray) and other.dtype.kind == "f":
+        nearest = float(value)
+        is_held = (
+            abs(nearest) <= np.finfo(other.dtype).max and int(other.dtype.type(nearest)) == value
+        )
+        return nearest if is_held else value
+    return value
+
+
 def _find_in(column: Array, values: list[Any]) -> npt.NDArray[np.bool_]:
     """Tell which elements are equal to a value; in the column's dtype, for others are rounded."""
     if column.dtype.kind in "iu":
         fit = np.iinfo(column.dtype)
         whole = [int(value) for value in values if type(value) is int or float(value).is_integer()]
         values = [value for value in whole if fit.min <= value <= fit.max]
+    elif column.dtype.kind == "f":
+        values = [v for v in values if isinstance(_match_type(v, column), float)]
     if column.dtype.kind in "iufb":
         return np.isin(column, np.array(values, column.dtype))
     return np.isin(column, values)
@@ -322,19 +391,29 @@ _remedies: dict[Kind, str] = {
     "truth": "compare it with something",
     "number": "use a column of numbers, or a number",
     "text": "use a column of texts such as key, or a text",
+    "list": "use a column of lists",
 }
 
 
 def describe_unknown(name: str, names: Collection[str]) -> str:
     """Describe a name that no column has, those there are, and the nearest."""
-    near = difflib.get_close_matches(name, names, 1, 0.5)
-    meant = f" (the nearest is {near[0]!r})" if near else ""
     return (
-        f"there is no column {name!r}{meant}, but {_listed(names)}: use one of these, or give "
-        f"columns={{{name!r}: array}}"
+        f"there is no column {name!r}{_find_near(name, names)}, but {_listed(names)}: use one of "
+        f"these, or give columns={{{name!r}: array}}"
     )
 
 
-def _listed(names: Collection[str]) -> str:
+def find_nearest(name: object, names: Collection[Any]) -> str:
+    """Describe the names that there are, and the nearest."""
+    near = _find_near(str(name), [str(each) for each in names])
+    return f"there are {_listed(names)}{near}"
+
+
+def _find_near(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    return f" (the nearest is {near[0]!r})" if near else ""
+
+
+def _listed(names: Collection[Any]) -> str:
     few = [repr(name) for name in list(names)[:20]]
     return ", ".join(few) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")

@@ -10,15 +10,21 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from .. import limits
-from ..arguments import check_flag, check_whole
-from ..errors import UsageError
-from ..order import Marks, Order, Ordering, Selection, find_base
+from ..arguments import Path, check_flag, check_whole
+from ..cache import Gather
+from ..errors import StateError, UsageError
+from ..order import Marks, Order, Ordering, PackedOrder, Selection, find_base
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
 from ..topology import Place, detect, suspect_processes
+from .balancing import Balancing
 from .peer_check import PeerCheck
+from .reweighing import Reweighing, WeightsRecord
+from .row_counting import EpochRows, RowTablePlace
+from .weighing import WeightsOf
 
 
 class RankShare(NamedTuple):
@@ -59,6 +65,10 @@ class StepSampler:
     place:             of this process; None detects it at first use.
     check_peers:       the processes of one data coordinate compare every so many steps.
     fingerprint:       identity of the data.
+    reweighing:        orders under weights that are handed in; None refuses these.
+    commit:            of the data at its hub, if it comes from one.
+    row_table:         where counts of packed rows are kept.
+    balancing:         costs of the samples, for "balanced".
     """
 
     def __init__(
@@ -74,18 +84,27 @@ class StepSampler:
         choice: OrderChoice | None = None,
         assignment: Assignment = "strided",
         check_peers: int | None = None,
+        reweighing: Reweighing | None = None,
+        commit: str = "",
+        row_table: RowTablePlace | None = None,
+        balancing: Balancing | None = None,
     ) -> None:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
         self._requested_order = order
+        self._reweighing = reweighing
+        self._weights: WeightsRecord | None = None  # those handed in
         self._choice = choice
         self._order: Ordering | None = None
         self._resumed: Ordering | None = None  # from a state, which decides instead of the choice
         self._cursor: Cursor | None = None
+        self._row_table = row_table
+        self._rows: EpochRows | None = None
         self.drop_last = check_flag("drop_last", drop_last)
         self.pad = check_flag("pad", pad)
         self.assignment = assignment
-        self._fingerprint = fingerprint
+        self._balancing = balancing
+        self._fingerprint, self._commit = fingerprint, commit
         self._batch_size = None if batch_size is None else check_whole("batch_size", batch_size)
         self._global_batch_size = (
             None
@@ -109,8 +128,20 @@ class StepSampler:
             self._make_steps(1)
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return len(self.steps)
+        """Steps of an epoch, the same on every rank. Packed rows are counted for it."""
+        return self.count_steps(self._cursor_epoch)
+
+    def count_steps(self, epoch: int) -> int:
+        """Count the steps of an epoch, as `len` does those of the run's."""
+        return len(self.find_steps(epoch, whole=True))
+
+    def estimate_steps(self) -> int:
+        """Estimate the steps of an epoch of packed rows; of samples, return their number."""
+        rows = self.find_rows(self._cursor_epoch)
+        if rows is None:
+            return len(self.steps)
+        known = rows.counts.estimate()
+        return len(replace(self.steps, count=max(known, self.steps.global_batch)))
 
     @property
     def place(self) -> Place:
@@ -123,8 +154,51 @@ class StepSampler:
 
     @property
     def steps(self) -> Steps:
-        """The geometry of an epoch."""
+        """The geometry of an epoch. Of packed rows, without an end: see `find_steps`."""
         return self._settle()[1]
+
+    def find_steps(self, epoch: int, whole: bool = False) -> Steps:
+        """Return the geometry of an epoch.
+
+        whole:  of packed rows, count all of them first. Else those of the first steps are counted,
+                and `Steps.extend` counts further.
+        """
+        rows = self.find_rows(epoch)
+        if rows is None:
+            return self.steps
+        counts = rows.counts
+        known = rows.count_all() if whole else counts.reach(self.steps.global_batch)
+        if known == 0:
+            raise UsageError("no document has a token: there are no rows to pack")
+        return replace(self.steps, count=known, counter=counts)
+
+    def find_rows(self, epoch: int) -> EpochRows | None:
+        """Return the rows of an epoch, and the thread that counts them; None for samples."""
+        if not isinstance(self._requested_order, PackedOrder):
+            return None  # without the choice of an order, which may need a process group
+        order = self.order
+        assert isinstance(order, PackedOrder)
+        if self._rows is None or self._rows.order.epoch != epoch or self._rows.base is not order:
+            if self._rows is not None:
+                self._rows.close()
+            self._rows = EpochRows(order, epoch, self.place, self._row_table)
+        return self._rows
+
+    def close(self) -> None:
+        """End the thread that counts rows, if there is one."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+    @property
+    def _has_batches(self) -> bool:
+        """True if a row is a batch: then each rank has one a step."""
+        order = self._requested_order
+        return isinstance(order, PackedOrder) and not order.joins_documents
+
+    @property
+    def _cursor_epoch(self) -> int:
+        return 0 if self._cursor is None else self._cursor.epoch
 
     @property
     def seed(self) -> int:
@@ -142,10 +216,10 @@ class StepSampler:
 
     def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset before the run's position, over all epochs."""
-        cursor, steps = self.cursor, self.steps
-        return self.order.at_epoch(cursor.epoch).count_drawn(
-            min(cursor.step * steps.global_batch, len(self._requested_order))
-        )
+        cursor, position = self.cursor, self.cursor.step * self.steps.global_batch
+        if not isinstance(self.order, PackedOrder):
+            position = min(position, len(self._requested_order))
+        return self.order.at_epoch(cursor.epoch).count_drawn(position)
 
     @property
     def order(self) -> Ordering:
@@ -167,8 +241,16 @@ class StepSampler:
     def cursor(self) -> Cursor:
         if self._cursor is None:
             steps, order = self.steps, self.order
-            identity = Identity(self._fingerprint, order.algorithm, order.seed, steps.global_batch)
-            self._cursor = Cursor(identity, len(steps))
+            has_rows = isinstance(order, PackedOrder)
+            unit = steps.world_size if self._has_batches else 1
+            identity = Identity(
+                self._fingerprint,
+                order.algorithm,
+                order.seed,
+                steps.global_batch // unit,
+                self._commit,
+            )
+            self._cursor = Cursor(identity, len(steps), self._weights, has_rows, unit)
         return self._cursor
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -178,6 +260,9 @@ class StepSampler:
         if the state does not fit; nothing has changed then.
         """
         was = self._settled, self._order, self._cursor, self._resumed
+        weighed = self._requested_order, self._weights
+        if isinstance(state, Mapping):
+            self._resume_weights(state.get("weights"))
         if state and self._find_new_place() is not None:
             self._settled = self._order = self._cursor = None
         if self._choice is not None and isinstance(state, Mapping):
@@ -185,20 +270,92 @@ class StepSampler:
             if order is not None:
                 self._resumed, self._order, self._cursor = order, None, None
         try:
+            self.cursor.check(state, self.place.world_size)
+            rows = self.find_rows(state["epoch"])
+            if rows is not None:
+                row = state["step"] * state["global_batch"]
+                rows.counts.resume_at(state["window"], state["before"], row)
             self.cursor.restore(state, self.place.world_size)
         except BaseException:
             self._settled, self._order, self._cursor, self._resumed = was
+            self._requested_order, self._weights = weighed
             raise
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state of this run at another place."""
+        rows = self.find_rows(epoch)
+        unit = self.steps.world_size if self._has_batches else 1
+        state = self.cursor.state() | {"epoch": epoch, "step": step * unit}
+        if rows is not None:
+            row = step * self.steps.global_batch
+            place = rows.counts.locate(row - 1) if row else (0, 0)
+            state |= dict(zip(("window", "before"), place, strict=True))
+        return state
+
+    def set_weights(
+        self,
+        weights: WeightsOf,
+        columns: Mapping[str, Any] | None,
+        path: Path | None,
+        gather: Gather | None,
+    ) -> None:
+        """Weigh the samples anew from the epoch on that is begun next; see `Loader.set_weights`."""
+        cursor = self.cursor
+        if cursor.begun or cursor.step:
+            raise UsageError(
+                f"set_weights in the middle of epoch {cursor.epoch} (step {cursor.step} of "
+                f"{len(self.steps)}): call it when the epoch has ended, or leave the epoch with "
+                f"set_epoch({cursor.epoch + 1}) first"
+            )
+        if self._reweighing is None or self._choice is not None:
+            raise UsageError(
+                "set_weights needs a dataset of penstock, without a sampler, and a shuffle that is "
+                "named: 'auto' may choose another order for other weights"
+            )
+        epoch = cursor.next_epoch
+        self._requested_order, self._weights = self._reweighing.weigh(
+            weights, columns, self._weights, epoch, self.renew_place(), path, gather
+        )
+        self._order = self._cursor = None
+        self.cursor.set_epoch(epoch)
+
+    def _resume_weights(self, record: Any) -> None:
+        """Take over the weights of a state, unless they are those of now."""
+        now = None if self._weights is None else self._weights["digest"]
+        if record is not None:
+            is_record = isinstance(record, Mapping) and type(record.get("number")) is int
+            if self._reweighing is None or not is_record:
+                raise StateError(
+                    f"the state has weights that were handed in ({record!r:.100}), and this "
+                    "loader takes none: pass what state_dict() returned to a loader of that kind"
+                )
+        if (None if record is None else record.get("digest")) != now:
+            assert self._reweighing is not None
+            self._requested_order = self._reweighing.resume(record)
+            self._order = self._cursor = None
+        elif record is not None and record != self._weights:
+            self._cursor = None
+        self._weights = record
 
     @property
     def rank_samples(self) -> int:
         """Number of samples of this rank in an epoch, repeats included."""
-        steps = self.steps
+        steps = self.find_steps(self._cursor_epoch, whole=True)
         last = steps.rows(len(steps) - 1, self.place.rank)
         return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
 
     def iterate_shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
         """Generate the samples of this rank, step by step from `first` on."""
+        if self._has_batches:
+            raise UsageError(
+                "batch_tokens is for the loader that reads the samples itself, and not for workers "
+                "or samplers: leave out workers='processes', and iterate the loader"
+            )
+        if isinstance(self.order, PackedOrder):
+            raise UsageError(
+                "packed rows are laid out by the loader that reads their documents, and not by "
+                "workers or samplers: leave out workers='processes', and iterate the loader"
+            )
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
         window = steps.window(rank)
         while first < len(steps):
@@ -208,7 +365,7 @@ class StepSampler:
             ids, marks = order.rows(positions)
             for k, step in enumerate(range(first, last)):
                 part = slice(edges[k], edges[k + 1])
-                own = {name: column[part] for name, column in marks.items()}
+                own = {name: column[part] for name, column in marks.items()} if marks else marks
                 yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
             first = last
 
@@ -219,11 +376,32 @@ class StepSampler:
         """
         if self._peer_check is not None and self._peer_check.is_due(step):
             done = step - 1
-            positions, _, _ = self.steps.positions(
-                done, step, self.place.rank, order := self.order.at_epoch(epoch)
+            positions, _, _ = (
+                self.find_steps(epoch)
+                .extend(step)
+                .positions(done, step, self.place.rank, order := self.order.at_epoch(epoch))
             )
             self._peer_check.compare(self.place, epoch, done, order.rows(positions)[0])
-        self.cursor.move(epoch, step)
+        rows = self.find_rows(epoch)
+        if rows is None:
+            self.cursor.move(epoch, step)
+        elif self._is_end(epoch, step):
+            if rows.counts.has_claim:  # of the state that this epoch went on from
+                rows.count_all()
+            self.cursor.move(epoch, limits.order_count_max)
+        else:
+            place = rows.counts.locate(step * self.steps.global_batch - 1)
+            self.cursor.move(epoch, step, place)
+        if rows is not None:
+            rows.start()  # not before: the first batch is to come soon
+            rows.counts.check_claim()
+
+    def _is_end(self, epoch: int, step: int) -> bool:
+        """Return whether an epoch of packed rows ends before a step."""
+        try:
+            return step >= len(self.find_steps(epoch).extend(step + 1))
+        except Exception:  # of documents that come later: that step raises it
+            return False
 
     def find_uses(self, epoch: int, ranks: tuple[int, ...]) -> Uses:
         """Return the times at which these ranks use samples, as seen from an epoch.
@@ -234,12 +412,13 @@ class StepSampler:
         if (
             not isinstance(order, Order | Selection)
             or find_base(order) is None
-            or (self.assignment == "local")
+            or self.assignment in ("local", "balanced")
         ):
             raise UsageError(
                 "Cache.replicas is True, but the next use of a sample by a rank is known only for "
-                "one dataset (not a mixture) with assignment='strided' or 'contiguous': leave "
-                "replicas out (assignment='local' does not need them)"
+                "one dataset (not a mixture or a curriculum, and without weights) with "
+                "assignment='strided' or 'contiguous': leave replicas out (assignment='local' does "
+                "not need them)"
             )
         return Uses(order, self.steps, ranks, epoch)
 
@@ -254,16 +433,26 @@ class StepSampler:
             self._settle_again(now)
         return self.place
 
+    @property
+    def needs_locality(self) -> bool:
+        """True if `begin` has to be told which nodes keep which samples."""
+        balancing = self._balancing
+        return self.assignment == "local" or (balancing is not None and balancing.needs_locality)
+
     def begin(self, locality: Locality | None = None) -> tuple[int, int]:
         """Begin an epoch on the ranks there are now. Returns the epoch and its first step.
 
-        locality:  for "local": the nodes that keep samples, and the nodes of the ranks; the same
-                   on every rank.
+        locality:  if `needs_locality`: the nodes that keep samples, and the nodes of the ranks; the
+                   same on every rank.
         """
-        assert (locality is not None) == (self.assignment == "local"), "only local needs nodes"
-        place = self.renew_place()
-        if self.steps.locality is not locality:
+        assert (locality is not None) == self.needs_locality, "only these need nodes"
+        place, balance = self.renew_place(), self.steps.balance
+        if (self.steps.locality if balance is None else balance.locality) is not locality:
             self._settled = place, self._make_steps(place.world_size, locality)
+        if self._balancing is not None:
+            epoch, step = self.cursor.peek()
+            steps = self.find_steps(epoch).extend(step + 1)
+            self._balancing.compare(place, steps, self.order.at_epoch(epoch), epoch, step)
         return self.cursor.begin()
 
     def _find_new_place(self) -> Place | None:
@@ -311,13 +500,17 @@ class StepSampler:
     def _make_steps(self, world_size: int, locality: Locality | None = None) -> Steps:
         unknown = self.assignment == "local" and locality is None  # before the first epoch
         return Steps(
-            len(self._requested_order),
+            # Rows are counted as an epoch goes on.
+            limits.order_count_max
+            if isinstance(self._requested_order, PackedOrder)
+            else len(self._requested_order),
             self._compute_global_batch(world_size),
             world_size,
             self.drop_last,
             self.pad,
             "strided" if unknown else self.assignment,
-            locality,
+            locality if self.assignment == "local" else None,
+            balance=None if self._balancing is None else self._balancing.locate(locality),
         )
 
     def _compute_global_batch(self, world_size: int) -> int:

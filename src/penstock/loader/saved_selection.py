@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,23 @@ from ..errors import SidecarError, UsageError
 from ..index import read_sidecar, write_sidecar
 from ..order import Bitmap
 
-_format = "selection-1"
-_again = "save the selection again with save_selection()"
+
+class SavedKind(NamedTuple):
+    """Kind of a saved file: the format in its header, noun, writer, and how to make it again."""
+
+    format: str
+    noun: str
+    writer: str
+    again: str
+
+
+_kind = SavedKind(
+    "selection-1",
+    "selection",
+    "save_selection()",
+    "save the selection again with save_selection()",
+)
+_nouns = {"selection-1": "a selection", "weights-1": "a table of weights", "lengths-1": "lengths"}
 _columns = {"words": np.uint64, "counts": np.uint64, "bases": np.uint64, "hints": np.uint32}
 
 
@@ -47,7 +62,7 @@ def save_selection(path: str, bitmap: Bitmap, data: str) -> None:
         for name, kind in _columns.items()
     }
     header = {
-        "format": _format,
+        "format": _kind.format,
         "count": bitmap.count,
         "selected": len(bitmap),
         "digest": bitmap.digest,
@@ -68,13 +83,8 @@ def load_selection(path: str, data: str, digest: str | None = None) -> SavedBitm
     StorageError if it cannot be read.
     """
     path = os.path.abspath(path)
+    header, sections = read_saved(path, _kind, data)
     try:
-        verify = os.path.getsize(path) <= limits.selection_bytes_inline_max
-        header, sections = read_sidecar(path, verify)
-        if header.get("format") != _format:
-            raise UsageError(
-                f"{path} is an index, no selection: give a file that save_selection() wrote"
-            )
         columns = {name: sections[name].view(kind) for name, kind in _columns.items()}
         found = SavedBitmap(
             count=int(header["count"]),
@@ -83,23 +93,35 @@ def load_selection(path: str, data: str, digest: str | None = None) -> SavedBitm
             data=data,
             **columns,
         )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SidecarError(f"{path}: this is no selection ({error!r}): {_kind.again}") from None
+    if digest not in (None, found.digest):
+        raise SidecarError(f"{path} holds another selection than it did: {_kind.again}")
+    return found
+
+
+def read_saved(path: str, kind: SavedKind, data: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header, and the mapped sections, of a saved file of this kind and of this data.
+
+    Files up to `limits.selection_bytes_inline_max` are verified; larger ones by their header only.
+    """
+    try:
+        verify = os.path.getsize(path) <= limits.selection_bytes_inline_max
+        header, sections = read_sidecar(path, verify)
     except OSError as error:
         raise stores.build_storage_error(error.errno or errno.EIO, path) from None
     except SidecarError as error:
         what = str(error).partition(": rebuild it")[0]
-        raise SidecarError(f"{what}: {_again}") from None
-    except UsageError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise SidecarError(f"{path}: this is no selection ({error!r}): {_again}") from None
+        raise SidecarError(f"{what}: {kind.again}") from None
+    if header.get("format") != kind.format:
+        held = _nouns.get(str(header.get("format")), "an index")
+        raise UsageError(f"{path} is {held}, no {kind.noun}: give a file that {kind.writer} wrote")
     if header.get("data") != data:
         raise SidecarError(
-            f"{path} is a selection of data with fingerprint {header.get('data')!r}, and this "
-            f"dataset has {data!r}: select from the data that it was saved for, or {_again}"
+            f"{path} is a {kind.noun} of data with fingerprint {header.get('data')!r}, and this "
+            f"dataset has {data!r}: use the data that it was saved for, or {kind.again}"
         )
-    if digest not in (None, found.digest):
-        raise SidecarError(f"{path} holds another selection than it did: {_again}")
-    return found
+    return header, sections
 
 
 def spill_selection(bitmap: Bitmap, data: str, folder: str) -> Bitmap:

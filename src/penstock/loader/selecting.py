@@ -19,7 +19,7 @@ from ..arguments import check_whole
 from ..engine import ThreadPool
 from ..errors import UsageError
 from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
-from .columns import Array, Columns, make_array
+from .columns import Array, Columns, WideTextsError, make_array
 from .predicate import Predicate
 
 if TYPE_CHECKING:
@@ -151,7 +151,21 @@ def _choose_where(
     def decide(start: int, stop: int) -> npt.NDArray[np.bool_]:
         return predicate({name: values(start, stop) for name, values in slices.items()})
 
-    return _pack(count, decide)
+    return _pack(count, _divide_wide(decide))
+
+
+def _divide_wide(decide: Callable[[int, int], Array]) -> Callable[[int, int], Array]:
+    """Return the function that asks about fewer samples at a time where a text is long."""
+
+    def decide_in_parts(start: int, stop: int) -> Array:
+        try:
+            return decide(start, stop)
+        except WideTextsError:
+            middle = (start + stop) // 2
+            parts = decide_in_parts(start, middle), decide_in_parts(middle, stop)
+            return np.concatenate(parts)
+
+    return decide_in_parts
 
 
 def _choose_fraction(fraction: object, seed: int, count: int) -> Bitmap:
@@ -203,7 +217,7 @@ def divide_samples(
     found = dict(zip(fractions, _pack_parts(len(dataset), decide, len(shares)), strict=True))
     for name, part in found.items():
         if not len(part):
-            values = "" if by is None else f", by the values of {by!r},"
+            values = "" if by is None else f", by the values of {by!r}"
             raise UsageError(
                 f"{dataset.path}: the part {name!r} of {fractions[name]} has none of the "
                 f"{len(dataset):,} samples{values}: make it larger, or leave it out"
@@ -230,6 +244,11 @@ def _divide_by_value(
     bounds = np.array([min(int(end * 2.0**64), 2**64 - 1) for end in ends[:-1].tolist()], np.uint64)
     key = Order(1, check_whole("seed", seed, 0, (1 << 64) - 1), purpose="selection").key()
     if isinstance(by, str):
+        if columns.kinds.get(by) == "list":
+            raise UsageError(
+                f"by is {by!r}, a list of each sample: name a column of one value, or give a "
+                "function of the columns"
+            )
         values = columns.find(by)
     elif callable(by):
         returned = make_array("what by returned", by(columns))
@@ -248,7 +267,7 @@ def _divide_by_value(
     def decide(start: int, stop: int) -> npt.NDArray[Any]:
         return np.searchsorted(bounds, _hash_values(values(start, stop), key), side="right")
 
-    return decide
+    return _divide_wide(decide)
 
 
 def _hash_values(values: Array, key: int) -> Words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,7 @@ class StepReader:
         self._buffers: dict[int, Buffer] = {}  # by step: requested and not handed over
         self._faults: dict[int, PenstockError] = {}  # by step: raised when its turn comes
         self.reserved_bytes = 0  # not to be used for reading ahead: decoding will need them
+        self._plan_fault: Exception | None = None  # of the step after those requested
         self._closed = False
         self._pid = os.getpid()
         resources.router.add(self)
@@ -73,23 +74,30 @@ class StepReader:
     def ask(self) -> StepPlan | None:
         """Return the step that the user asks for now, None after the last. Raises ForkError."""
         check_loader_process(self._pid)
+        if self._plan_fault is not None and not self.session.waits:
+            fault, self._plan_fault = self._plan_fault, None
+            self.close()
+            raise fault
         if self._closed or self.session.finished:
             return None
         if self._timeout_s is not None:
             self._deadline_s = time.monotonic() + self._timeout_s
-        self._asked = self.session.head.step
-        return self.session.head
+        head = self.session.head
+        self._asked = head.step
+        return head
 
     def advance(self) -> list[StepPlan]:
         """Submit the steps that the session admits, and return them."""
-        router, timeline = self.resources.router, self.resources.meter.timeline
+        resources, session = self.resources, self.session
+        router, arena, timeline = resources.router, resources.arena, resources.meter.timeline
         admitted: list[StepPlan] = []
         with router.lock:
-            for group in self.session.admit(self._has_memory):
-                buffers = [self.resources.arena.take(step.layout.bytes) for step in group.steps]
-                for number, (planned, buffer) in enumerate(zip(group.steps, buffers, strict=True)):
-                    urgent = planned.step == self.session.head.step  # the user waits for it now
-                    purpose: Purpose = "demand" if urgent else "prefetch"
+            groups = session.admit(self._has_memory)
+            while (group := self._take_group(groups)) is not None:
+                buffers = [arena.take(step.layout.bytes) for step in group.steps]
+                for number, planned in enumerate(group.steps):
+                    is_urgent = planned is session.head  # the user waits for it now
+                    purpose: Purpose = "demand" if is_urgent else "prefetch"
                     # An engine holds the buffers of a ticket until its end. Those of the steps
                     # before, which no later one writes to, may be the user's by then.
                     requests = planned.requests
@@ -97,7 +105,7 @@ class StepReader:
                         requests = requests._replace(buffer=requests.buffer - np.uint32(number))
                     ticket = self._submit(requests, buffers[number:], purpose)
                     router.expect(ticket, self, (planned, group))
-                    self._buffers[planned.step] = buffer
+                    self._buffers[planned.step] = buffers[number]
                     if timeline is not None:
                         runs = len(planned.requests.runs) - 1
                         what = Requested(ticket, planned.layout.bytes, runs)
@@ -105,9 +113,18 @@ class StepReader:
                 admitted.extend(group.steps)
         return admitted
 
+    def _take_group(self, groups: Iterator[Group]) -> Group | None:
+        """Return the next group that is admitted; None after the last, or if planning failed."""
+        if self._plan_fault is None:
+            try:
+                return next(groups, None)
+            except Exception as fault:  # raised when the steps before it are handed over
+                self._plan_fault = fault
+        return None
+
     def _has_memory(self, group: Group) -> bool:
-        sizes = [step.layout.bytes for step in group.steps]
-        return self.resources.arena.has_room(sizes, self.reserved_bytes)
+        arena = self.resources.arena
+        return arena.has_room([step.layout.bytes for step in group.steps], self.reserved_bytes)
 
     def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
         """Wait until a step is in its buffer, and return that.
@@ -117,19 +134,23 @@ class StepReader:
         Raises the error that kept its bytes from arriving.
         """
 
+        if self.session.reached <= planned.step:
+            self._wait_for_arrival(planned.step, meanwhile)
+        if planned.step in self._faults:
+            raise self._faults[planned.step]
+        if self._closed:
+            raise UsageError("the iterator was closed")
+        return self._buffers[planned.step]
+
+    def _wait_for_arrival(self, step: int, meanwhile: Callable[[], None] | None) -> None:
         def has_arrived() -> bool:
-            return self._closed or self.session.reached > planned.step
+            return self._closed or self.session.reached > step
 
         while not has_arrived():
             self.resources.router.wait(has_arrived)
             if meanwhile is not None:
                 meanwhile()
                 self.check_deadline()
-        if planned.step in self._faults:
-            raise self._faults[planned.step]
-        if self._closed:
-            raise UsageError("the iterator was closed")
-        return self._buffers[planned.step]
 
     def check_deadline(self) -> None:
         """Raise the error of a batch that has not come in time, if that time has passed."""
@@ -138,9 +159,13 @@ class StepReader:
 
     def hand_over(self) -> None:
         """Give up the head, which has arrived."""
-        with self.resources.router.lock:
+        resources = self.resources
+        with resources.router.lock:
             head = self.session.hand_over()
-            self.resources.arena.hand_over(self._buffers.pop(head.step))
+            resources.arena.hand_over(self._buffers.pop(head.step))
+        # It refers to whoever raised it, and so to this reader: without the collector, that would
+        # keep the loader, its threads and its folders.
+        self._faults.pop(head.step, None)
 
     def skip(self) -> bool:
         """Give up the step that was asked for last, whose bytes or samples failed.
@@ -148,6 +173,8 @@ class StepReader:
         Returns False if there is nothing to give up: it was handed over already; or it has not even
         arrived, so that the reader cannot go on and is closed.
         """
+        if self._closed:
+            return False
         if self._pid != os.getpid():  # whoever held the lock does not exist here
             self.close()
             return False
@@ -179,6 +206,7 @@ class StepReader:
         # Without the lock: destructors call this, in whatever a thread is doing.
         self._closed = True
         self._buffers.clear()
+        self._faults.clear()
 
 
 def check_loader_process(pid: int) -> None:

@@ -469,15 +469,24 @@ def _receive_tasks(
 
 def _end_with_parent(parent: int) -> None:
     """End this process as soon as the parent has ended, even during a task."""
+    descriptor = None
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:
         os._exit(1)
+    except OSError:  # before Linux 5.3, or forbidden
+        pass
 
     def watch() -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.poll()
+        if descriptor is None:
+            never = threading.Event()
+            with contextlib.suppress(OSError):
+                while not never.wait(1.0):
+                    os.kill(parent, 0)
+        else:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll()
         os._exit(1)
 
     start_threads([threading.Thread(target=watch, name="penstock-parent", daemon=True)])

@@ -67,8 +67,10 @@ class WorkerSource:
         return _account(batch, step, samples, asked_ns, spent, self._meter)
 
     def skip(self) -> None:
-        if self._sizes:  # else the sampler has raised
-            self._sizes.popleft()
+        if not self._sizes:  # the sampler has raised, and gives nothing more
+            self._closed = True
+            return
+        self._sizes.popleft()
         self._step += 1
 
     def adopt(self, budget: Budget) -> None:
@@ -110,12 +112,14 @@ class InlineSource:
         while self._throttle.is_in_debt:
             self._throttle.wait(_poll_s)
             meanwhile()
-        task = next(self._tasks, None)
+        try:
+            task = next(self._tasks, None)
+        except Exception:  # of the sampler, which gives nothing more
+            self.closed = True
+            raise
         if task is None:
             return None
-        before = self._workers.spent
-        batch = self._workers.result(self._workers.submit(task))
-        spent = self._workers.spent.minus(before)
+        batch, spent = self._workers.fetch(task)
         self._throttle.charge(spent.cpu_ns * 1e-9)
         samples = _count_samples(task, self._batched)
         return _account(batch, task.step, samples, asked_ns, spent, self._meter)

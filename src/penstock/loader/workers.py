@@ -51,8 +51,12 @@ class WorkerTime(NamedTuple):
         return WorkerTime(*map(operator.sub, self, other))
 
 
+_long_ns = 1_000_000  # of a batch beside which a system call does not count
+
+
 class TimedFetch:
-    """Timed fetch, for use by the one thread that makes it. Costs 2 us a batch.
+    """Timed fetch, for use by the one thread that makes it. Costs 1 us a batch, and 2 us more for a
+    batch before which, or in which, the thread was off its processor.
 
     spent:  time of the last result; zero if it was an exception.
     """
@@ -61,17 +65,28 @@ class TimedFetch:
         self._fetch = fetch
         self.spent = WorkerTime()
         self._scheduled: int | None = None
+        self._ready_before_ns = 0  # when it was read last
+        self._waits = True  # to judge by the last batch: read the time at the beginning, too
         with contextlib.suppress(OSError):  # a kernel without it
             self._scheduled = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self, task: Any) -> Any:
-        self.spent = WorkerTime()
-        began_ns, ready_ns, cpu_ns = time.perf_counter_ns(), self._ready_ns(), time.thread_time_ns()
-        result = self._fetch(task)
-        cpu_ns, ready_ns = time.thread_time_ns() - cpu_ns, self._ready_ns() - ready_ns
-        busy_ns = time.perf_counter_ns() - began_ns
-        cpu_ns = min(busy_ns, cpu_ns)  # clocks differ a little
-        self.spent = WorkerTime(busy_ns, cpu_ns, min(busy_ns - cpu_ns, ready_ns))
+        if self._waits:
+            self._ready_before_ns = self._ready_ns()
+        began_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        try:
+            result = self._fetch(task)
+        except BaseException:
+            self.spent = WorkerTime()
+            raise
+        cpu_ns, busy_ns = time.thread_time_ns() - cpu_ns, time.perf_counter_ns() - began_ns
+        off_ns = max(0, busy_ns - cpu_ns)  # clocks differ a little
+        ready_ns = 0
+        self._waits = off_ns * 8 > busy_ns or busy_ns > _long_ns
+        if self._waits:
+            ready_before_ns, self._ready_before_ns = self._ready_before_ns, self._ready_ns()
+            ready_ns = min(off_ns, self._ready_before_ns - ready_before_ns)
+        self.spent = WorkerTime(busy_ns, busy_ns - off_ns, ready_ns)
         return result
 
     def __del__(self) -> None:
@@ -121,7 +136,8 @@ class Workers(Protocol):
 
 class ResultsAhead:
     """Iterator over the results of tasks, which submits `ahead` of them in advance. Results come in
-    the order of the tasks.
+    the order of the tasks. An exception of `tasks` comes after the results of those before it, and
+    ends the iterator.
 
     throttle:  while it is in debt, only the result that the caller waits for is submitted.
     """
@@ -140,6 +156,7 @@ class ResultsAhead:
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._tickets: deque[int] = deque()
+        self._error: Exception | None = None  # of `tasks`
         self._fill(ahead)
 
     def __iter__(self) -> ResultsAhead:
@@ -150,7 +167,8 @@ class ResultsAhead:
         if not self._tickets:
             self._submit()
         if not self._tickets:
-            raise StopIteration
+            error, self._error = self._error, None
+            raise error or StopIteration
         result = self._workers.result(self._tickets.popleft(), self._timeout_s)
         self._fill(self._ahead)
         return result
@@ -174,7 +192,11 @@ class ResultsAhead:
             pass
 
     def _submit(self) -> bool:
-        task = next(self._tasks, self)
+        try:
+            task = next(self._tasks, self)
+        except Exception as error:
+            self._tasks, self._error = iter(()), error
+            return False
         if task is self:
             return False
         self._tickets.append(self._workers.submit(task))
@@ -201,15 +223,18 @@ class InlineWorkers:
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
         del timeout_s  # nobody could interrupt the calling thread
-        task = self._tasks.pop(ticket)
+        result, spent = self.fetch(self._tasks.pop(ticket))
+        self.spent = self.spent.plus(spent)
+        return result
+
+    def fetch(self, task: Any) -> tuple[Any, WorkerTime]:
+        """Return the result of a task, and its time, which `spent` does not count."""
         try:
             if self._fetch is None:
                 self._fetch = TimedFetch(self._opening(0))
-            result = self._fetch(task)
+            return self._fetch(task), self._fetch.spent
         except StopIteration as error:
             raise make_raisable(error) from error
-        self.spent = self.spent.plus(self._fetch.spent)
-        return result
 
     def drop(self, ticket: int) -> None:
         self._tasks.pop(ticket, None)
@@ -269,7 +294,10 @@ class WorkerThreads:
             result, spent = self._desk.results.pop(ticket)
         self.spent = self.spent.plus(spent)
         if isinstance(result, _Raised):
-            raise result.error
+            try:
+                raise result.error
+            finally:
+                del result  # or it would be a cycle: the exception names this frame
         return result
 
     def drop(self, ticket: int) -> None:

@@ -25,6 +25,7 @@ from .. import limits
 from ..errors import UsageError
 from .keys import WORD, Words
 from .order import Marks, Order, Shuffle, check_words
+from .weighted import WeightedOrder, WeightTable
 
 Weights = Sequence[float]
 Unit = Literal["steps", "samples"]
@@ -73,12 +74,13 @@ def _check_weight(value: object) -> float:
 class MixtureRecipe:
     """Datasets and weights of a mixture: all that decides its order besides the seed.
 
-    counts:    samples of each dataset.
+    counts:    samples that a pass of each dataset draws: as many as it has, unless it has weights.
     starts:    start of each stretch of constant weights, in positions of the mixture counted over
                all epochs, or in steps (`unit`); the first is 0.
     slots:     for each stretch, the slots of each dataset in a period.
     length:    positions of an epoch.
     unit:      unit of `starts`.
+    tables:    weights of each dataset's samples, or None; () if none has any.
     """
 
     counts: tuple[int, ...]
@@ -86,6 +88,16 @@ class MixtureRecipe:
     slots: tuple[tuple[int, ...], ...]
     length: int
     unit: Unit = "steps"
+    tables: tuple[WeightTable | None, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples of each dataset."""
+        tables = self.tables or (None,) * len(self.counts)
+        return tuple(
+            count if table is None else len(table)
+            for count, table in zip(self.counts, tables, strict=True)
+        )
 
     @property
     def digest(self) -> str:
@@ -95,7 +107,9 @@ class MixtureRecipe:
 
     def _fields(self) -> tuple[Any, ...]:
         unit = self.unit if len(self.starts) > 1 else ""  # one stretch has no unit
-        return self.counts, self.starts, self.slots, self.length, unit
+        fields = self.counts, self.starts, self.slots, self.length, unit
+        weights = tuple(table and table.digest for table in self.tables)
+        return (*fields, weights) if any(weights) else fields
 
 
 class _Stretch(NamedTuple):
@@ -141,7 +155,8 @@ class Mixture:
     passes go on across epochs. An epoch may hold a sample several times, or not at all.
 
     seed, shuffle, block, group:  of the datasets' own orders, see `Order`. The sequence of datasets
-                                  depends on the seed alone.
+                                  depends on the seed, and the stream, alone.
+    stream:                       number of the first dataset's stream; the others' follow it.
     """
 
     recipe: MixtureRecipe
@@ -150,8 +165,11 @@ class Mixture:
     shuffle: Shuffle = "exact"
     block: int = 256
     group: int = 64
+    stream: int = 0
     _stretches: tuple[_Stretch, ...] = field(default=(), repr=False, compare=False)
-    _passes: dict[int, Order] = field(default_factory=dict, repr=False, compare=False)
+    _passes: dict[int, Order | WeightedOrder] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self._passes:
@@ -203,7 +221,7 @@ class Mixture:
         source, drawn = self._locate(words.reshape(-1) + np.uint64(self.epoch * len(self)))
         samples, turns = np.empty_like(drawn), np.empty_like(drawn)
         first = 0
-        for d, count in enumerate(self.recipe.counts):
+        for d, (count, size) in enumerate(zip(self.recipe.counts, self.recipe.sizes, strict=True)):
             rows = np.flatnonzero(source == d)
             if len(rows):
                 own = drawn[rows]
@@ -211,7 +229,7 @@ class Mixture:
                 turns[rows] = turn
                 samples[rows] = self._map_passes(d, turn, own - turn * np.uint64(count))
                 samples[rows] += np.uint64(first)
-            first += count
+            first += size
         marks = {
             "source": source.astype(np.int64).reshape(words.shape),
             "pass": turns.view(np.int64).reshape(words.shape),
@@ -222,10 +240,15 @@ class Mixture:
         """Return the positions of a dataset's samples in its pass `turn`.
 
         Positions are counted over all epochs, samples within the dataset. Raises UsageError if the
-        schedule never comes to that pass.
+        schedule never comes to that pass, or if the dataset has weights.
         """
         count = self.recipe.counts[source]
-        drawn = self._get_pass(source, turn).positions(samples) + np.uint64(turn * count)
+        order = self._get_pass(source, turn)
+        if isinstance(order, WeightedOrder):
+            raise UsageError(
+                f"dataset {source} has weights: a sample may come several times a pass"
+            )
+        drawn = order.positions(samples) + np.uint64(turn * count)
         begins = np.array([int(s.drawn[source]) for s in self._require_stretches()], np.uint64)
         positions = np.empty_like(drawn)
         # The last stretch that begins with so few drawn: one without this dataset draws none.
@@ -288,11 +311,14 @@ class Mixture:
             samples[rows] = self._get_pass(source, turn).samples(places[rows])
         return samples
 
-    def _get_pass(self, source: int, turn: int) -> Order:
+    def _get_pass(self, source: int, turn: int) -> Order | WeightedOrder:
         """Return the order of one pass of a dataset; the last one of each dataset is kept."""
         order = self._passes.get(source)
         if order is None or order.epoch != turn:
-            order = self._passes[source] = self._make_order(source, turn)
+            base = self._make_order(source, turn)
+            table = self.recipe.tables[source] if self.recipe.tables else None
+            order = base if table is None else WeightedOrder(base, table)
+            self._passes[source] = order
         return order
 
     def _make_order(self, source: int, turn: int) -> Order:
@@ -303,7 +329,7 @@ class Mixture:
             shuffle=self.shuffle,
             block=self.block,
             group=self.group,
-            stream=source,
+            stream=self.stream + source,
         )
 
     def _require_stretches(self) -> tuple[_Stretch, ...]:
@@ -319,7 +345,8 @@ class Mixture:
         period = limits.mixture_slots
         stretches: list[_Stretch] = []
         for k, (start, slots) in enumerate(zip(starts, self.recipe.slots, strict=True)):
-            shuffled = Order(period, self.seed, k, purpose="mixture").run(0, period)
+            order = Order(period, self.seed, k, stream=self.stream, purpose="mixture")
+            shuffled = order.run(0, period)
             edges = np.cumsum(slots)
             source = np.searchsorted(edges, shuffled.view(np.int64), side="right")
             by_source = np.argsort(source, kind="stable")

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from .._core import Groups, Permutation
+from .._core import Groups, Permutation, list_order_levels
 from ..arguments import check_whole
 from ..errors import UsageError
 from .keys import GOLDEN, WORD, Words, find_outside, mix64
@@ -35,10 +35,21 @@ from .keys import GOLDEN, WORD, Words, find_outside, mix64
 Shuffle = Literal["exact", "blocked", "none"]
 """Method by which the sequence of an epoch is drawn."""
 
-Purpose = Literal["sample", "placement", "shard", "mixture", "augmentation", "selection"]
+Purpose = Literal[
+    "sample", "placement", "shard", "mixture", "augmentation", "selection", "weights", "packing"
+]
 """Use of an order; orders of different purposes are unrelated."""
 
-_TAGS = {"sample": 1, "placement": 2, "shard": 3, "mixture": 4, "augmentation": 5, "selection": 6}
+_TAGS = {
+    "sample": 1,
+    "placement": 2,
+    "shard": 3,
+    "mixture": 4,
+    "augmentation": 5,
+    "selection": 6,
+    "weights": 7,
+    "packing": 8,
+}
 _BLOCKS, _GROUPS = 0x100, 0x200  # added to a tag for the two permutations of a blocked order
 
 
@@ -47,7 +58,8 @@ Marks = Mapping[str, npt.NDArray[np.int64]]
 
 
 class Ordering(Protocol):
-    """Assignment of samples to the positions of an epoch: an `Order`, `Mixture` or `Selection`."""
+    """Assignment of samples to the positions of an epoch: an `Order`, `WeightedOrder`, `Mixture`,
+    `Selection` or `Curriculum`."""
 
     @property
     def seed(self) -> int: ...
@@ -70,6 +82,11 @@ class _Map(Protocol):
     def forward(self, positions: Words, samples: Words) -> int: ...
     def inverse(self, samples: Words, positions: Words) -> int: ...
     def run(self, start: int, samples: Words) -> int: ...
+
+
+def list_instruction_sets() -> list[str]:
+    """The instruction sets of this processor that orders are computed with; the last is used."""
+    return list_order_levels()
 
 
 def key_state(tag: int, *words: int) -> int:
@@ -225,16 +242,16 @@ def _describe_outside(noun: str, value: object, count: int) -> UsageError:
     return UsageError(f"{noun} {value} is outside this order: use 0..{count - 1}")
 
 
-_selection = re.compile(r"selection-1:[0-9a-f]+/")
+_composed = re.compile(r"(selection-1:[0-9a-f]+/)?(weights-1:[0-9a-f]+x\d+/)?")
 _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 
 
 def parse_shuffle(algorithm: str) -> tuple[Shuffle, int, int] | None:
     """Return `shuffle`, `block` and `group` of the order with this `algorithm`.
 
-    None if it is not the algorithm of an `Order`, or of a selection in one.
+    None if it is not the algorithm of an `Order`, or of a selection or weights in one.
     """
-    algorithm = _selection.sub("", algorithm, count=1)
+    algorithm = _composed.sub("", algorithm, count=1)
     plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}
     if algorithm in plain:
         return plain[algorithm], 256, 64

@@ -34,15 +34,16 @@ def rng(seed: int, epoch: int, sample: SupportsIndex) -> np.random.Generator:
         check_whole(f"rng: {name}", value, 0, WORD)
         for name, value in (("seed", seed), ("epoch", epoch), ("sample", sample))
     )
-    key = np.array([_make_epoch_key(seed, epoch), sample], np.uint64)
+    key = np.array([derive_epoch_key(seed, epoch), sample], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def derive_sample_seed(seed: int, epoch: int, sample: int) -> int:
     """Derive the 64-bit seed of other generators for one sample in one epoch."""
-    return mix64(_make_epoch_key(seed, epoch) ^ mix64(sample & WORD))
+    return mix64(derive_epoch_key(seed, epoch) ^ mix64(sample & WORD))
 
 
 @lru_cache(maxsize=64)
-def _make_epoch_key(seed: int, epoch: int) -> int:
+def derive_epoch_key(seed: int, epoch: int) -> int:
+    """Derive the key of an epoch's random numbers; the sample is the other word of Philox's key."""
     return Order(1, seed, epoch, purpose="augmentation").key()

@@ -18,13 +18,14 @@ from .bitmap import Subset
 from .keys import Words
 from .mixture import Mixture
 from .order import Marks, Order, Shuffle
+from .weighted import WeightedOrder
 
-Inner = TypeVar("Inner", Order, Mixture)
+Inner = TypeVar("Inner", Order, Mixture, WeightedOrder)
 
 
 def find_base(order: object) -> Order | None:
-    """Return the order of one dataset that an ordering is, of all samples or of selected ones; None
-    for a mixture."""
+    """Return the order in which an ordering has each sample of one dataset, or each selected one,
+    once an epoch; None for mixtures, weights and curricula."""
     inner = order.inner if isinstance(order, Selection) else order
     return inner if isinstance(inner, Order) else None
 
@@ -33,7 +34,7 @@ def find_base(order: object) -> Order | None:
 class Selection(Generic[Inner]):
     """An `Ordering` of the samples of a set, in the sequence that an inner order gives.
 
-    inner:   an order of as many samples as the set has, or a mixture that draws from so many.
+    inner:   an order of as many samples as the set has, or weights or a mixture of so many.
     subset:  the set.
     """
 
@@ -85,11 +86,11 @@ class Selection(Generic[Inner]):
         return numbers, marks
 
     def positions(self, samples: npt.ArrayLike) -> Words:
-        """Return the positions of these samples: the inverse of `samples`, which a mixture lacks.
+        """Return the positions of these samples: the inverse of `samples`, which an `Order` has.
 
         UsageError if a sample is not in the set.
         """
-        assert isinstance(self.inner, Order), "a mixture may hold a sample several times"
+        assert isinstance(self.inner, Order), "it may hold a sample several times"
         return self.inner.positions(self.numbers(samples))
 
     def numbers(self, samples: npt.ArrayLike) -> Words:

@@ -23,8 +23,8 @@ Ids = npt.NDArray[np.uint64]
 field_alignment_bytes = 4096
 
 
-class PlanSource(Protocol):
-    """Data as a plan sees it: an `Index`, or one whose samples are cached."""
+class StepSource(Protocol):
+    """Data as the plan of a step sees it."""
 
     @property
     def fields(self) -> tuple[Field, ...]: ...
@@ -32,24 +32,31 @@ class PlanSource(Protocol):
     def layouts(self) -> tuple[Layout, ...]: ...
     @property
     def row_bytes(self) -> tuple[int | None, ...]: ...
-    @property
-    def mean_bytes(self) -> float: ...
     def labels(self, samples: Ids, /) -> Int | None: ...
     def units(self, units: Ids, field: int, /) -> tuple[Extents, Int | None]: ...
+
+
+class PlanSource(StepSource, Protocol):
+    """Data as a session sees it: an `Index`, or one whose samples are cached."""
+
+    @property
+    def mean_bytes(self) -> float: ...
 
 
 class FieldRows(NamedTuple):
     """Places of one field of a step's samples: row i is the i-th sample.
 
     base:    first byte.
-    bounds:  int64 (rows+1,), row i is bytes base + bounds[i]:bounds[i+1]; None if all rows have
-             `row_bytes` bytes.
+    bounds:  int64 (rows+1,), row i is the elements bounds[i]:bounds[i+1] from there; None if all
+             rows have `row_bytes` bytes.
+    element_bytes:  bytes of an element.
     """
 
     base: int
     row_bytes: int
     bounds: Int | None
     rows: int
+    element_bytes: int = 1
 
     def row_at(self, target: int) -> int | None:
         """Return the sample's row that this byte of the buffer belongs to, or None."""
@@ -57,7 +64,7 @@ class FieldRows(NamedTuple):
         if self.bounds is None:
             row = at // self.row_bytes if at >= 0 else self.rows
             return row if row < self.rows else None
-        return _find_part(self.bounds, at)
+        return _find_part(self.bounds, at // self.element_bytes)
 
 
 class FieldChunks(NamedTuple):
@@ -113,7 +120,7 @@ def _find_part(bounds: Int, at: int) -> int | None:
 
 
 def place_batches(
-    index: PlanSource, ids: Ids, bounds: Int
+    index: StepSource, ids: Ids, bounds: Int
 ) -> tuple[Placed, Int, list[BatchLayout]]:
     """Place every field of every sample in the buffers of the steps that `bounds` divides `ids` in.
 
@@ -169,19 +176,19 @@ class _PlacedField(NamedTuple):
     places: Sequence[FieldRows | FieldChunks]
 
 
-def _place_rows(index: PlanSource, number: int, ids: Ids, bounds: Int, base: Int) -> _PlacedField:
+def _place_rows(index: StepSource, number: int, ids: Ids, bounds: Int, base: Int) -> _PlacedField:
     """Place one field of the samples of each step, from `base` on."""
     extents, pieces = index.units(ids, number)
     rows = np.diff(bounds)
     row_bytes = index.row_bytes[number]
     if row_bytes is None:
-        lengths = (
-            extents.length if pieces is None else index.layouts[number].lengths(ids.view(np.int64))
-        )
-        target, inside = _pack_rows(lengths, bounds)
-        sizes = np.array([ends[-1] for ends in inside], np.int64)
+        lengths = extents.length if pieces is None else _sum_pieces(extents.length, pieces)
+        part = index.fields[number]
+        # Once for all steps: rows that are handed over have their bounds in elements.
+        unit = 1 if part.levels or part.shape is not None else part.element_bytes
+        target, inside, sizes = _pack_rows(lengths, bounds, unit)
         ragged = zip(base.tolist(), inside, rows.tolist(), strict=True)
-        places = [FieldRows(start, 0, ends, count) for start, ends, count in ragged]
+        places = [FieldRows(start, 0, ends, count, unit) for start, ends, count in ragged]
     else:
         row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
         target, sizes = row * row_bytes, rows * row_bytes
@@ -190,8 +197,17 @@ def _place_rows(index: PlanSource, number: int, ids: Ids, bounds: Int, base: Int
     return _PlacedField(extents, pieces, rows, target, sizes, places)
 
 
+def _sum_pieces(length: Int, pieces: Int) -> Int:
+    """Return the bytes of rows of so many extents each."""
+    ends = np.zeros(len(length) + 1, np.int64)
+    np.cumsum(length, out=ends[1:])
+    last = np.cumsum(pieces)
+    rows: Int = ends[last] - ends[last - pieces]
+    return rows
+
+
 def _place_chunks(
-    index: PlanSource, number: int, layout: Chunked, ids: Ids, bounds: Int, base: Int
+    index: StepSource, number: int, layout: Chunked, ids: Ids, bounds: Int, base: Int
 ) -> _PlacedField:
     """Place the chunks that each step needs of one field, each once, from `base` on."""
     chunk, row = layout.find_chunks(ids.view(np.int64))
@@ -201,8 +217,7 @@ def _place_chunks(
     units = np.concatenate([chunks for chunks, _ in needed])
     extents, pieces = index.units(units.view(np.uint64), number)
     lengths = extents.length if pieces is None else layout.lengths(units)
-    target, inside = _pack_rows(lengths, np.concatenate([[0], np.cumsum(rows)]))
-    sizes = np.array([ends[-1] for ends in inside], np.int64)
+    target, inside, sizes = _pack_rows(lengths, np.concatenate([[0], np.cumsum(rows)]))
     places = [
         FieldChunks(start, ends, chunks, which.reshape(-1), row[first:last])
         for start, ends, (chunks, which), (first, last) in zip(
@@ -212,15 +227,21 @@ def _place_chunks(
     return _PlacedField(extents, pieces, rows, target, sizes, places)
 
 
-def _pack_rows(lengths: Int, bounds: Int) -> tuple[Int, list[Int]]:
+def _pack_rows(lengths: Int, bounds: Int, unit: int = 1) -> tuple[Int, list[Int], Int]:
     """Pack the rows of each step end to end.
 
-    Returns the first byte of each row, and for each step where its rows begin, and the end.
+    Returns the first byte of each row; for each step where its rows begin, and the end, in units of
+    so many bytes; and the bytes of each step.
     """
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    target = ends[:-1] - np.repeat(ends[bounds[:-1]], np.diff(bounds))
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    starts = ends[bounds]
+    target = ends[:-1] - np.repeat(starts[:-1], np.diff(bounds))
+    if unit > 1:
+        ends //= unit
     edges = itertools.pairwise(bounds.tolist())
-    return target, [ends[first : last + 1] - ends[first] for first, last in edges]
+    inside = [ends[first : last + 1] - ends[first] for first, last in edges]
+    return target, inside, np.diff(starts)
 
 
 def _sort_by_step(placed: list[Placed]) -> Placed:

@@ -16,20 +16,31 @@ from ..arguments import check_whole
 from ..errors import StateError
 
 _version = 1
+_row_keys = ("window", "before")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Values that decide the sequence of global batches."""
+    """Values that decide the sequence of global batches.
+
+    commit:  version of the data that its hub names, where it comes from one.
+    """
 
     fingerprint: str
     order: str
     seed: int
     global_batch: int
+    commit: str = ""
 
 
 class Cursor:
     """A counter of epochs and steps.
+
+    weights:  record of the weights that were handed in, which states hold; None if none were.
+    has_rows: True if samples are packed rows: a state then holds also the window in which the last
+              row that was handed over lies, and the rows before that window.
+    unit:     number by which states count a step: of batches by tokens the ranks, each of which has
+              one a step, so that a state counts batches.
 
     `begin` opens an epoch: the one that a restored state or `set_epoch` named, else the one after
     the last begun. `move` records a step that was handed to the user. Abandoning an epoch (a
@@ -37,11 +48,22 @@ class Cursor:
     state continues an abandoned epoch.
     """
 
-    def __init__(self, identity: Identity, steps: int) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        steps: int,
+        weights: Mapping[str, Any] | None = None,
+        has_rows: bool = False,
+        unit: int = 1,
+    ) -> None:
         self._identity = identity
+        self._weights = weights
         self._steps = steps
         self._epoch = 0
         self._step = 0
+        self._has_rows = has_rows
+        self._unit = unit
+        self._rows = 0, 0  # the window, and the rows before it
         self._fresh = True  # the place has not been begun yet
 
     @property
@@ -70,13 +92,17 @@ class Cursor:
         """
         epoch = check_whole("epoch", epoch, 0, limits.order_count_max)
         if not self._fresh or epoch != self._epoch:
-            self._epoch, self._step = epoch, 0
+            self._epoch, self._step, self._rows = epoch, 0, (0, 0)
         self._fresh = True
+
+    def peek(self) -> tuple[int, int]:
+        """Return the epoch that `begin` opens, and its first step."""
+        return (self._epoch, self._step) if self._fresh else (self._epoch + 1, 0)
 
     def begin(self) -> tuple[int, int]:
         """Open an epoch; return it and its first step."""
         if not self._fresh:
-            self._epoch, self._step = self._epoch + 1, 0
+            self._epoch, self._step, self._rows = self._epoch + 1, 0, (0, 0)
         self._fresh = False
         return self._epoch, self._step
 
@@ -84,36 +110,53 @@ class Cursor:
         """Undo a `begin` that failed before its first step."""
         self._epoch, self._step, self._fresh = epoch, step, True
 
-    def move(self, epoch: int, step: int) -> None:
-        """Record that the steps before `step` of `epoch` have been handed over."""
-        self._epoch, self._step = epoch, step
+    def move(self, epoch: int, step: int, rows: tuple[int, int] = (0, 0)) -> None:
+        """Record that the steps before `step` of `epoch` have been handed over.
+
+        rows:  of packed rows, the window in which the last one lies, and the rows before it.
+        """
+        self._epoch, self._step, self._rows = epoch, step, rows
         self._fresh = False
         if step >= self._steps:  # the end of an epoch is the start of the next
             self._epoch, self._step, self._fresh = epoch + 1, 0, True
+            self._rows = 0, 0
 
     def state(self) -> dict[str, Any]:
-        """Return the state: JSON-able, under 1 KiB, always with the same keys."""
+        """Return the state: JSON-able, under 1 KiB, always with the same keys for the same data.
+
+        "weights" is added if weights were handed in; their values may be in it, up to 44 KiB.
+        """
+        weights = {} if self._weights is None else {"weights": dict(self._weights)}
+        commit = {"commit": self._identity.commit} if self._identity.commit else {}
         return {
+            **commit,
             "version": _version,
             "fingerprint": self._identity.fingerprint,
             "order": self._identity.order,
             "seed": self._identity.seed,
             "global_batch": self._identity.global_batch,
             "epoch": self._epoch,
-            "step": self._step,
+            "step": self._step * self._unit,
+            **(dict(zip(_row_keys, self._rows, strict=True)) if self._has_rows else {}),
+            **weights,
         }
 
     def restore(self, state: Mapping[str, Any], world_size: int) -> None:
         """Move to the place of `state`. Raises StateError if it does not fit this loader."""
-        self._check(state, world_size)
-        self._epoch, self._step, self._fresh = state["epoch"], state["step"], True
+        self.check(state, world_size)
+        self._epoch, self._step, self._fresh = state["epoch"], state["step"] // self._unit, True
+        if self._has_rows:
+            self._rows = state["window"], state["before"]
 
-    def _check(self, state: Mapping[str, Any], world_size: int) -> None:
-        if not isinstance(state, Mapping) or set(state) != set(self.state()):
+    def check(self, state: Mapping[str, Any], world_size: int) -> None:
+        """Raise StateError if a state does not fit this loader, or is none."""
+        optional = {"weights", "commit"}
+        keys = set(self.state()) - optional
+        if not isinstance(state, Mapping) or set(state) - optional != keys:
             contents = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise StateError(
                 f"this is no state of a penstock loader: it has {contents}, not "
-                f"{sorted(self.state())}; pass what state_dict() returned"
+                f"{sorted(keys)}; pass what state_dict() returned"
             )
         if state["version"] != _version:
             raise StateError(
@@ -121,6 +164,12 @@ class Cursor:
                 "use the version of penstock that saved it"
             )
         mine = self._identity
+        saved = state.get("commit", mine.commit)
+        if mine.commit and saved != mine.commit:
+            raise StateError(
+                f"the state is of commit {saved} of the data, and its revision is {mine.commit} "
+                f"now: open the commit of the state, as by hf://...@{saved}, to go on with it"
+            )
         if state["fingerprint"] != mine.fingerprint:
             raise StateError(
                 f"the state is of other data: fingerprint {state['fingerprint']!r}, here "
@@ -141,10 +190,19 @@ class Cursor:
         if state["order"] != mine.order:
             raise StateError(
                 f"the state was saved under the order {state['order']!r} but this loader has "
-                f"{mine.order!r}: pass the same shuffle, block and group, and of a mixture the "
-                "same weights, schedule, samples_per_epoch and drop_last"
+                f"{mine.order!r}: pass the same shuffle, block and group, the same weights, "
+                "curriculum, packing and batch_tokens, and of a mixture the same weights, "
+                "schedule, samples_per_epoch and drop_last"
             )
-        for name, most in (("epoch", limits.order_count_max), ("step", self._steps)):
+        bounds = [("epoch", limits.order_count_max), ("step", self._steps)]
+        bounds += [(name, limits.order_count_max) for name in _row_keys if self._has_rows]
+        for name, most in bounds:
             value = state[name]
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
                 raise StateError(f"the state's {name} is {value!r}: it should be 0..{most}")
+        if state["step"] % self._unit:
+            raise StateError(
+                f"the state was saved after {state['step']:,} batches, which {self._unit} ranks do "
+                "not divide: go on with ranks that do, and save states after whole global batches "
+                "of a number of batches that all world sizes divide"
+            )

@@ -35,6 +35,7 @@ class Session:
     """The walk of `rank` through the steps from `first_step` on.
 
     gap_bytes: see `plan_steps`; None if reads are not worth merging.
+    row_bytes: mean bytes of a row of a batch; by default those of a sample.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Session:
         readahead_bytes: int = limits.readahead_bytes_default,
         readahead_steps: int = limits.readahead_steps_max,
         gap_bytes: int | None = None,
+        row_bytes: float | None = None,
     ) -> None:
+        self._row_bytes = index.mean_bytes if row_bytes is None else row_bytes
         self._index = index
         self._order = order
         self._steps = steps
@@ -68,7 +71,12 @@ class Session:
     @property
     def finished(self) -> bool:
         """True if every step has been handed over."""
-        return not self._requested and not self._planned and self._next_planned >= len(self._steps)
+        return not self._requested and not self._planned and not self._has_step(self._next_planned)
+
+    @property
+    def waits(self) -> bool:
+        """True if a step that was admitted has not been handed over."""
+        return bool(self._requested)
 
     @property
     def head(self) -> StepPlan:
@@ -103,32 +111,42 @@ class Session:
 
     def hand_over(self) -> StepPlan:
         """Take the head, which must be in place."""
-        assert self._requested, "no step has been admitted"
-        assert self._requested[0].step < self._reached, "the head is not in place"
         head = self._requested.popleft()
+        assert head.step < self._reached, "the head is not in place"
         self._requested_bytes -= head.layout.bytes
         self._handed += 1
         return head
 
     def _has_room(self, group: Group) -> bool:
-        ramp = 2 + 2 * self._handed
-        steps_max = min(self._readahead_steps, max(ramp, len(group.steps)))
+        steps = len(self._requested) + len(group.steps)
         return (
-            len(self._requested) + len(group.steps) <= steps_max
-            and self._requested_bytes + group.bytes <= self.readahead_bytes
+            self._requested_bytes + group.bytes <= self.readahead_bytes
+            and steps <= self._readahead_steps
+            and steps <= 2 + 2 * self._handed  # few at first
         )
 
     def _peek(self) -> Group | None:
         if not self._planned:
             self._plan(self._next_planned, self._window_steps())
-        while self._planned and self._is_too_large(self._planned[0]):
+        while self._planned:
+            group = self._planned[0]
+            if group.bytes <= self.readahead_bytes or len(group.steps) == 1:
+                return group
             # It was planned for a larger budget, or its samples are larger than the mean.
-            steps = self._planned[0].steps
-            self._plan(steps[0].step, len(steps) // 2)
-        return self._planned[0] if self._planned else None
+            self._plan(group.steps[0].step, len(group.steps) // 2)
+        return None
+
+    def _has_step(self, step: int) -> bool:
+        self._steps = self._steps.extend(step + 1)
+        return step < len(self._steps)
 
     def _plan(self, first: int, count: int) -> None:
         """Plan steps from `first` on, in place of all that is planned."""
+        try:
+            self._steps = self._steps.extend(first + count)
+        except Exception:  # of rows beyond the first step, perhaps: the steps before these come
+            count = 1
+            self._steps = self._steps.extend(first + 1)
         last = min(len(self._steps), first + count)
         if first < last:
             groups = plan_steps(
@@ -136,9 +154,6 @@ class Session:
             )
             self._planned = deque(groups)
             self._next_planned = last
-
-    def _is_too_large(self, group: Group) -> bool:
-        return len(group.steps) > 1 and group.bytes > self.readahead_bytes
 
     def _window_steps(self) -> int:
         """Choose the number of steps in the next window.
@@ -149,7 +164,7 @@ class Session:
         bound = self._steps.window(self._rank)
         if self._gap_bytes is not None:
             rows = max(1, self._steps.rows(0, self._rank))
-            step_bytes = max(1, int(self._index.mean_bytes * rows))
+            step_bytes = max(1, int(self._row_bytes * rows))
             bound = max(
                 1, min(bound, self._readahead_steps // 2, self.readahead_bytes // 2 // step_bytes)
             )

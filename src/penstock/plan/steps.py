@@ -8,7 +8,7 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -16,12 +16,14 @@ import numpy as np
 from .. import limits
 from ..errors import UsageError
 from ..extent import Int, Requests, merge, separate
-from ..order import Marks, Ordering
+from ..order import Marks, Ordering, PackedOrder, RowCounter, RowPieces
 from .assignment import Locality
-from .batch_layout import BatchLayout, Ids, PlanSource, place_batches
+from .balance import CostBalance, check_balance
+from .batch_layout import BatchLayout, Ids, StepSource, place_batches
+from .piece_source import PieceSource
 from .rotation import rotation_start
 
-Assignment = Literal["strided", "contiguous", "local"]
+Assignment = Literal["strided", "contiguous", "local", "balanced"]
 """Rule by which the samples of a step are dealt to ranks."""
 
 
@@ -35,12 +37,16 @@ class Steps:
     contiguous  each rank has one stretch of the step, one after the other. If the order is that of
                 storage, each rank then reads contiguous pieces.
     local       a rank has samples that its node keeps, as far as shares allow, by `locality`.
+    balanced    ranks have samples of about the same total cost, by `balance`.
 
     The rank that has a sample changes no global batch.
 
     The last step may be smaller. It is left out (`drop_last`), dealt so that shares differ by at
     most one (and may be empty), or filled up to equal shares from the head of the epoch (`pad`).
     Every rank has the same number of steps.
+
+    Of packed rows, which are counted as an epoch goes on, `count` is the number that is known, and
+    `counter` knows more: see `extend`.
     """
 
     count: int
@@ -50,6 +56,8 @@ class Steps:
     pad: bool = False
     assignment: Assignment = "strided"
     locality: Locality | None = None
+    counter: RowCounter | None = None
+    balance: CostBalance | None = None
 
     def __post_init__(self) -> None:
         if self.assignment not in get_args(Assignment):
@@ -57,6 +65,13 @@ class Steps:
                 f"assignment is {self.assignment!r}: use one of {', '.join(get_args(Assignment))}"
             )
         self._check_locality()
+        if (self.balance is not None) != (self.assignment == "balanced"):
+            raise UsageError(
+                f"assignment={self.assignment!r} with balance={self.balance!r:.60}: costs are for "
+                "assignment='balanced', which needs them"
+            )
+        if self.balance is not None:
+            check_balance(self.global_batch, self.world_size)
         if self.drop_last and self.pad:
             raise UsageError("drop_last=True and pad=True exclude each other: choose one")
         if self.global_batch < self.world_size:
@@ -98,6 +113,14 @@ class Steps:
             return self.count // self.global_batch
         return -(-self.count // self.global_batch)
 
+    def extend(self, stop: int) -> Steps:
+        """Return the geometry that knows the steps before `stop`, as far as there are such."""
+        rows = stop * self.global_batch
+        if self.counter is None or rows <= self.count:
+            return self
+        known = self.counter.reach(rows)
+        return self if known == self.count else replace(self, count=known)
+
     @property
     def full(self) -> int:
         """Number of steps that hold a whole global batch."""
@@ -117,9 +140,14 @@ class Steps:
             return np.full(self.world_size, -(-samples // self.world_size))
         return np.arange(samples + self.world_size - 1, samples - 1, -1) // self.world_size
 
+    @property
+    def deals_by_place(self) -> bool:
+        """True if a rank's share does not depend on which samples the step has."""
+        return self.locality is None and self.balance is None
+
     def window(self, rank: int) -> int:
         """Number of steps to be dealt in one pass: as many as numpy needs to be cheap."""
-        samples = self.rows(0, rank) if self.locality is None else self.global_batch
+        samples = self.rows(0, rank) if self.deals_by_place else self.global_batch
         return max(1, min(limits.window_steps_max, limits.window_samples_max // max(1, samples)))
 
     def positions(
@@ -127,7 +155,7 @@ class Steps:
     ) -> tuple[Ids, Int, int]:
         """Return the positions of one rank in the steps [first, last).
 
-        order:  of the epoch; needed by local assignment, which depends on the samples.
+        order:  of the epoch; needed by local and balanced assignment, which depend on the samples.
 
         Returns the positions, the boundaries of the steps within them (last - first + 1), and the
         number of repeats at the end that fill a padded step.
@@ -139,6 +167,7 @@ class Steps:
         if not first <= self.full < last:
             return positions, bounds, 0
         tail = self._share(self.full, self.full + 1, rank, order)
+        tail = tail[np.argsort(tail >= self.count, kind="stable")]
         repeats = int(np.count_nonzero(tail >= self.count))
         positions = np.concatenate([positions, tail % np.uint64(self.count)])
         return positions, np.append(bounds, len(positions)), repeats
@@ -148,24 +177,29 @@ class Steps:
         if first == last:
             return np.empty(0, np.uint64)
         starts = np.arange(first, last, dtype=np.uint64)[:, None] * np.uint64(self.global_batch)
-        if self.locality is None:
+        if self.deals_by_place:
             samples_count = min(self.global_batch, self.count - first * self.global_batch)
             rows = self.rows(first, rank)
             return (starts + self._deal_by_place(samples_count, rows, rank)).reshape(-1)
-        assert order is not None, "local assignment depends on the samples: give the order"
+        assert order is not None, "the assignment depends on the samples: give the order"
         quotas = self.quotas(first)
         positions = starts + np.arange(quotas.sum(), dtype=np.uint64)
         repeated = first >= self.full and self.pad
-        samples = order.samples(positions % np.uint64(self.count) if repeated else positions)
-        return positions.reshape(-1)[self.locality.rows(samples, quotas, rank)]
+        wrapped = positions % np.uint64(self.count) if repeated else positions
+        if self.balance is not None:
+            own = self.balance.rows(order, wrapped, quotas, rank)
+        else:
+            assert self.locality is not None
+            own = self.locality.rows(order.samples(wrapped), quotas, rank)
+        return positions.reshape(-1)[own]
 
     def ranks(self, positions: Int) -> Int:
         """Return the rank that has each position of an epoch, int64; -1 if it is left out.
 
-        Not for local assignment, which depends on the samples. The repeats that fill a padded step
-        are left out.
+        Not for local and balanced assignment, which depend on the samples. The repeats that fill a
+        padded step are left out.
         """
-        assert self.locality is None, "local assignment depends on the samples, not on positions"
+        assert self.deals_by_place, "the assignment depends on the samples, not on positions"
         inside = positions % self.global_batch
         if self.assignment == "strided":
             rank = inside % self.world_size
@@ -205,6 +239,8 @@ class StepPlan(NamedTuple):
     layout:    places of the samples in the step's buffer.
     requests:  reads to submit for this step. Their buffer numbers count the steps of the group that
                this step belongs to, because a merged read may bring bytes for later ones.
+    pack:      of packed rows: the rows, and the pieces of documents that they have. The samples are
+               then the documents, one for each piece.
     """
 
     step: int
@@ -214,6 +250,25 @@ class StepPlan(NamedTuple):
     marks: Marks
     layout: BatchLayout
     requests: Requests
+    pack: StepRows | None = None
+
+    @property
+    def row_ids(self) -> Ids:
+        """Numbers of the rows of the batch: its samples, or its packed rows."""
+        return self.ids if self.pack is None else self.pack.numbers
+
+
+class StepRows(NamedTuple):
+    """Packed rows of one step of one rank.
+
+    numbers:    uint64 (rows,), numbers of the rows in the epoch.
+    pieces:     their pieces.
+    is_sliced:  True if the step's buffer has the pieces, and not the whole documents.
+    """
+
+    numbers: Ids
+    pieces: RowPieces
+    is_sliced: bool
 
 
 class Group(NamedTuple):
@@ -224,7 +279,7 @@ class Group(NamedTuple):
 
 
 def plan_steps(
-    index: PlanSource,
+    index: StepSource,
     order: Ordering,
     steps: Steps,
     rank: int,
@@ -243,13 +298,46 @@ def plan_steps(
     the other. That changes no batch.
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
-    ids, marks = order.rows(positions)
     begin = rotation_start(rank, steps.world_size)
+    if isinstance(order, PackedOrder):
+        pieces = order.pieces(positions)
+        if not order.joins_documents:
+            edges = pieces.offsets[bounds]
+            repeated = int(edges[-1] - pieces.offsets[len(positions) - repeats])
+            ids, marks = pieces.documents, pieces.marks
+            return plan_samples(index, ids, edges, first, gap_bytes, repeated, marks, begin)
+        return _plan_rows(index, positions, pieces, bounds, first, gap_bytes, repeats, begin)
+    ids, marks = order.rows(positions)
     return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, begin)
 
 
+def _plan_rows(
+    index: StepSource,
+    numbers: Ids,
+    pieces: RowPieces,
+    bounds: Int,
+    first: int,
+    gap_bytes: int | None,
+    repeats: int,
+    begin: Callable[[int], int],
+) -> list[Group]:
+    """Plan steps of packed rows: the reads of their pieces, or of the documents these are of."""
+    source = PieceSource.slice(index, pieces)
+    ids = pieces.documents if source is None else np.arange(len(pieces.start), dtype=np.uint64)
+    edges = pieces.offsets[bounds]
+    groups = plan_samples(source or index, ids, edges, first, gap_bytes, repeats, None, begin)
+
+    def add_rows(step: StepPlan) -> StepPlan:
+        low, high = bounds[step.step - first], bounds[step.step - first + 1]
+        own = pieces.cut(int(low), int(high))
+        rows = StepRows(numbers[low:high], own, source is not None)
+        return step._replace(ids=own.documents, labels=None, pack=rows)
+
+    return [Group(list(map(add_rows, group.steps)), group.bytes) for group in groups]
+
+
 def plan_samples(
-    index: PlanSource,
+    index: StepSource,
     ids: Ids,
     bounds: Int,
     first: int,

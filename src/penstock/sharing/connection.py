@@ -131,6 +131,8 @@ class Link:
 
     def receive(self, now_s: float) -> list[Message] | None:
         """Return the messages that have come, without waiting; None without a broker."""
+        if self._lines is None and now_s < self._retry_s:
+            return None
         if os.getpid() != self._pid:
             self._note_fork()
         if self._lines is None and not self._connect(now_s):
@@ -184,9 +186,11 @@ class Link:
             self._lines = None
 
     def _connect(self, now_s: float) -> bool:
-        if self._call is None or now_s < self._retry_s:
+        if now_s < self._retry_s:
             return False
         self._retry_s = now_s + limits.broker_retry_s
+        if self._call is None:
+            return False
         try:
             self._lines = self._call()
         except WireError as wrong:

@@ -4,7 +4,7 @@
     result = penstock.sim.simulate(scenario, "penstock")
 
 There are two models. In "corrected" nodes divide shared bandwidth; "parity" is the published
-simulator of clairvoyant prefetching with its faults. docs/simulator.md states both.
+simulator of clairvoyant prefetching with its faults. docs/simulator/models.md states both.
 
 A `Scenario` describes cluster, data and training; a `Result` holds times and bytes by epoch.
 `sweep` varies one key, `sizing` finds the cheapest cluster in closed form, `calibrate` makes a

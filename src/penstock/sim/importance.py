@@ -13,8 +13,10 @@ It has two prices, which the hits of caches do not show:
   be planned or prefetched beyond the current draw, no run can be resumed or checked from its seed
   alone, and exact eviction by next use, the better rule where the order is known, is impossible.
 
-That is why the loader has none of it. Where each epoch uses every sample once, no value can beat
-the fixed division that the loader uses: hits are at most cache/data.
+That is why loaders do not draw so. They take weights that are known when an epoch begins
+(`Dataset.weigh`, `Loader.set_weights`), under which the order stays a function: everything is
+planned, resumed and checked as without weights. Where each epoch uses every sample once, no value
+can beat the fixed division that the loader uses: hits are at most cache/data.
 
 The published 2.06 times is on a simulated clock. The original repeats samples that are cached
 within a round as well, which is not rebuilt: such hits replace samples instead of serving them.

@@ -1,8 +1,8 @@
 """The published simulator of clairvoyant prefetching, reproduced with its faults.
 
 numpy's legacy generator gives ids and sizes, as there; the core goes through the accesses one by
-one (cpp/sim/parity.hpp). docs/simulator.md lists the rules and which of them are faults; the model
-without them is `fluid_model`.
+one (cpp/sim/parity.hpp). docs/simulator/models.md lists the rules and which of them are faults; the
+model without them is `fluid_model`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class RankRecord(StrictModel):
     global_batch: Count
     steps: Count
     seed: Number
-    assignment: Literal["strided", "contiguous", "local"]
+    assignment: Literal["strided", "contiguous", "local", "balanced"]
     cache_block: Count | None
     ram_bytes: Number
     disk_bytes: Number

@@ -40,7 +40,7 @@ Ordered = Literal[
 ]
 Drawn = Literal["by_value", "recent", "fixed"]
 Policy = Literal[Ordered, Drawn]
-"""Policies that can be simulated; see docs/simulator.md."""
+"""Policies that can be simulated; see docs/simulator/policies.md."""
 
 POLICIES: tuple[Policy, ...] = get_args(Ordered)
 """Policies for epochs that use every sample once, in an order that is known."""

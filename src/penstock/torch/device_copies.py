@@ -291,7 +291,8 @@ def fill_batch(target: Any, batch: Any) -> Any:
     For CUDA graphs, which read the same memory at each replay: capture a graph with the tensors of
     a batch that is kept, and fill that one before each replay. Ids and `valid` are filled too;
     step, epoch, repeats and values that are no tensors are replaced. Raises UsageError, before
-    anything is copied, where structure, shapes or dtypes differ.
+    anything is copied, where structure, shapes or dtypes differ, and where a tensor of the batch to
+    be filled cannot be written.
     """
     targets, form = tree_flatten(target)
     parts, given = tree_flatten(batch)
@@ -328,11 +329,31 @@ def _check_fill(own: Any, part: Any) -> None:
                 f"of shape {tuple(part.shape)} and {part.dtype}: give drop_last=True where the "
                 "last step is smaller, and pad rows of different lengths (penstock.pad)"
             )
+        fault = _find_write_fault(own)
+        if fault is not None:
+            raise UsageError(f"a tensor of shape {tuple(own.shape)} cannot be filled: {fault}")
     elif hasattr(own, "to") or hasattr(part, "to"):
         raise UsageError(
             f"a {type(own).__name__} cannot be filled with a {type(part).__name__}: let decode or "
             "collate return its tensors in a dict"
         )
+
+
+def _find_write_fault(tensor: torch.Tensor) -> str | None:
+    """Return why nothing can be copied into a tensor, and the remedy."""
+    if tensor.layout == torch.strided and tensor.numel():
+        reach = 0  # of the axes whose elements lie closer together
+        for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if size > 1 and stride <= reach:
+                return (
+                    "several of its elements are one in memory (expand, unfold): fill its clone()"
+                )
+            reach += stride * (size - 1)
+    if tensor.is_leaf and tensor.requires_grad and torch.is_grad_enabled():
+        return "it is a leaf that requires grad: fill its detach(), which has the same memory"
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return "it was made in inference mode: fill it there too, or fill its clone()"
+    return None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

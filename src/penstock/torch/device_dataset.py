@@ -82,6 +82,11 @@ class DeviceDataset:
     def _make_column(self, part: Any) -> DeviceColumn:
         if isinstance(part, torch.Tensor):
             return _TensorColumn(self._count, self._device)
+        if isinstance(part, Ragged) and isinstance(part.values, Ragged):
+            raise UsageError(
+                "a batch holds lists of texts or of lists: a DeviceLoader keeps rows of numbers; "
+                "let decode make such, or use DataLoader"
+            )
         if isinstance(part, Ragged):
             return _RaggedColumn(self._device)
         if isinstance(part, np.ndarray):

@@ -69,7 +69,8 @@ class DeviceLoader:
         if kind == "auto" or find_base(dataset.order(seed, shuffle=kind)) is None:
             raise UsageError(
                 "a DeviceLoader takes one data set and shuffle=True, False, 'exact', 'blocked' or "
-                "'none': 'auto' asks how fast storage is, and a mixture keeps no epoch"
+                "'none': 'auto' asks how fast storage is, and mixtures, weights and curricula do "
+                "not have each sample once an epoch"
             )
         self.dataset = dataset
         try:

@@ -25,10 +25,12 @@ from torch.utils.data import default_convert as convert
 
 import torch
 
+from ..arguments import Path
 from ..budget import Budget
-from ..cache import Cache
+from ..cache import Cache, Gather
 from ..errors import UsageError
 from ..loader import (
+    Balanced,
     Batch,
     Dataset,
     Decode,
@@ -41,9 +43,12 @@ from ..loader import (
     Loader,
     OpenEpoch,
     OrderTasks,
+    PackedDataset,
     Pad,
+    RowDecode,
     SamplerTasks,
     Setup,
+    WeightsOf,
     WorkerProcesses,
     Workers,
     WorkerSource,
@@ -72,7 +77,7 @@ from .arguments import (
     warn_ignored,
 )
 from .device_copies import choose_device, open_transfer
-from .samplers import EpochSampler, make_sampler
+from .samplers import EpochSampler, UnshuffledSampler, make_sampler
 from .tensors import Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
     FetchItems,
@@ -180,7 +185,7 @@ class DataLoader:
         check_peers: int | None = None,
         global_batch_size: int | None = None,
         workers: Literal["auto", "threads", "processes"] = "auto",
-        assignment: Assignment = "strided",
+        assignment: Assignment | Balanced = "strided",
         cache: Cache | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -192,6 +197,8 @@ class DataLoader:
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
+        if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
+            decode.open_data(dataset.index, None)
         self.dataset = dataset
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
@@ -212,6 +219,11 @@ class DataLoader:
         foreign = not isinstance(dataset, Dataset)
         reads_ahead = not foreign and sampler is None and batch_sampler is None
         self._kind = choose_workers(workers, num_workers, reads_ahead, foreign)
+        if isinstance(dataset, PackedDataset) and self._kind != "engine":
+            raise UsageError(
+                "packed rows are laid out by the loader that reads their documents: leave out "
+                "sampler, batch_sampler and workers='processes'"
+            )
         if self._kind == "engine" and num_workers:
             warn_ignored(
                 worker_init_fn=worker_init_fn,
@@ -225,7 +237,7 @@ class DataLoader:
             )
         self._budget = budget or Budget()
         self._cache = cache
-        self._assignment: Assignment = assignment
+        self._assignment = assignment
         self._loader: Loader | None = None
         self._workers: Workers | None = None
 
@@ -249,8 +261,11 @@ class DataLoader:
                 self._budget,
                 assignment,
                 check_peers,
+                cache,
             )
             self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
+            if kind == "none":
+                sampler = UnshuffledSampler(step_sampler, dataset)
         else:
             if check_peers is not None:
                 raise UsageError(
@@ -316,12 +331,13 @@ class DataLoader:
         if self._loader is not None:
             timeout_s = float(self.timeout) or None
             return self._loader.iterate(self._finish, timeout_s, self._open_transfer)
+        has_finish = isinstance(self.dataset, Dataset) or self.pin_memory
         return make_iterator(
             self._begin_epoch,
             self._epochs,
             self.meter,
             follow_broker=self._follow_broker,
-            finish=self._finish,
+            finish=self._finish if has_finish else None,
             open_transfer=self._open_transfer,
         )
 
@@ -348,6 +364,18 @@ class DataLoader:
             )
         return self._epochs.cursor.state()
 
+    def count_steps(self, epoch: int) -> int:
+        """Count the steps of an epoch; of packed rows, epochs differ."""
+        if isinstance(self._epochs, OrderTasks):
+            return self._epochs.step_sampler.count_steps(epoch)
+        return len(self)
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state at the beginning of a step, as `state_dict` gives it there."""
+        if isinstance(self._epochs, OrderTasks):
+            return self._epochs.step_sampler.state_at(epoch, step)
+        return self._epochs.cursor.state() | {"epoch": epoch, "step": step}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of `state` with the epoch that is begun next.
 
@@ -355,6 +383,19 @@ class DataLoader:
         """
         self._check_seed()
         self._epochs.restore(state)
+
+    def set_weights(
+        self,
+        weights: WeightsOf,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        """Weigh the samples anew from the epoch on that begins next; see `Loader.set_weights`."""
+        if not isinstance(self._epochs, OrderTasks):
+            raise UsageError("the sampler decides what is drawn: tell it the weights")
+        self._epochs.step_sampler.set_weights(weights, columns, path, gather)
 
     @property
     def epoch(self) -> int:
@@ -500,13 +541,13 @@ class DataLoader:
     def _begin_epoch(self, iterator: EpochIterator) -> OpenEpoch:
         workers = self._start_workers()  # before the epoch is begun: this may fail
         serve_if_configured(self)
-        epoch, first = self._epochs.begin()
-        self.meter.count_epoch(time.perf_counter_ns())
         if self._leased_budget is None:
             place = detect(None, None, os.environ, sys.modules)
             self._leased_budget = LeasedBudget(
                 self.counters, type(self.dataset).__name__, place, self._budget
             )
+        epoch, first = self._epochs.begin()
+        self.meter.count_epoch(time.perf_counter_ns())
         tasks, budget = self._epochs.tasks(epoch, first), self._leased_budget.budget()
         source: InlineSource | WorkerSource
         if isinstance(workers, InlineWorkers):

@@ -49,9 +49,10 @@ _generators = (
         np.random.set_state,
     ),
     Generator(
-        # torch.manual_seed would grow CUDA's list of calls.
-        torch.default_generator.manual_seed,
-        lambda: torch.rand((), dtype=torch.float64, device="cpu").item(),
+        # torch.manual_seed would grow CUDA's list of calls. torch.initial_seed() fits an int64.
+        lambda key: torch.default_generator.manual_seed(key & ((1 << 63) - 1)),
+        # torch.rand takes three times as long.
+        lambda: torch.empty((), dtype=torch.float64, device="cpu").uniform_().item(),
         torch.default_generator.get_state,
         torch.default_generator.set_state,
     ),
@@ -104,6 +105,8 @@ class SampleSeeds:
         if not self._restores:
             seed_all(task.key)
             return function(task)
+        if self.is_idle:
+            return function(task)
         used = _generators if self._is_watching else tuple(self._drawn)
         states = [generator.read() for generator in used]
         try:
@@ -125,5 +128,6 @@ class SampleSeeds:
         value = function(argument)
         if is_watched:
             self._left -= 1
-            self._drawn |= {one for one in _generators if one.has_moved(key)}
+            new = [one for one in _generators if one not in self._drawn]
+            self._drawn |= {one for one in new if one.has_moved(key)}
         return value

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import Any, Literal
 
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
+from ..cache import Cache
 from ..errors import UsageError
-from ..loader import AutoShuffle, Dataset, StepSampler, identify_data
+from ..loader import (
+    AutoShuffle,
+    Balanced,
+    Dataset,
+    PackedDataset,
+    Reweighing,
+    StepSampler,
+    balance_costs,
+    identify_data,
+    name_assignment,
+)
 from ..order import Order, Selection, Shuffle
 from ..plan import Assignment
 from ..topology import Place
@@ -36,6 +48,15 @@ class EpochSampler(Sampler[int]):
         self._step_sampler.cursor.set_epoch(epoch)
 
 
+class UnshuffledSampler(EpochSampler, SequentialSampler):
+    """An `EpochSampler` of one order for all epochs. Trainers know that by torch's class: Lightning
+    leaves such a loader alone under `overfit_batches`."""
+
+    def __init__(self, step_sampler: StepSampler, dataset: Any) -> None:
+        super().__init__(step_sampler)
+        self.data_source = dataset
+
+
 def make_sampler(
     dataset: Any,
     seed: int,
@@ -45,8 +66,9 @@ def make_sampler(
     drop_last: bool,
     place: Place | None,
     budget: Budget,
-    assignment: Assignment,
+    assignment: Assignment | Balanced,
     check_peers: int | None = None,
+    cache: Cache | None = None,
 ) -> StepSampler:
     count = len(dataset)
     if count == 0:
@@ -55,15 +77,20 @@ def make_sampler(
     choice = AutoShuffle(dataset, seed, budget) if shuffle == "auto" else None
     kind: Shuffle = "exact" if shuffle == "auto" else shuffle
     ours = isinstance(dataset, Dataset)
+    make_order = methodcaller("order", seed, shuffle=kind)
+    order = make_order(dataset) if ours else Order(count, seed, shuffle=kind)
     return StepSampler(
         identify_data(dataset),
-        dataset.order(seed, shuffle=kind) if ours else Order(count, seed, shuffle=kind),
+        order,
         batch_size=None if global_batch_size is not None else size,
         global_batch_size=global_batch_size,
         drop_last=drop_last,
         pad=not drop_last,
         place=place,
         choice=choice,
-        assignment=assignment,
+        assignment=name_assignment(assignment),
         check_peers=check_peers,
+        reweighing=Reweighing(dataset, make_order) if ours else None,
+        row_table=dataset.find_row_table() if isinstance(dataset, PackedDataset) else None,
+        balancing=balance_costs(dataset, order, assignment, cache) if ours else None,
     )

@@ -69,7 +69,8 @@ class StepBatches(torch.utils.data.Dataset[Any]):
                 "processes (leave out dispatch_batches and split_batches), or the loader was not "
                 "given to prepare(); otherwise pass place="
             )
-        self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
+        if "accelerate.state" in sys.modules:
+            self._taker = next((weakref.ref(one) for one in self._list_prepared()[-1:]), None)
         wanted = number.epoch if isinstance(number, StepNumber) else self.loader.epoch, step
         if self._first is not None and self._first != wanted:
             raise UsageError(
@@ -121,9 +122,9 @@ class StepBatches(torch.utils.data.Dataset[Any]):
             return state
         epoch, step = self._next
         step -= self._count_held()
-        if step >= len(self.loader):
+        if step >= self.loader.count_steps(epoch):
             epoch, step = epoch + 1, 0
-        return state | {"epoch": epoch, "step": step}
+        return self.loader.state_at(epoch, step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loader.load_state_dict(state)
@@ -135,13 +136,13 @@ class StepBatches(torch.utils.data.Dataset[Any]):
         cursor, ranks = self.loader.cursor, self.loader.place.world_size
         epoch, first = cursor.next_epoch, 0 if cursor.begun else cursor.step
         self._first = (epoch, first) if first else None
-        for k in range(first * ranks, len(self.loader) * ranks):
+        for k in range(first * ranks, self.loader.count_steps(epoch) * ranks):
             number = StepNumber(k)
             number.epoch = epoch
             yield number
 
     def _seek(self, epoch: int, step: int) -> None:
-        self.loader.load_state_dict(self.loader.state_dict() | {"epoch": epoch, "step": step})
+        self.loader.load_state_dict(self.loader.state_at(epoch, step))
         self._batches = iter(self.loader)
 
     def _move(self, epoch: int) -> None:
@@ -200,7 +201,14 @@ class _One(int):
 class StepSequence(BatchSampler):
     """Sampler of the steps of all ranks, one at a time, in turn."""
 
-    def __init__(self, batches: StepBatches) -> None:
+    def __init__(self, batches: StepBatches, batch_size: int = 1, drop_last: bool = False) -> None:
+        if not isinstance(batches, StepBatches):
+            raise UsageError(
+                f"a trainer put a {type(batches).__name__} in place of the order of a StepLoader, "
+                "whose steps are finished batches: in Lightning (overfit_batches, or several "
+                "devices) give it penstock.lightning.Data(penstock.torch.DataLoader(...)), "
+                "elsewhere the StepLoader as it is"
+            )
         self.batch_size = _One(1)
         self.drop_last = False
         self._batches = batches
@@ -247,11 +255,23 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
             pin_memory=pin_memory and (device is None or device.type == "cpu"),
         )
         self.steps = steps
+        # torch has a SequentialSampler here, which would say that nothing is shuffled.
+        self.__dict__["sampler"] = steps.loader.sampler
 
     @property
     def loader(self) -> DataLoader:
         """The loader that reads."""
         return self.steps.loader
+
+    def __iter__(self) -> Any:
+        """Return an iterator over an epoch, which its first `next` begins.
+
+        Made of the batch sampler and the dataset as torch's would be, without the 20 us a batch of
+        torch's own, which trainers have that make another loader of this one.
+        """
+        if self.pin_memory:
+            return super().__iter__()
+        return map(self.steps.__getitem__, self.steps.next_numbers())
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that is begun next.

@@ -55,6 +55,8 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
 
     So do all other dtypes that torch lacks, such as dates and objects.
     """
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, which numpy takes for a record
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if array.dtype.kind in "OUSVMm":
         return array
     if not array.dtype.isnative:
@@ -84,7 +86,7 @@ def _convert_field(part: Any) -> Any:
     if isinstance(part, np.ndarray):
         return as_tensor(part)
     if isinstance(part, Ragged):
-        return Ragged(as_tensor(part.values), as_tensor(part.offsets))
+        return Ragged(_convert_field(part.values), as_tensor(part.offsets))
     return part
 
 

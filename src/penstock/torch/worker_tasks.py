@@ -52,24 +52,29 @@ class FetchItems:
     def _fetch(self, seeds: SampleSeeds, task: BatchTask) -> Any:
         is_ours = isinstance(task.ids, np.ndarray)  # and so a sample comes once an epoch
         ids = task.ids.tolist() if is_ours else task.ids
-        whole = task.key, task.epoch, -1  # the place of what belongs to no sample
-        read = self.dataset.__getitem__
+        dataset = self.dataset
+        if seeds.is_idle and self.batched and not getattr(dataset, "__getitems__", None):
+            items: Any = [dataset[i] for i in ids]  # half the time of calling __getitem__
+        else:
+            items = self._fetch_seeded(seeds, task, ids, is_ours)
+        if self.collate is default_collate:
+            return _collate_privately(items)
+        if seeds.is_idle:
+            return self.collate(items)
+        return seeds.call((task.key, task.epoch, -1), self.collate, items)
+
+    def _fetch_seeded(self, seeds: SampleSeeds, task: BatchTask, ids: Any, is_ours: bool) -> Any:
+        read = functools.partial(operator.getitem, self.dataset)
         if not self.batched:
             one = ids[0] if is_ours else ids
             place = (seeds.seed, task.epoch, one) if is_ours else (task.key, task.epoch, 0)
-            items = seeds.call(place, read, one)
-        elif getattr(self.dataset, "__getitems__", None):
-            items = seeds.call(whole, self.dataset.__getitems__, ids)
-        elif seeds.is_idle:
-            items = [read(i) for i in ids]
-        elif is_ours:
-            items = [seeds.call((seeds.seed, task.epoch, i), read, i) for i in ids]
-        else:
-            places = ((task.key, task.epoch, row) for row in itertools.count())
-            items = [seeds.call(place, read, i) for i, place in zip(ids, places, strict=False)]
-        if self.collate is default_collate:
-            return _collate_privately(items)
-        return seeds.call(whole, self.collate, items)
+            return seeds.call(place, read, one)
+        if getattr(self.dataset, "__getitems__", None):
+            return seeds.call((task.key, task.epoch, -1), self.dataset.__getitems__, ids)
+        if is_ours:
+            return [seeds.call((seeds.seed, task.epoch, i), read, i) for i in ids]
+        places = ((task.key, task.epoch, row) for row in itertools.count())
+        return [seeds.call(place, read, i) for i, place in zip(ids, places, strict=False)]
 
 
 @dataclass(frozen=True)

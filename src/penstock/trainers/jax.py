@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from ..errors import UsageError
-from ..loader import Batch, Dataset, FunctionTransfer, Ragged
+from ..loader import Batch, Dataset, FunctionTransfer, PackedDataset, Ragged
 from ..loader import Loader as ArrayLoader
 from ..topology import check_division
 
@@ -42,8 +42,8 @@ class JAXLoader:
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        given = {"place": sharding} if sharding is not None else {}
-        options |= given | {"drop_last": drop_last, "pad": not drop_last}
+        options |= {"drop_last": drop_last, "pad": not drop_last}
+        options |= {"place": sharding} if sharding is not None else {}
         self.loader = ArrayLoader(dataset, batch_size, **options)
         """The loader of this process's rows, as numpy arrays."""
         self._sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
@@ -91,10 +91,11 @@ class JAXLoader:
         shares = steps.world_size if self._is_global else 1
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
             count, ids = len(batch.ids), batch.ids.astype(np.int64)
+            if isinstance(self.loader.dataset, PackedDataset):  # the rest differs in length
+                batch = batch.replace_fields({name: batch[name] for name in PackedDataset.arrays})
             fits = jax.config.jax_enable_x64 or self.loader.dataset.index.count <= 2**31
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
             batch |= {"__id__": ids} if fits else {}
-
         remedy = "make arrays of one shape in decode or collate, or leave it out there"
         rows_remedy = "make one of each sample; where decode makes no dict, give drop_last=True"
 
@@ -113,8 +114,7 @@ class JAXLoader:
                 at = NamedSharding(at.mesh, PartitionSpec(*at.spec[: array.ndim]))
             return jax.make_array_from_process_local_data(at, array, shape)
 
-        map_leaves = jax.tree_util.tree_map_with_path
-        return map_leaves(make, batch, is_leaf=lambda leaf: isinstance(leaf, Ragged))
+        return jax.tree.map_with_path(make, batch, is_leaf=lambda leaf: isinstance(leaf, Ragged))
 
 
 Loader = JAXLoader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -104,7 +105,11 @@ def _read_blocks(dataset: Dataset, first: int, end: int) -> Iterator[Block]:
 def _make_column(rows: Any) -> Any:
     if not isinstance(rows, Ragged):
         return rows
-    is_bytes = rows.values.dtype == np.uint8
+    if isinstance(rows.values, Ragged):
+        elements = _make_column(rows.values)
+        ends = rows.offsets.tolist()
+        return [elements[first:end] for first, end in itertools.pairwise(ends)]
+    is_bytes = rows.values.dtype == np.uint8 and rows.values.ndim == 1
     return [row.tobytes() if is_bytes else row.tolist() for row in rows]
 
 

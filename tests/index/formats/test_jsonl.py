@@ -232,6 +232,70 @@ def test_broken_lines(line: bytes, reason: str, route: str, tmp_path: Path) -> N
     assert (masked[3]["text"], masked[3]["n"], masked[3]["broken"]) == (None, 0, True)
 
 
+def test_kinds_say_where_they_are_from(tmp_path: Path) -> None:
+    """A value of another type names the file and lines that decided the type, or types=; of files
+    one after the other, the first decides."""
+    for name, lines in (("a", '{"n": 1}\n\n{"n": 2}\n'), ("b", '{"n": 3}\n{"n": 0.5}\n')):
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    dataset = penstock.open(tmp_path, format="jsonl", index="memory", fields="n")
+    first = r"field 'n' has 0\.5, a fraction, and is 'int' by the first 2 lines of .*a\.jsonl: mend"
+    with pytest.raises(FormatError, match=rf"sample 3: .*b\.jsonl at byte 9.*line 2 .*{first}"):
+        dataset[3]
+    typed = penstock.open(tmp_path, index="memory", fields="n", types={"n": "int"})
+    with pytest.raises(FormatError, match=r"is 'int' by types=: mend"):
+        typed[3]
+    again = pickle.loads(pickle.dumps(dataset))
+    with pytest.raises(FormatError, match=first):
+        again[3]
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n\n", b"\r\n \r\n"])
+def test_concatenated_files(ending: bytes, tmp_path: Path) -> None:
+    """Files that were joined by `cat` have the lines of both; if the first had no newline at its
+    end, or the second a byte order mark, the line where they meet is broken and says so."""
+    dataset = opened(
+        tmp_path / "x.jsonl", b'{"n": 1}' + ending + b'{"n": 2}', fields="n", types={"n": "int"}
+    )
+    if ending:
+        assert [sample["n"] for sample in dataset] == [1, 2]
+    else:
+        with pytest.raises(
+            FormatError, match=r"line 1 .*no JSON \(unexpected content after document"
+        ):
+            dataset[0]
+    lines = b'{"n": 1}', b'\xef\xbb\xbf{"n": 2}'
+    marked = opened(tmp_path / "y.jsonl", *lines, fields="n", types={"n": "int"})
+    assert marked[0]["n"] == 1
+    with pytest.raises(FormatError, match=r"line 2 .*byte order mark.*where files were joined"):
+        marked[1]
+
+
+def test_strings_as_bytes(tmp_path: Path) -> None:
+    """Kind "bytes" gives strings as UTF-8, ragged in batches and bytes elsewhere, also where some
+    lines are broken or have the default."""
+    lines = [
+        b'{"t": "\\u00e9\xc3\xa9"}',
+        b'{"t": ""}',
+        b'{"t": null}',
+        b'{"t": 1}',
+        b'{"t": "x\\n"}',
+    ]
+    wanted = ["éé".encode(), b"", b"none", b"", b"x\n"]
+    options: dict[str, Any] = {"types": {"t": "bytes"}, "defaults": {"t": "none"}, "broken": "mask"}
+    dataset = opened(tmp_path / "x.jsonl", *lines, fields="t", **options)
+    (batch,) = batches(dataset, 5)
+    assert isinstance(batch["t"], Ragged)
+    assert [row.tobytes() for row in batch["t"]] == wanted
+    assert batch["broken"].tolist() == [False, False, False, True, False]
+    assert [sample["t"] for sample in dataset] == wanted
+    (decoded,) = batches(dataset, 5, decode=lambda sample: sample["t"], collate=list)
+    assert decoded == wanted
+    whole = opened(tmp_path / "y.jsonl", *lines[:2], lines[4], fields="t", types={"t": "bytes"})
+    first, second = batches(whole, 2)
+    assert first["t"].offsets.tolist() == [0, 4, 4]
+    assert first["t"].values.tobytes() + second["t"].values.tobytes() == wanted[0] + wanted[4]
+
+
 def test_defaults(tmp_path: Path) -> None:
     """A value that is missing or null gets the default, whose type is then the field's."""
     lines = [{"a": 1}, {"a": None, "b": [2]}, {"b": None}]
@@ -292,8 +356,36 @@ def test_mixtures(tmp_path: Path) -> None:
         penstock.mix([(one, 1), (other, 1)])
     with pytest.raises(UsageError, match="rename: there is no field 'data', but text"):
         penstock.mix(both, rename=[{"data": "t"}, {"data": "t"}])
-    with pytest.raises(UsageError, match=r"sample\['data'\]"):
-        penstock.mix(both, decode=[len, len])
+
+
+def test_mixtures_of_unlike_fields(tmp_path: Path) -> None:
+    """With a decode= of its own each data set has its own fields of lines, or whole lines; a broken
+    line is named."""
+    one = opened(
+        tmp_path / "a.jsonl",
+        *[{"t": "a", "n": n, "l": [n]} for n in range(4)],
+        fields=["t", "n", "l"],
+    )
+    two = opened(tmp_path / "b.jsonl", *[{"x": "b"}] * 4, fields={"y": "x"}, types={"y": "bytes"})
+    raw = opened(tmp_path / "c.jsonl", *[{"z": 1}] * 4)
+    decodes = [
+        lambda s: f"{s['t']}{s['n']}{s['l'].tolist()}",
+        lambda s: s["y"].decode(),
+        lambda s: str(json.loads(s["data"])["z"]),
+    ]
+    mixed = penstock.mix([(one, 1), (two, 1), (raw, 1)], decode=decodes)
+    found = [value for batch in batches(mixed, 4, collate=list) for value in batch]
+    assert {"a1[1]", "b", "1"} <= set(found) <= {f"a{n}[{n}]" for n in range(4)} | {"b", "1"}
+    assert [mixed[i].get("n", mixed[i].get("y")) for i in range(8)] == [0, 1, 2, 3, *[b"b"] * 4]
+    names = penstock.mix(
+        [(one, 1), (two, 1)], rename=[{"t": "u", "l": None}, None], decode=[dict, dict]
+    )
+    assert set(names[0]) >= {"u", "n"}
+    assert "l" not in names[0]
+    bad = opened(tmp_path / "d.jsonl", {"t": "a"}, {"t": 1}, fields="t", types={"t": "str"})
+    broken = penstock.mix([(bad, 1), (two, 1)], decode=[lambda s: s["t"], lambda s: s["y"]])
+    with pytest.raises(FormatError, match=r"d\.jsonl#1.*field 't' has 1, a whole number"):
+        batches(broken, 2, collate=list)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def image(kind: str) -> bytes:
         ("x.json", lambda: b'[{"a": 1}]', "JSON", "give format='jsonl'"),
         ("x.jsonl", lambda: b'[\n{"a": 1}]', "JSON", "jq -c"),
         ("z.jsonl", lambda: b'{\n"a": [\n1]}', "JSON", "jq -c"),
-        ("x.jsonl.gz", lambda: gzip.compress(b'{"a": 1}\n'), "gzip", "`gunzip` it"),
+        ("x.log.gz", lambda: gzip.compress(b'{"a": 1}\n'), "gzip", "`gunzip` it"),
         ("x.csv.gz", lambda: gzip.compress(b"a,b"), "CSV", "`gunzip` it, then write it as Parquet"),
         ("y.json", lambda: b'\n  { "a": 1}\n', "JSON", "give format='jsonl'"),
         ("z.json", lambda: b'{\n "images": [\n', "z.json is JSON, which", "jq -c"),

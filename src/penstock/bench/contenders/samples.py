@@ -147,7 +147,7 @@ def decode_image(image: Any) -> npt.NDArray[np.uint8]:
     try:
         import PIL.Image
     except ModuleNotFoundError:
-        raise UsageError("decoding images needs pillow: pip install 'penstock[jpeg]'") from None
+        raise UsageError("decoding images needs pillow: pip install 'penstock[images]'") from None
     return np.asarray(PIL.Image.open(io.BytesIO(image)))
 
 

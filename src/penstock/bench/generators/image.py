@@ -19,7 +19,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise missing_library("pillow", "jpeg", "writing images") from None
+        raise missing_library("pillow", "images", "writing images") from None
     sample = next(draft.groups())[0]
     image = Image.fromarray(np.atleast_2d(sample))
     options = _PNG if draft.data.format == "png" else {}

@@ -22,7 +22,7 @@ def write(part: AtomicFile, draft: Draft) -> None:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise missing_library("pyarrow", "arrow", "writing Parquet") from None
+        raise missing_library("pyarrow", "parquet", "writing Parquet") from None
     columns, known = draft.columns or (draft,), draft.data.parquet
     names = [column.name for column in known.columns] or ["image"]
     types = [_choose_type(column) for column in columns]

@@ -7,8 +7,9 @@ opens no file and knows neither formats nor layouts.
 
 from __future__ import annotations
 
-from . import arrow, parquet, zarr
-from .registry import RECENT, CompressedChunk, decode_samples, missing_library
+from . import arrow, lines, parquet, zarr
+from .decompression import load_zstandard
+from .registry import RECENT, CompressedChunk, Decoded, decode_samples, missing_library
 from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
@@ -17,9 +18,12 @@ __all__ = [
     "INT",
     "RECENT",
     "CompressedChunk",
+    "Decoded",
     "ThriftReader",
     "arrow",
     "decode_samples",
+    "lines",
+    "load_zstandard",
     "missing_library",
     "parquet",
     "zarr",

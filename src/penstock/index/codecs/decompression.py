@@ -74,7 +74,8 @@ def _make_lzma(size_max: int, settings: Mapping[str, Any]) -> lzma.LZMADecompres
 
 
 @cache
-def _load_zstandard() -> Any:
+def load_zstandard() -> Any:
+    """Load the library of Zstandard; UsageError if it is not installed."""
     try:
         import zstandard
     except ModuleNotFoundError:
@@ -84,7 +85,7 @@ def _load_zstandard() -> Any:
 
 def _decompress_frame(data: memoryview, size_max: int) -> bytes:
     """Decompress the first frame of Zstandard."""
-    library = _load_zstandard()
+    library = load_zstandard()
     try:
         announced = library.frame_content_size(data)
         if announced > min(size_max, compute_expansion_max("zstd", len(data))):

@@ -2,9 +2,11 @@
 
 A compressed chunk is the column chunk of one row group. Options: `column` (its path), `dtype` and
 `shape` (None: byte strings), `nulls`, and `forms`, how the chunks are stored, each from the chunk
-in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each level
-of nesting, whether it may be null), `compression` (its number), `old` (see `_make_footer`). No
-chunk has more than `claimed` bytes of pages, uncompressed, as the file says.
+in `since` on: `physical` (the number of the type), `length` (of `FIXED`), `optional` (of each
+level of nesting: 0 no, 1 it may be null, 2 it is repeated), `compression` (its number), `old` (see
+`_make_footer`). Of lists also `lists` (levels that are repeated), `element` (shape of one) and
+`values` (of each chunk). No chunk has more than `claimed` bytes of pages, uncompressed, as the file
+says.
 
 pyarrow gets the pages of the chunk, and a footer made here. It does not get the footer of the file,
 with its statistics, annotations and other columns. Damage to pages is an error that pyarrow raises.
@@ -14,6 +16,7 @@ It allocates what the headers of pages say, so these are read here first.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import limits
+from ..nested import pack_rows
 from .registry import CompressedChunk, Decoded, Packed, missing_library
 from .thrift import I32, I64, INT, LIST, STRING, STRUCT, ThriftReader, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
 MAGIC = b"PAR1"
-_OPTIONAL = 1
+OFFSET_BYTES = 4
+"""Bytes of an offset of nested lists as they are handed over."""
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _PAGE = {1: INT, 2: INT, 3: INT, 5: {1: INT, 2: INT}, 8: {1: INT, 4: INT}}
 """Shape of a page's header: kind, bytes without and with compression, and of pages of data the
@@ -34,6 +39,7 @@ number and encoding of values."""
 _PLAIN, _DELTA_LENGTH = 0, 6
 """Encodings of byte strings that take as many bytes as these; others may repeat long ones."""
 _BY_DICTIONARY = (2, 8)
+_UNCOMPRESSED = 0
 
 
 def load_pyarrow() -> Any:
@@ -41,7 +47,7 @@ def load_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise missing_library("pyarrow", "arrow", "Parquet") from None
+        raise missing_library("pyarrow", "parquet", "Parquet") from None
     return pyarrow
 
 
@@ -49,31 +55,53 @@ def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
     """Decode the rows of a compressed chunk."""
     pa = load_pyarrow()
     form = options["forms"][bisect.bisect_right(options["since"], compressed.number) - 1]
-    footer = _make_footer(form, len(compressed.data), compressed.samples)
+    values = compressed.samples
+    if options.get("lists"):
+        values = options["values"][compressed.number]
+    footer = _make_footer(form, len(compressed.data), compressed.samples, values)
     size = len(footer).to_bytes(4, "little")
     data = b"".join([MAGIC, compressed.data, footer, size, MAGIC])
     try:
-        rows_at_once = _check_pages(data, compressed, form["physical"], options["claimed"])
+        is_list = bool(options.get("lists"))
+        rows_at_once = _check_pages(data, compressed, form, options["claimed"], values)
+        if form["physical"] == INT96:
+            _check_times(data)
+        if is_list and rows_at_once < compressed.samples:
+            raise ValueError("its values may take too many bytes: write smaller row groups")
         with pa.parquet.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             if rows_at_once >= compressed.samples:
                 parts = file.read_row_group(0, use_threads=False).column(0).chunks
             else:
+                _check_repeats(data, "a" + ".a" * (len(form["optional"]) - 1))
                 parts = _read_in_parts(file, rows_at_once)
-        return _take_rows(parts, options)
+        return _take_lists(parts, options) if is_list else _take_rows(parts, options)
     except (OSError, pa.ArrowException, IndexError, KeyError, MemoryError) as error:
         raise ValueError(str(error)) from None
 
 
-def _check_pages(data: bytes, compressed: CompressedChunk, physical: int, claimed: int) -> int:
+def _check_pages(
+    data: bytes,
+    compressed: CompressedChunk,
+    form: Mapping[str, Any],
+    claimed: int,
+    expected: int,
+) -> int:
     """Return the number of rows that may be decoded at once; all of them, as a rule.
 
     Raises ValueError if the pages claim far more bytes than the footer does: writers differ in what
     they count. Byte strings may grow when they are decoded, a long one of a dictionary to as many
-    as there are rows.
+    as there are rows. Single numbers that are not compressed take what the rows take, whatever
+    headers say: these are not read, which would cost a third of the decoding.
+
+    expected:  number of values: of lists, each counts.
     """
+    physical = form["physical"]
+    is_plain = physical != BINARY and form["compression"] == _UNCOMPRESSED
+    if is_plain and expected == compressed.samples:
+        return compressed.samples
     reader = ThriftReader(data)
     reader.at, end = len(MAGIC), len(MAGIC) + len(compressed.data)
-    left = compressed.samples
+    left = expected
     total = grown = longest = dictionary = 0
     while left > 0 and reader.at < end:
         page = reader.struct(_PAGE)
@@ -87,8 +115,8 @@ def _check_pages(data: bytes, compressed: CompressedChunk, physical: int, claime
         elif kind in (_DATA, _DATA_V2):
             head = page[5 if kind == _DATA else 8]
             values, encoding = head[1], head[2 if kind == _DATA else 4]
-            if values < 0:
-                raise ValueError(f"a page claims {values:,} values")
+            if values < 0 or (values > left and expected > compressed.samples):
+                raise ValueError(f"a page claims {values:,} values of {left:,}")
             if encoding in (_PLAIN, _DELTA_LENGTH):
                 grown += size
             else:
@@ -102,6 +130,51 @@ def _check_pages(data: bytes, compressed: CompressedChunk, physical: int, claime
     return max(1, limits.decoded_chunk_bytes_max // (4 * longest))
 
 
+def _check_times(data: bytes) -> None:
+    """Raise ValueError if a time is beyond 64 bits of nanoseconds, which pyarrow would wrap."""
+    pa = load_pyarrow()
+    source = pa.BufferReader(data)
+    with pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+        (part,) = file.read_row_group(0, use_threads=False).columns
+    for array in part.chunks:
+        while not pa.types.is_temporal(array.type):
+            array = array.flatten()[0] if pa.types.is_struct(array.type) else array.flatten()
+        times = array.view(pa.int64()).drop_null().to_numpy()
+        if (abs(times.astype(np.float64)) > (1 << 63) / 1000 - 1).any():
+            raise ValueError(
+                "a time (INT96) is before 1678 or after 2261, and does not fit 64 bits of "
+                "nanoseconds: write it as TIMESTAMP of microseconds"
+            )
+
+
+def _check_repeats(data: bytes, name: str) -> None:
+    """Raise ValueError if strings that a dictionary repeats take more than a chunk may.
+
+    They are counted, not made. Other encodings that repeat are left to the one who reads them.
+    """
+    pa = load_pyarrow()
+    try:
+        with pa.parquet.ParquetFile(pa.BufferReader(data), read_dictionary=[name]) as file:
+            parts = file.read_row_group(0, use_threads=False).column(0).chunks
+    except (OSError, pa.ArrowException):
+        return
+    total = 0
+    for part in parts:
+        while pa.types.is_struct(part.type):
+            (part,) = part.flatten()
+        if pa.types.is_dictionary(part.type):
+            words = part.dictionary
+            offsets = np.frombuffer(words.buffers()[1], "<i4", len(words) + 1, words.offset * 4)
+            lengths = np.diff(offsets).astype(np.int64)
+            total += int(lengths[np.asarray(part.indices.drop_null())].sum())
+    if total > limits.decoded_chunk_bytes_max:
+        raise _build_size_error(total)
+
+
+def _build_size_error(total: int) -> ValueError:
+    return ValueError(f"its values take {total:,} bytes and more: write smaller row groups")
+
+
 def _read_in_parts(file: Any, rows: int) -> list[Any]:
     """Read so many rows at a time; ValueError if all take more than a chunk may."""
     parts, total = [], 0
@@ -109,32 +182,31 @@ def _read_in_parts(file: Any, rows: int) -> list[Any]:
         parts.append(batch.column(0))
         total += batch.nbytes
         if total > limits.decoded_chunk_bytes_max:
-            raise ValueError(f"its values take {total:,} bytes and more: write smaller row groups")
+            raise _build_size_error(total)
     return parts
 
 
-def _make_footer(form: Mapping[str, Any], size: int, rows: int) -> bytes:
+def _make_footer(form: Mapping[str, Any], size: int, rows: int, values: int) -> bytes:
     """Make the footer of a file that has nothing but this chunk, at byte 4.
 
     `old` in the form: before Arrow 2.0, writers compressed pages of the second kind although these
     say "not compressed". The writer's name in the footer tells pyarrow so.
     """
-    optional, physical = form["optional"], form["physical"]
+    repetition, physical = form["optional"], form["physical"]
     root = pack_struct([(4, STRING, b"root"), (5, I32, 1)])
     levels = [
-        pack_struct([(3, I32, _OPTIONAL * may), (4, STRING, b"a"), (5, I32, 1)])
-        for may in optional[:-1]
+        pack_struct([(3, I32, each), (4, STRING, b"a"), (5, I32, 1)]) for each in repetition[:-1]
     ]
     length = [(2, I32, form["length"])] if physical == FIXED else []
-    leaf = [(1, I32, physical), *length, (3, I32, _OPTIONAL * optional[-1]), (4, STRING, b"a")]
+    leaf = [(1, I32, physical), *length, (3, I32, repetition[-1]), (4, STRING, b"a")]
     schema = [root, *levels, pack_struct(leaf)]
     column = pack_struct(
         [
             (1, I32, physical),
             (2, LIST, (I32, [0])),
-            (3, LIST, (STRING, [b"a"] * len(optional))),
+            (3, LIST, (STRING, [b"a"] * len(repetition))),
             (4, I32, form["compression"]),
-            (5, I64, rows),
+            (5, I64, values),
             (6, I64, size),
             (7, I64, size),
             (9, I64, len(MAGIC)),
@@ -166,6 +238,72 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
     return (
         arrays[0] if len(arrays) == 1 else np.concatenate([np.empty((0, *shape), dtype), *arrays])
     )
+
+
+def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
+    """Take rows of lists from Arrow arrays of lists, and structs of nothing but the column."""
+    dtype, width = np.dtype(options["dtype"]), OFFSET_BYTES
+    shape = tuple(options["element"])
+    element_bytes = dtype.itemsize * math.prod(shape)
+    packed: list[npt.NDArray[np.uint8]] = []
+    bounds = [np.zeros(1, np.int64)]
+    for part in filter(len, parts):
+        offsets, missing, leaf = _take_levels(part, options)
+        if _is_text(leaf):
+            texts = _pack_strings([leaf])
+            offsets.append(np.append(texts.start, texts.end[-1:] if len(texts) else 0))
+            values = np.frombuffer(texts.values, np.uint8)
+        else:
+            numbers = np.ascontiguousarray(_take_numbers(leaf, dtype, shape))
+            values = numbers.reshape(-1).view(np.uint8)
+        if len(offsets) > 1:
+            data, own = pack_rows(offsets, [width] * len(offsets), values, element_bytes, missing)
+        else:
+            (ends,) = offsets
+            data = values[int(ends[0]) * element_bytes : int(ends[-1]) * element_bytes]
+            own = (ends - ends[0]) * element_bytes
+        packed.append(data)
+        bounds.append(own[1:] + bounds[-1][-1])
+    ends = np.concatenate(bounds)
+    whole = packed[0] if len(packed) == 1 else np.concatenate([np.empty(0, np.uint8), *packed])
+    return Packed(whole.data, ends[:-1], ends[1:])
+
+
+def _take_levels(
+    part: Any, options: Mapping[str, Any]
+) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.bool_], Any]:
+    """Return the offsets of each level of lists, which rows are null, and the innermost values."""
+    pa = load_pyarrow()
+    missing = np.zeros(len(part), np.bool_)
+    offsets: list[npt.NDArray[np.int64]] = []
+    while pa.types.is_struct(part.type) or pa.types.is_list(part.type):
+        if pa.types.is_struct(part.type):
+            (part,) = part.flatten()
+            continue
+        if part.null_count:
+            _refuse_null(part, options, inside=bool(offsets))
+            if not offsets:
+                missing = np.asarray(part.is_null())
+        offsets.append(np.asarray(part.offsets).astype(np.int64))
+        part = part.values
+    if part.null_count:
+        _refuse_null(part, options, inside=True, can_be_empty=_is_text(part))
+    return offsets, missing, part
+
+
+def _is_text(part: Any) -> bool:
+    pa = load_pyarrow()
+    return bool(pa.types.is_binary(part.type) or pa.types.is_string(part.type))
+
+
+def _refuse_null(
+    part: Any, options: Mapping[str, Any], inside: bool, can_be_empty: bool = True
+) -> None:
+    if options["nulls"] == "error" or not can_be_empty:
+        remedy = "fill it, or make such empty with nulls='empty'" if can_be_empty else "fill it"
+        row = "" if inside else f" in row {int(np.argmax(np.asarray(part.is_null())))} of it"
+        where = "inside of a list " if inside else ""
+        raise ValueError(f"a value {where}of column {options['column']!r} is null{row}: {remedy}")
 
 
 def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -81,7 +81,7 @@ def _import_decoder(name: str) -> Decoder:
 
 
 CODECS: dict[str, Decoder] = {
-    name: _import_decoder(name) for name in ("arrow", "hdf5", "litdata", "parquet", "zarr")
+    name: _import_decoder(name) for name in ("arrow", "hdf5", "lines", "litdata", "parquet", "zarr")
 }
 
 

@@ -8,8 +8,17 @@ not know who reads the samples later, nor when.
 from __future__ import annotations
 
 from .jsonl import build_line_error
+from .jsonl_unpack import unpack_files
 from .location import Location
 from .registry import FORMATS, Format, choose_format
 from .tf_example import parse_example
 
-__all__ = ["FORMATS", "Format", "Location", "build_line_error", "choose_format", "parse_example"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Location",
+    "build_line_error",
+    "choose_format",
+    "parse_example",
+    "unpack_files",
+]

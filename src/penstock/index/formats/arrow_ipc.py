@@ -7,8 +7,8 @@ which the buffers lie. The metadata are flatbuffers, laid down in Arrow's Messag
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ MARKER = b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _V4, _V5 = 3, 4
 _COLUMNS_MAX = 10_000
+_SEGMENTS_MAX = 1_000
+"""Most parts of one dictionary, each of which added values to those before."""
+_OVERLAP_MAX = 16
+"""Most times that the buffers of a batch may cover its body: writers share few of them or none."""
 _DEPTH_MAX = 32
 _PEEKED_BYTES = 4096
 """Bytes read together with a message's length: the metadata of most batches are shorter."""
@@ -32,7 +36,7 @@ PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
 """Type of a field node (rows, nulls) and of a buffer (offset, length)."""
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("_", "<i4"), ("body", "<i8")])
 
-Kind = Literal["fixed", "varied", "bits"]
+Kind = Literal["fixed", "varied", "bits", "nested", "coded"]
 _BYTES = np.dtype(np.uint8)
 
 # fmt: off
@@ -50,20 +54,49 @@ _BUFFERS = {
 """Buffers of a column of each type, without its children's; all other types have two."""
 
 
+class ColumnNode(NamedTuple):
+    """A node of a column's tree: its number, and the buffer with its validity.
+
+    views:   number of columns before it that have a varying number of buffers.
+    levels:  number of lists of varying length around it.
+    """
+
+    number: int
+    buffer: int
+    views: int
+    levels: int = 0
+
+
+class ListLevel(NamedTuple):
+    """Offsets of lists or strings: the list's node, and the bytes of an offset.
+
+    The offsets are in the buffer after that of the node's validity.
+    """
+
+    node: ColumnNode
+    width: int
+
+
 @dataclass(frozen=True)
 class ArrowColumn:
     """One column, or one part of a struct, as a field of samples.
 
     name:     of a part: the names of the structs, and its own, with dots between.
-    kind:     fixed: rows of one size; varied: offsets and data; bits: one bit a row.
+    kind:     fixed: rows of one size; varied: offsets and data; nested: several levels of offsets;
+              bits: one bit a row; coded: indices into a dictionary of `values`.
     dtype, shape:  of a sample; shape None where it varies.
-    width:    bytes of an offset.
-    nodes:    numbers of the field nodes whose nulls are nulls of this column: its own, the last,
-              and those of the structs around it.
-    inner:    numbers of the nodes of the lists' elements, which must not have nulls.
-    validity: numbers of the buffers with the validity of `nodes`.
-    buffer:   number of its first buffer of values; `views` columns before it have a varying
-              number of buffers.
+    element:  shape of an element of a list.
+    levels:   its offsets, from the outside.
+    nodes:    nodes whose nulls are nulls of this column: its own, and those around it, as far as
+              each of their slots is a row.
+    inner:    nodes of the elements of lists.
+    buffer:   number of the buffer with its values; `views` columns before it have a varying number
+              of buffers.
+    may_lack: True if a null is the same as an empty string: the path of an image.
+    is_flags: True if the values are bits.
+    key, values:  of a coded column: the dictionary's number, and the column in it; `dtype` and
+              `buffer` are those of the indices.
+    unit:     what the integers of dates and times count, such as "timestamp[us]".
     refused:  the reason why it cannot be read, or "".
     """
 
@@ -71,18 +104,36 @@ class ArrowColumn:
     kind: Kind = "fixed"
     dtype: np.dtype[Any] = _BYTES
     shape: tuple[int, ...] | None = ()
-    width: int = 0
-    nodes: tuple[int, ...] = ()
-    inner: tuple[int, ...] = ()
-    validity: tuple[tuple[int, int], ...] = ()
+    element: tuple[int, ...] = ()
+    levels: tuple[ListLevel, ...] = ()
+    nodes: tuple[ColumnNode, ...] = ()
+    inner: tuple[ColumnNode, ...] = ()
     buffer: int = 0
     views: int = 0
+    may_lack: bool = False
+    is_flags: bool = False
+    key: int = 0
+    values: ArrowColumn | None = None
     refused: str = ""
+    unit: str = ""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bytes of an offset of each level."""
+        return tuple(level.width for level in self.levels)
+
+    @property
+    def held(self) -> ArrowColumn:
+        """The column that holds its values: itself, or that of its dictionary."""
+        return self.values or self
 
     @property
     def plain(self) -> tuple[Any, ...]:
         """Properties that must be the same in all files."""
-        return self.kind, self.dtype.str, self.shape, self.refused
+        widths = self.widths if self.kind == "nested" else ()
+        values = self.values and self.values.plain
+        own = (self.kind, self.dtype.str, self.shape, self.element, self.is_flags, self.refused)
+        return (*own, self.unit, widths, values)
 
 
 class Schema(NamedTuple):
@@ -102,6 +153,7 @@ class RecordBatch:
     nodes, buffers:  as in the metadata, see PAIR; offsets are from the start of the body.
     compression:  "lz4", "zstd" or "".
     views:        buffers of each view column.
+    dictionaries: batches of values of each dictionary, by its number; several where they grew.
     """
 
     at: int
@@ -112,6 +164,7 @@ class RecordBatch:
     buffers: npt.NDArray[Any]
     compression: str
     views: npt.NDArray[Any]
+    dictionaries: Mapping[int, tuple[RecordBatch, ...]] = field(default_factory=dict)
 
     def buffer(self, number: int, views: int, source: StoreFile) -> tuple[int, int]:
         """Return the start of a buffer in the file, and its length; FormatError unless it fits."""
@@ -161,7 +214,8 @@ def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     batches = []
     last = 8
     blocks = footer.structs(3, BLOCK)
-    for at, metadata, _, body in sorted(blocks.tolist()):
+    held_first = footer.structs(2, BLOCK)
+    for at, metadata, _, body in sorted([*blocks.tolist(), *held_first.tolist()]):
         if at < last or metadata < 8 or body < 0 or at > end - metadata - body:
             raise source.flaw(
                 end,
@@ -169,25 +223,34 @@ def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
                 f"overlaps another or lies outside: write the file again",
             )
         last = at + metadata + body
-    for at, metadata, _, body in blocks.tolist():
-        message = source.read(at, metadata)
-        held = _parse_message(message, source, at)
-        if held is None or held.kind != _BATCH or held.body != body:
-            raise source.flaw(
-                at, "the footer lists a batch here, but there is none: write the file again"
-            )
-        batches.append(_parse_batch(held, source, at, at + metadata))
+    dictionaries: _Dictionaries = {}
+    for kind, listed in ((_DICTIONARY, held_first), (_BATCH, blocks)):
+        for at, metadata, _, body in listed.tolist():
+            held = _parse_message(source.read(at, metadata), source, at)
+            if held is None or held.kind != kind or held.body != body:
+                raise source.flaw(
+                    at, "the footer lists a batch here, but there is none: write the file again"
+                )
+            if kind == _DICTIONARY:
+                dictionaries = _add_dictionary(dictionaries, held, source, at, at + metadata)
+            else:
+                batch = _parse_batch(held.header, held.body, source, at, at + metadata)
+                batches.append(replace(batch, dictionaries=dictionaries))
     return schema, batches
 
 
 def _read_stream(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     at, schema, batches = 0, None, []
+    dictionaries: _Dictionaries = {}
     for at, held in _walk_stream(source):
         if held.kind == _SCHEMA and schema is None:
             schema = _parse_schema(held.header, source)
         elif held.kind == _BATCH and schema is not None:
-            batches.append(_parse_batch(held, source, at, at + 8 + held.length))
-        elif held.kind != _DICTIONARY or schema is None:
+            batch = _parse_batch(held.header, held.body, source, at, at + 8 + held.length)
+            batches.append(replace(batch, dictionaries=dictionaries))
+        elif held.kind == _DICTIONARY and schema is not None:
+            dictionaries = _add_dictionary(dictionaries, held, source, at, at + 8 + held.length)
+        else:
             raise source.flaw(at, f"a message of kind {held.kind} out of place: write it again")
     if schema is None:
         raise source.flaw(at, "the stream has no schema: it is empty or no Arrow stream")
@@ -260,8 +323,29 @@ def _check_version(version: int, source: StoreFile, at: int) -> None:
         raise source.flaw(at, f"Arrow metadata of version {version + 1}: only 4 and 5 can be read")
 
 
-def _parse_batch(held: _Message, source: StoreFile, at: int, start: int) -> RecordBatch:
-    header = held.header
+_Dictionaries = dict[int, tuple[RecordBatch, ...]]
+
+
+def _add_dictionary(
+    before: _Dictionaries, held: _Message, source: StoreFile, at: int, start: int
+) -> _Dictionaries:
+    """Return the dictionaries with that of a message, which replaces one or adds to it."""
+    key, data = held.header.integer(0, 8), held.header.table(1)
+    if data is None:
+        raise source.flaw(at, "a dictionary without values: write the file again")
+    batch = _parse_batch(data, held.body, source, at, start)
+    grown = before.get(key, ()) if held.header.integer(2, 1) else ()
+    if len(grown) >= _SEGMENTS_MAX:
+        raise FormatError(
+            f"{source.path}: a dictionary grew {_SEGMENTS_MAX:,} times: write the file again, with "
+            f"the whole dictionary first"
+        )
+    return before | {key: (*grown, batch)}
+
+
+def _parse_batch(
+    header: FlatTable, body: int, source: StoreFile, at: int, start: int
+) -> RecordBatch:
     rows = header.integer(0, 8)
     compression = header.table(3)
     method = ""
@@ -275,9 +359,15 @@ def _parse_batch(held: _Message, source: StoreFile, at: int, start: int) -> Reco
     views = header.structs(4, "<i8")
     if ((views < 0) | (views > _COLUMNS_MAX)).any():
         raise source.flaw(at, "a view column with too many buffers: the file is damaged")
-    return RecordBatch(
-        at, start, held.body, rows, header.structs(1, PAIR), header.structs(2, PAIR), method, views
-    )
+    buffers = header.structs(2, PAIR)
+    claimed = float(buffers["second"].clip(0).astype(np.float64).sum())
+    if claimed > _OVERLAP_MAX * body + 4096:
+        raise source.flaw(
+            at,
+            f"the buffers of a record batch claim {claimed:,.0f} bytes of a body of {body:,}: they "
+            f"overlap, write the file again",
+        )
+    return RecordBatch(at, start, body, rows, header.structs(1, PAIR), buffers, method, views)
 
 
 # -- schema ----------------------------------------------------------------------------------------
@@ -290,10 +380,27 @@ def _parse_schema(table: FlatTable, source: StoreFile) -> Schema:
             f"machine"
         )
     walk = _ColumnCounter()
-    for field in table.tables(1):
-        walk.column(field, "", (), (), 0)
+    for part in table.tables(1):
+        walk.column(part, part.text(0), _Around(), 0)
     pairs = {pair.text(0): pair.text(1) for pair in table.tables(2)}
     return Schema(walk.columns, pairs)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """The lists and structs around a column: see `ArrowColumn`; `sizes` of fixed-size lists."""
+
+    nodes: tuple[ColumnNode, ...] = ()
+    inner: tuple[ColumnNode, ...] = ()
+    levels: tuple[ListLevel, ...] = ()
+    sizes: tuple[int, ...] = ()
+    may_lack: bool = False
+
+    def below(self, node: ColumnNode) -> _Around:
+        """Return what is around the children of a node."""
+        if self.levels or self.sizes:
+            return replace(self, inner=(*self.inner, node))
+        return replace(self, nodes=(*self.nodes, node))
 
 
 class _ColumnCounter:
@@ -303,90 +410,139 @@ class _ColumnCounter:
         self.columns: list[ArrowColumn] = []
         self.node = self.buffer = self.views = self.seen = 0
 
-    def column(
-        self,
-        field: FlatTable,
-        around: str,
-        nodes: tuple[int, ...],
-        validity: tuple[tuple[int, int], ...],
-        depth: int,
-    ) -> None:
+    def column(self, field: FlatTable, name: str, around: _Around, depth: int) -> None:
         """Add one column, or the parts of a struct."""
-        name = around + field.text(0)
         kind = self._type(field, depth)
-        nodes = (*nodes, self.node)
-        validity = (*validity, (self.buffer, self.views))
-        own = ArrowColumn(
-            name,
-            nodes=nodes,
-            validity=validity,
-            buffer=self.buffer + (1 if kind != "null" else 0),
-            views=self.views,
-        )
-        if field.table(4) is not None:  # the batches hold indices, of type int
-            self._count("int")
-            self.columns.append(
-                replace(own, refused="is dictionary-encoded: write it cast to its value type")
-            )
+        header, children = field.table(3), field.tables(5)
+        node = ColumnNode(self.node, self.buffer, self.views, len(around.levels))
+        below = around.below(node)
+        if field.table(4) is not None:
+            self._add_coded(field, name, kind, below)
             return
-        header = field.table(3)
-        if kind == "struct":
-            self._count(kind)
-            for child in field.tables(5):
-                self.column(child, f"{name}.", nodes, validity, depth + 1)
-            return
-        simple = _map_simple(kind, header)
-        if kind == "fixed-size list" or kind in ("list", "large list"):
-            self.columns.append(self._list(own, kind, field, header, depth))
-            return
-        self._count(kind)
-        for child in field.tables(5):
-            self._skip(child, depth + 1)
-        if isinstance(simple, str):
-            self.columns.append(replace(own, refused=simple))
-        else:
-            self.columns.append(replace(own, **simple))
-
-    def _list(
-        self, own: ArrowColumn, kind: str, field: FlatTable, header: FlatTable | None, depth: int
-    ) -> ArrowColumn:
-        """Make the column of lists of numbers, of one length or of varying lengths."""
-        children = field.tables(5)
-        self._count(kind)
-        if len(children) != 1:
-            raise ValueError("a list without one element type")
-        child, shape = children[0], ()
-        sizes = [header.integer(0, 4) if header is not None else 0]
-        inner = [self.node]
-        element = self._type(child, depth + 1)
-        while kind == "fixed-size list" and element == "fixed-size list":
-            self._count(element)
-            nested, header = child.tables(5), child.table(3)
-            if len(nested) != 1 or child.table(4) is not None:
+        self._count(kind, header)
+        if kind == "struct" and around.sizes:
+            self._refuse(name, "holds fixed-size lists of structs: cast them to lists", children)
+        elif kind == "struct":
+            names = [child.text(0) for child in children]
+            is_media = sorted(names) == ["bytes", "path"] and {
+                self._type(child, depth + 1) for child in children
+            } <= {"binary", "large binary", "utf8", "large utf8"}
+            for child, own in zip(children, names, strict=True):
+                inside = replace(below, may_lack=True) if is_media and own == "path" else below
+                self.column(
+                    child,
+                    name if is_media and own == "bytes" else f"{name}.{own}",
+                    inside,
+                    depth + 1,
+                )
+        elif kind in ("list", "large list", "fixed-size list"):
+            if len(children) != 1:
                 raise ValueError("a list without one element type")
-            sizes.append(header.integer(0, 4) if header is not None else 0)
-            child = nested[0]
-            depth += 1
-            inner.append(self.node)
-            element = self._type(child, depth + 1)
-        simple = _map_simple(element, child.table(3))
-        data, views = self.buffer + 1, self.views
-        self._skip(child, depth + 1)
-        if child.table(4) is not None or isinstance(simple, str) or simple["kind"] != "fixed":
-            return replace(own, refused=f"holds lists of {element}: use lists of numbers")
-        dtype = simple.get("dtype", own.dtype)  # bytes, of fixed-size binary
-        if kind == "fixed-size list":
-            shape = (*sizes, *simple.get("shape", ()))
-            if min(sizes) < 1:
-                return replace(own, refused=f"holds lists of {min(sizes)} elements")
-            return replace(
-                own, dtype=dtype, shape=shape, inner=tuple(inner), buffer=data, views=views
+            if kind == "fixed-size list":
+                size = header.integer(0, 4) if header is not None else 0
+                if size < 1:
+                    self._refuse(name, f"holds lists of {size} elements", children)
+                    return
+                below = replace(below, sizes=(*around.sizes, size))
+            elif around.sizes:
+                self._refuse(
+                    name, f"holds fixed-size lists of {kind}: cast them to lists", children
+                )
+                return
+            else:
+                level = ListLevel(node, 4 if kind == "list" else 8)
+                below = replace(below, levels=(*around.levels, level))
+            self.column(children[0], name, below, depth + 1)
+        else:
+            for child in children:
+                self._skip(child, depth + 1)
+            self.columns.append(self._make_leaf(name, kind, header, node, below))
+
+    def _make_leaf(
+        self, name: str, kind: str, header: FlatTable | None, node: ColumnNode, around: _Around
+    ) -> ArrowColumn:
+        """Make the column of a type without children, inside of the lists around it."""
+        simple = _map_simple(kind, header)
+        levels, sizes = around.levels, around.sizes
+        if isinstance(simple, str):
+            reason = f"holds lists of {kind}: use lists of numbers or texts"
+            return ArrowColumn(name, refused=reason if levels or sizes else simple)
+        dtype, shape = simple.get("dtype", _BYTES), simple.get("shape", ())
+        leaf_kind: Kind = simple["kind"]
+        if sizes and leaf_kind != "fixed":
+            return ArrowColumn(
+                name, refused=f"holds fixed-size lists of {kind}: use lists of numbers"
             )
-        if simple.get("shape"):
-            return replace(own, refused=f"holds lists of {element}: use lists of numbers")
-        width = 4 if kind == "list" else 8
-        # Offsets are its own second buffer, the values those of its child, two further on.
-        return replace(own, kind="varied", dtype=dtype, shape=None, width=width, inner=tuple(inner))
+        buffer = node.buffer + 1
+        if leaf_kind == "varied":
+            levels = (*levels, ListLevel(node, simple["width"]))
+            buffer += 1
+        fixed = (*sizes, *(shape or ()))
+        if levels:
+            is_nested = len(levels) > 1 or leaf_kind == "bits"
+            leaf_kind, shape, element = "nested" if is_nested else "varied", None, fixed
+        else:
+            shape, element = fixed, ()
+        return ArrowColumn(
+            name,
+            leaf_kind,
+            dtype,
+            shape,
+            element,
+            levels,
+            around.nodes,
+            around.inner,
+            buffer,
+            node.views,
+            around.may_lack,
+            is_flags=dtype.kind == "b",
+            unit=simple.get("unit", ""),
+        )
+
+    def _add_coded(self, field: FlatTable, name: str, kind: str, around: _Around) -> None:
+        """Add a column whose batches hold indices into a dictionary of its values."""
+        encoding = field.table(4)
+        assert encoding is not None
+        index = encoding.table(1)
+        indices: dict[str, Any] = {"kind": "fixed", "dtype": np.dtype("<i4")}
+        if index is not None:
+            found = _map_simple("int", index)
+            assert not isinstance(found, str)
+            indices = found
+        node = ColumnNode(self.node, self.buffer, self.views)
+        self._count("int")
+        values = self._make_leaf(name, kind, field.table(3), ColumnNode(0, 0, 0), _Around())
+        if around.levels or around.sizes or values.kind not in ("fixed", "varied"):
+            self.columns.append(
+                ArrowColumn(
+                    name,
+                    refused="is dictionary-encoded inside of lists: write it cast to its value type"
+                    if around.levels or around.sizes
+                    else f"is dictionary-encoded, of {kind}: write it cast to its value type",
+                )
+            )
+            return
+        if values.refused:
+            self.columns.append(values)
+            return
+        self.columns.append(
+            ArrowColumn(
+                name,
+                "coded",
+                indices["dtype"],
+                nodes=around.nodes,
+                buffer=node.buffer + 1,
+                views=node.views,
+                may_lack=around.may_lack,
+                key=encoding.integer(0, 8),
+                values=values,
+            )
+        )
+
+    def _refuse(self, name: str, reason: str, children: list[FlatTable]) -> None:
+        for child in children:
+            self._skip(child, 0)
+        self.columns.append(ArrowColumn(name, refused=reason))
 
     def _skip(self, field: FlatTable, depth: int) -> None:
         """Count the nodes and buffers of a column that is not read."""
@@ -413,6 +569,9 @@ class _ColumnCounter:
         if kind == "union" and header is not None and header.integer(0, 2):
             self.buffer += 1  # a dense one has offsets
         self.views += kind in ("binary view", "utf8 view")
+
+
+_UNITS = ("s", "ms", "us", "ns")
 
 
 def _map_simple(kind: str, header: FlatTable | None) -> dict[str, Any] | str:
@@ -443,9 +602,13 @@ def _map_simple(kind: str, header: FlatTable | None) -> dict[str, Any] | str:
             raise ValueError(f"floating point of precision {precision}")
         return {"kind": "fixed", "dtype": np.dtype(("<f2", "<f4", "<f8")[precision])}
     if kind in ("timestamp", "duration"):
-        return {"kind": "fixed", "dtype": np.dtype("<i8")}
+        unit = _UNITS[number(0, 2, kind == "duration")]
+        return {"kind": "fixed", "dtype": np.dtype("<i8"), "unit": f"{kind}[{unit}]"}
     if kind == "date":
-        return {"kind": "fixed", "dtype": np.dtype("<i8" if number(0, 2, 1) else "<i4")}
+        unit, code = ("ms", "<i8") if number(0, 2, 1) else ("day", "<i4")
+        return {"kind": "fixed", "dtype": np.dtype(code), "unit": f"{kind}[{unit}]"}
     if kind == "time":
-        return {"kind": "fixed", "dtype": np.dtype("<i8" if number(1, 4, 32) == 64 else "<i4")}
+        code = "<i8" if number(1, 4, 32) == 64 else "<i4"
+        unit = _UNITS[number(0, 2, 1)]
+        return {"kind": "fixed", "dtype": np.dtype(code), "unit": f"{kind}[{unit}]"}
     return f"is of type {kind}, in which a sample has no place of its own: cast it"

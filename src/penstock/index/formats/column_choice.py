@@ -8,6 +8,7 @@ label:   the column of integers that is the label; by default "label" or "labels
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, UsageError
-from ...extent import Int
+from ...extent import Files, Int
 
 OPTIONS = ("fields", "label")
 DEFAULTS = ("label", "labels")
@@ -128,7 +129,11 @@ def list_wanted(
     named = [*(fields or ()), *([label] if label else [])]
     for name in named:
         if name not in known:
-            raise UsageError(f"{path} has no column {name!r}: its columns are {', '.join(known)}")
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(
+                f"{path} has no column {name!r}: {hint}its columns are {', '.join(known)}"
+            )
     return list(known) if fields is None else list(dict.fromkeys(named))
 
 
@@ -159,5 +164,44 @@ def convert_labels(path: str, name: str, values: npt.NDArray[Any]) -> Int:
     if values.dtype.kind == "u" and values.itemsize == 8 and len(values):
         most = int(values.max())
         if most >= 1 << 63:
-            raise FormatError(f"{path}: label {most} of column {name!r} does not fit 63 bits")
+            raise FormatError(f"{path}: value {most} of column {name!r} does not fit 63 bits")
     return values.astype(np.int64)
+
+
+def read_classes(
+    files: Files, metadata: Sequence[Mapping[str, str]], name: str, labels: Int
+) -> tuple[str, ...] | None:
+    """Read the names of classes that `datasets` keeps in the metadata of files, if they fit.
+
+    FormatError if two files have different names: their numbers mean different classes.
+    """
+    found: list[tuple[int, Any]] = []
+    seen: set[str] = set()
+    for number, one in enumerate(metadata):
+        described = one.get("huggingface", "")
+        if described in seen:
+            continue
+        seen.add(described)
+        try:
+            found.append((number, json.loads(described)["info"]["features"][name]["names"]))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            continue
+    for number, names in found[1:]:
+        if names != found[0][1]:
+            raise FormatError(
+                f"{files.path(number)}: column {name!r} has the classes {names!r:.100}, and "
+                f"{found[0][1]!r:.100} in {files.path(found[0][0])}, so that its numbers mean two "
+                f"things: write them alike, or leave it out (fields=, label='')"
+            )
+    if not found or found[0][0]:
+        return None
+    return check_class_names(found[0][1], labels)
+
+
+def check_class_names(names: Any, labels: Int) -> tuple[str, ...] | None:
+    """Return names as those of the classes of these labels; None if they cannot be."""
+    if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
+        return None
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(names)):
+        return None
+    return tuple(names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 from ...engine import Progress, Store, StoreFile, crc32c, read_extent
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from .. import codecs
 from ..json_fields import (
     BROKEN,
     KINDS,
@@ -30,9 +32,9 @@ from ..json_fields import (
     import_loads,
     load_object,
 )
-from ..layout import RowTable
-from ..table import Field, Index
-from . import shards, unsupported
+from ..layout import Chunked, Pieces, RowTable
+from ..table import Codec, Field, Index
+from . import jsonl_frames, shards, unsupported
 from .location import Location
 
 FIELD_OPTIONS = ("fields", "types", "defaults", "broken")
@@ -58,8 +60,12 @@ class FileLines(NamedTuple):
 
 def sniff(head: bytes, name: str) -> bool:
     """True by the name, if the first line is no part of a document over several lines; or if the
-    first line is an object, and the second begins one.
+    first line is an object, and the second begins one. Compressed files are looked into.
     """
+    if jsonl_frames.is_compressed(head):
+        head, name = jsonl_frames.peek(head), os.path.splitext(name)[0]
+        if not head:
+            return name.lower().endswith(SUFFIXES)
     named = name.lower().endswith(SUFFIXES)
     lines = head.removeprefix(_BYTE_ORDER_MARK).lstrip().split(b"\n", 2)
     first = lines[0].rstrip()
@@ -82,20 +88,34 @@ def build(
     """The index of all lines of the files, in their order."""
     files, sources = shards.list_files(store, place, progress, extensions)
     walked = store.parse(files, lambda _, source: _walk_file(source), progress)
-    file = shards.make_file_column([len(lines.offset) for lines in walked])
+    fields = (Field("data", np.dtype(np.uint8), None),)
+    framed = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
+    if framed:
+        if len(framed) < len(walked):
+            kinds = [isinstance(lines, jsonl_frames.FileChunks) for lines in walked]
+            raise FormatError(
+                f"{files.path(kinds.index(True))} is compressed, and "
+                f"{files.path(kinds.index(False))} is not: open them as two data sets, by "
+                f"patterns or extensions=, and mix those (penstock.mix); or unpack the first"
+            )
+        shards.check_any(files, sum(int(lines.counts.sum()) for lines in framed), "lines")
+        coded = (replace(fields[0], codec=Codec("lines")),)
+        return Index("jsonl", files, coded, (jsonl_frames.lay_out(framed),), sources)
+    whole = [lines for lines in walked if isinstance(lines, FileLines)]
+    file = shards.make_file_column([len(lines.offset) for lines in whole])
     shards.check_any(files, len(file), "lines")
     layout = RowTable(
         file,
-        _concatenate([lines.offset for lines in walked]),
-        _concatenate([lines.length for lines in walked]),
+        _concatenate([lines.offset for lines in whole]),
+        _concatenate([lines.length for lines in whole]),
     )
     return Index(
         format="jsonl",
         files=files,
-        fields=(Field("data", np.dtype(np.uint8), None),),
+        fields=fields,
         layouts=(layout,),
         sources=sources,
-        fingerprint=_hash_identity(files, walked),
+        fingerprint=_hash_identity(files, whole),
     )
 
 
@@ -115,9 +135,27 @@ def _concatenate(columns: list[Int]) -> Int:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _walk_file(source: StoreFile) -> FileLines:
+def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
+    if jsonl_frames.is_compressed(source.read(0, 4)):
+        chunks = jsonl_frames.walk(source)
+        _check_head(source, chunks.head)
+        if len(chunks.offset):
+            _check_end(source, int(chunks.offset[-1]), int(chunks.counts.sum()), chunks.tail)
+        return chunks
     unsupported.refuse_compressed(source, "JSONL file")
-    head = source.read(0, 64)
+    _check_head(source, source.read(0, 64))
+    columns = source.walk("jsonl")
+    sums = crc32c(columns["offset"]), crc32c(columns["length"])
+    lines = FileLines(columns["offset"], columns["length"], sums)
+    if len(lines.offset):
+        offset, length = int(lines.offset[-1]), int(lines.length[-1])
+        if offset + length == source.size and length <= _TAIL_BYTES_MAX:
+            _check_end(source, offset, len(lines.offset), source.read(offset, length))
+    return lines
+
+
+def _check_head(source: StoreFile, head: bytes) -> None:
+    """Check that text begins with a line of UTF-8 (FormatError)."""
     if head.startswith(_WIDE_MARKS):
         raise source.flaw(
             0, "text in UTF-16 or UTF-32, and JSON lines are UTF-8: convert it, as by `iconv`"
@@ -129,28 +167,20 @@ def _walk_file(source: StoreFile) -> FileLines:
             "one JSON document over several lines, where each line must be an object: write it "
             "anew, a list as by `jq -c '.[]'`",
         )
-    columns = source.walk("jsonl")
-    sums = crc32c(columns["offset"]), crc32c(columns["length"])
-    lines = FileLines(columns["offset"], columns["length"], sums)
-    _check_end(source, lines)
-    return lines
 
 
-def _check_end(source: StoreFile, lines: FileLines) -> None:
+def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None:
     """Check that the file was not cut within its last line, if that has no end (FormatError)."""
-    if not len(lines.offset):
-        return
-    offset, length = int(lines.offset[-1]), int(lines.length[-1])
-    if offset + length < source.size or length > _TAIL_BYTES_MAX:
+    if not tail or len(tail) > _TAIL_BYTES_MAX:
         return
     try:
-        json.loads(source.read(offset, length))
+        json.loads(tail)
     except RecursionError:
         return
     except ValueError as error:
         raise source.flaw(
             offset,
-            f"line {len(lines.offset):,} (blank ones not counted) has no newline at its end and is "
+            f"line {number:,} (blank ones not counted) has no newline at its end and is "
             f"no JSON ({error}): the file was cut, or is still being written: restore it, or "
             f"remove that line",
         ) from None
@@ -223,10 +253,15 @@ def attach_fields(
     types, defaults = types or {}, defaults or {}
     masked = broken == "mask"
     kinds = {name: types.get(name, "") for name in fields}
+    origin = "types="
     if not all(kinds.values()):
-        kinds = _find_kinds(index, fields, kinds, defaults, masked)
+        lines = _read_first_lines(index)
+        kinds = _find_kinds(index, lines, fields, kinds, defaults, masked)
+        origin = f"the first {len(lines):,} lines of {index.files.path(0)}" + " or types=" * bool(
+            types
+        )
     import_loads()
-    parser = JsonFields(dict(fields), kinds, dict(defaults), masked)
+    parser = JsonFields(dict(fields), kinds, dict(defaults), masked, origin=origin)
     for name, value in defaults.items():
         if not fits_type(kinds[name], value) and (value is not None or kinds[name] not in OBJECTS):
             raise UsageError(f"defaults has {value!r} for {name!r}, which is {kinds[name]!r}")
@@ -236,6 +271,7 @@ def attach_fields(
 
 def _find_kinds(
     index: Index,
+    lines: Sequence[memoryview],
     fields: Mapping[str, str],
     kinds: dict[str, str],
     defaults: Mapping[str, Any],
@@ -243,7 +279,7 @@ def _find_kinds(
 ) -> dict[str, str]:
     """Find the kinds that are not known by the values in the first lines."""
     records = []
-    for row, line in enumerate(_read_first_lines(index)):
+    for row, line in enumerate(lines):
         try:
             record = load_object(line)
             for name, key in fields.items():
@@ -273,8 +309,10 @@ def _find_kinds(
 
 
 def _read_first_lines(index: Index) -> list[memoryview]:
-    """Read the first lines of the first file by one read."""
+    """Read the first lines of the first file by one read: those of a chunk, if it is compressed."""
     layout = index.layouts[0]
+    if isinstance(layout, Chunked):
+        return _read_first_chunk(index, layout)
     assert isinstance(layout, RowTable)
     rows = np.arange(min(_LOOKED_AT, index.count))
     file, offset, length = layout.extents(rows)
@@ -292,9 +330,38 @@ def _read_first_lines(index: Index) -> list[memoryview]:
     return [text[offset[i] - start : ends[i] - start] for i in range(count)]
 
 
+def _read_first_chunk(index: Index, layout: Chunked) -> list[memoryview]:
+    extents, _ = layout.pieces(np.zeros(1, np.int64))
+    path = index.files.path(0)
+    places = zip(
+        extents.file.tolist(), extents.offset.tolist(), extents.length.tolist(), strict=True
+    )
+    data = b"".join(read_extent(index.files, *place, path) for place in places)
+    count = int(layout.first[1])
+    chunk = codecs.CompressedChunk(0, memoryview(data), extents.length.tolist(), count)
+    rows = np.arange(min(count, _LOOKED_AT))
+    try:
+        return list(codecs.decode_samples("lines", {}, [chunk], np.zeros_like(rows), rows))
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}: the file is damaged, or changed just now") from None
+
+
+def _number_in_file(index: Index, sample: int) -> int:
+    """Number a line within its file, from 1 on; blank lines are not counted."""
+    layout = index.layouts[0]
+    if not isinstance(layout, Chunked):
+        return int(index.key(sample).rpartition("#")[2]) + 1
+    chunk, _ = layout.find_chunks(np.array([sample]))
+    assert isinstance(layout.chunks, Pieces)
+    pieces = layout.chunks
+    first_piece = np.searchsorted(pieces.file, pieces.file[pieces.first[chunk]])
+    first_chunk = np.searchsorted(pieces.first, first_piece)
+    return sample - int(layout.first[first_chunk][0]) + 1
+
+
 def build_line_error(index: Index, sample: int, reason: str, step: str = "") -> FormatError:
     """Build the error for a line that is not as its fields want it."""
-    line = int(index.key(sample).rpartition("#")[2]) + 1
+    line = _number_in_file(index, sample)
     return FormatError(
         f"{step}sample {sample:,}: {index.where(sample)}: line {line:,} (blank ones not counted): "
         f"{reason}"

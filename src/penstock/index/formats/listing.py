@@ -68,7 +68,7 @@ def build(
     split = _choose_split(store, base, path, lines)
     names, labels = _split_columns(path, base, lines, split)
     if not outside:
-        names = _keep_inside(store.root, path, names, lines)
+        names = keep_inside(store.root, names, lambda row: f"{path}, line {lines[row].number}: ")
     files = store.stat(names, lambda row: f"{path}, line {lines[row].number}: ", progress)
     classes, label_column = _number_labels(path, lines, labels)
     return Index(
@@ -165,8 +165,11 @@ def _split_columns(
     return names, None if split is _keep_whole else labels
 
 
-def _keep_inside(root: str, path: str, names: list[str], lines: list[ListingLine]) -> list[str]:
-    """Return the names relative to the root; FormatError for one that leads out of it."""
+def keep_inside(root: str, names: list[str], locate: Callable[[int], str]) -> list[str]:
+    """Return the names relative to the root; FormatError for one that leads out of it.
+
+    locate:  says where a row's name stands, as the start of an error's message.
+    """
     inside = list(names)
     for row, name in enumerate(names):
         if not name.startswith("/") and ".." not in name:
@@ -174,9 +177,8 @@ def _keep_inside(root: str, path: str, names: list[str], lines: list[ListingLine
         inside[row] = os.path.relpath(os.path.join(root, name), root)
         if inside[row].split("/")[0] == "..":
             raise FormatError(
-                f"{path}, line {lines[row].number}: {name!r} is not below {root}: a list may come "
-                f"from anywhere, and names files of its own folder; if this one is yours, open it "
-                f"with outside=True"
+                f"{locate(row)}{name!r} is not below {root}: a list may come from anywhere, and "
+                f"names files of its own folder; if this one is yours, open it with outside=True"
             )
     return inside
 

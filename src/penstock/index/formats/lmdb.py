@@ -233,6 +233,7 @@ def list_environments(store: Store, place: Location) -> list[str]:
                 os.path.join(name, DATA) if is_folder else name
                 for name, is_folder in zip(matched, folders, strict=True)
             ]
+            _check_environments(store, [name for name in paths if name not in matched])
         else:  # shell patterns give files alone
             paths = store.match(os.path.join(pattern, DATA))
         if not paths:
@@ -242,6 +243,19 @@ def list_environments(store: Store, place: Location) -> list[str]:
         names += paths
     check_named_once(store, names)
     return names
+
+
+def _check_environments(store: Store, names: Sequence[str]) -> None:
+    """Raise FormatError if a listed folder has no `data.mdb`: it may hold anything else."""
+    _, errors = store.probe(unseen(store.root, names))
+    for name, error in zip(names, errors.tolist(), strict=True):
+        if error == errno.ENOENT:
+            folder = os.path.dirname(os.path.join(store.root, name))
+            raise FormatError(
+                f"{folder} is a folder without {DATA}, and of folders only LMDB environments can "
+                f"be opened together: open each by itself, and join them by penstock.mix; or list "
+                f"files"
+            )
 
 
 def _concatenate(columns: Sequence[Int]) -> Int:

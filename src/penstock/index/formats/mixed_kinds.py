@@ -6,16 +6,18 @@ The kind of a file is that of its extension. A folder is mixed if
 
 * two of its sub-folders have no kind in common (`annotations/*.json` beside `train2017/*.jpg`), or
 * two of its sub-folders are called as data and labels are (`images` and `masks`), or
-* most files lie there in pairs of two kinds and one name (`1.jpg` and `1.xml`).
+* most files lie there in pairs of two kinds and one name (`1.jpg` and `1.xml`), or
+* most are images, audio or video, and some are of another kind or notes (a README, `labels.csv`):
+  as samples they would fail in `decode`, and at the top they would leave no classes.
 
-Files of unknown extensions, and single files beside others (a README, `labels.csv`), do not count.
+Files of other unknown extensions do not count.
 """
 
 from __future__ import annotations
 
 import itertools
 import posixpath
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -33,11 +35,22 @@ _kind_of = {f".{ending}": kind for kind, endings in KINDS.items() for ending in 
 _data_names = {"images", "image", "imgs", "img", "jpegimages"}
 _label_names = {"labels", "label", "masks", "mask", "annotations", "segmentationclass"}
 _layouts = {".json": ", as COCO does", ".xml": ", as Pascal VOC does", ".txt": ", as YOLO does"}
+_media = {"images", "audio", "video"}
+_notes = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
 _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
 
 def check_one_kind(listing: Listing) -> None:
     """Raise FormatError if the files are of several kinds; looks at a few thousand of them."""
+    _check_annotations(listing)
+    if stray := _find_stray(listing):
+        raise FormatError(
+            f"{listing.files.root} holds {stray}: give extensions= with those of all samples, such "
+            f"as ['.jpg'], or move what is no sample elsewhere"
+        )
+
+
+def _check_annotations(listing: Listing) -> None:
     mixture = _find_unlike_folders(listing) or _find_pairs(listing)
     if mixture:
         raise FormatError(
@@ -91,3 +104,19 @@ def _find_pairs(listing: Listing) -> str:
     if 4 * len(pairs) <= len(names):  # half of the files, or fewer
         return ""
     return f"pairs such as {names[pairs[0]]} and {names[pairs[0] + 1]}"
+
+
+def _find_stray(listing: Listing) -> str:
+    """Describe a file that is of another kind than most, which are media; "" if there is none."""
+    at_top = np.flatnonzero(listing.folder == 0)[:_FILES_LOOKED_AT].tolist()
+    looked_at = {*range(min(len(listing.files), _FILES_LOOKED_AT)), *at_top}
+    endings = {file: posixpath.splitext(listing.files.name(file))[1].lower() for file in looked_at}
+    counts = Counter(_kind_of.get(ending) for ending in endings.values())
+    kind, count = max(counts.items(), key=lambda item: item[1])
+    if kind not in _media or 2 * count <= len(looked_at):
+        return ""
+    for file in sorted(looked_at):
+        other = _kind_of.get(endings[file])
+        if other not in (kind, None) or (other is None and endings[file] in _notes):
+            return f"{kind}, and {listing.files.name(file)}, which is none"
+    return ""

@@ -1,6 +1,7 @@
 """Parquet files: a column is a field. pyarrow decodes them; indexing needs no library.
 
-The parts of a struct are fields of their own, such as "image.bytes". A column of a row group is
+The parts of a struct are fields of their own, such as "box.width", also in lists; those of an image
+(a struct of "bytes" and "path") are "image" and "image.path". A column of a row group is
 read and decoded as a whole. Small row groups, and shuffle="blocked", therefore save work. Dates and
 times are their integers.
 
@@ -9,7 +10,8 @@ Options:
     fields    names of the columns that become fields; by default all.
     label     name of an integer column with the labels; by default "label" or "labels" where it
               holds integers (and is among `fields`); "" for none. They are decoded while indexing.
-    nulls     "error" (default) refuses nulls; "empty" makes them empty strings.
+    nulls     "error" (default) refuses nulls; "empty" makes them empty strings and lists, also
+              inside of lists. The path of an image may be null.
 
 The footer is parsed here, because some damaged ones make pyarrow end the process: its C++ code
 throws and nothing catches. pyarrow gets the pages of one column, and a footer made for them.
@@ -17,7 +19,7 @@ throws and nothing catches. pyarrow gets the pages of one column, and a footer m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ from ... import limits
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import BOOL, BYTES, INT, CompressedChunk, ThriftReader
+from ..codecs import BOOL, BYTES, INT, CompressedChunk, Decoded, ThriftReader
 from ..codecs import parquet as codec
 from ..layout import Chunked, RowTable
 from ..table import Codec, Field, Index
@@ -50,7 +52,10 @@ class ParquetColumn:
     """A leaf of the schema. `refused`: the reason why it cannot be a field, or "".
 
     number, path:  its number among the columns, and its names, as each row group repeats them.
-    physical, length, optional:  how it is stored, see `penstock.index.codecs.parquet`.
+    physical, length, repetition:  how it is stored, see `penstock.index.codecs.parquet`.
+    element:  shape of an element of a list.
+    unit:     what the integers of dates and times count, such as "timestamp[us]".
+    may_lack: True if a null is the same as an empty string: the path of an image.
     """
 
     name: str
@@ -61,15 +66,27 @@ class ParquetColumn:
     path: tuple[bytes, ...] = field(default=(), compare=False)
     physical: int = field(default=0, compare=False)
     length: int = field(default=0, compare=False)
-    optional: tuple[bool, ...] = field(default=(), compare=False)
+    repetition: tuple[int, ...] = field(default=(), compare=False)
+    element: tuple[int, ...] = ()
+    lists: int = 0
+    may_lack: bool = False
+    unit: str = ""
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Bytes of an offset of each level of nested lists, see `Field.levels`."""
+        count = self.lists + (self.physical == codec.BINARY)
+        return (codec.OFFSET_BYTES,) * count if self.lists and count > 1 else ()
 
 
 class ColumnChunk(NamedTuple):
-    """A column chunk: its place, the bytes of its pages uncompressed, and how it is stored."""
+    """A column chunk: its place, the bytes of its pages uncompressed, the number of its values
+    (those of lists counted one by one), and how it is stored."""
 
     offset: int
     length: int
     claimed: int
+    values: int
     form: dict[str, Any]
 
 
@@ -86,6 +103,7 @@ class ParquetContent:
     chunks: dict[str, list[ColumnChunk]] = field(default_factory=dict)
     labels: Int | None = None
     label: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def build(
@@ -105,9 +123,15 @@ def build(
     first = held[0]
     for number, content in enumerate(held):
         if content.columns != first.columns or content.label != first.label:
+            units = [
+                f" (its {name!r} is {column.unit or 'no time'}, there {other.unit or 'no time'})"
+                for name, column in content.columns.items()
+                if (other := first.columns.get(name)) and other.unit != column.unit
+            ]
             raise FormatError(
-                f"{files.path(number)} has other columns than {files.path(0)}: open files of one "
-                f"schema, or name columns that are the same (fields=)"
+                f"{files.path(number)} has other columns than {files.path(0)}"
+                f"{''.join(units[:1])}: open files of one schema, or name columns that are the "
+                f"same (fields=)"
             )
     counts = [rows for content in held for rows in content.rows]
     if not counts:
@@ -119,19 +143,32 @@ def build(
         chunks = [chunk for content in held for chunk in content.chunks[column.name]]
         options = _make_options(column, chunks, nulls)
         codec_fields.append(
-            Field(column.name, np.dtype(column.dtype), column.shape, Codec("parquet", options))
+            Field(
+                column.name,
+                np.dtype(column.dtype),
+                column.shape,
+                Codec("parquet", options),
+                element=column.element,
+                levels=column.levels,
+            )
         )
         layouts.append(Chunked(number_first(counts), _lay_out_chunks(held, column.name)))
     if not codec_fields:
         raise FormatError(f"{files.path(0)} has no column that can be a field")
     labels = [content.labels for content in held if content.labels is not None]
+    label_column = np.concatenate(labels) if labels else None
+    classes = None
+    if first.label is not None and label_column is not None:
+        metadata = [content.metadata for content in held]
+        classes = column_choice.read_classes(files, metadata, first.label, label_column)
     return Index(
         format="parquet",
         files=files,
         fields=tuple(codec_fields),
         layouts=tuple(layouts),
         sources=sources,
-        label_column=np.concatenate(labels) if labels else None,
+        classes=classes,
+        label_column=label_column,
     )
 
 
@@ -155,7 +192,9 @@ def _make_options(
         "column": column.name,
         "dtype": column.dtype,
         "shape": None if column.shape is None else list(column.shape),
-        "nulls": nulls,
+        "nulls": "empty" if column.may_lack else nulls,
+        **({"lists": column.lists, "element": list(column.element)} if column.lists else {}),
+        **({"values": [chunk.values for chunk in chunks]} if column.lists else {}),
         "forms": [chunks[n].form for n in new],
         "since": new,
         "claimed": max((chunk.claimed for chunk in chunks), default=0),
@@ -164,12 +203,23 @@ def _make_options(
 
 # -- one file --------------------------------------------------------------------------------------
 
-_LOGICAL = {5: {}, 10: {1: INT, 2: BOOL}, 11: {}, 15: {}}  # decimal, integer, null, half float
+_LOGICAL = {
+    2: {},
+    3: {},
+    5: {},
+    6: {},
+    7: {2: {1: {}, 2: {}, 3: {}}},
+    8: {2: {1: {}, 2: {}, 3: {}}},
+    10: {1: INT, 2: BOOL},
+    11: {},
+    15: {},
+}  # map, list, decimal, date, time, timestamp, integer, null, half float
 _ELEMENT = {1: INT, 2: INT, 3: INT, 4: BYTES, 5: INT, 6: INT, 10: _LOGICAL}
 _META = {1: INT, 3: [BYTES], 4: INT, 5: INT, 6: INT, 7: INT, 9: INT, 11: INT, 12: {3: INT}}
 _CHUNK = {1: BYTES, 3: _META, 8: {}, 9: BYTES}
-_FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 6: BYTES}
-"""Shape of the footer (parquet.thrift): schema elements, row groups, column chunks, writer."""
+_FILE = {2: [_ELEMENT], 4: [{1: [_CHUNK], 3: INT}], 5: [{1: BYTES, 2: BYTES}], 6: BYTES}
+"""Shape of the footer (parquet.thrift): schema elements, row groups, column chunks, metadata,
+writer."""
 
 
 def _parse_file(
@@ -192,7 +242,12 @@ def _parse_file(
         footer = ThriftReader(source.read(start, length)).struct(_FILE)
         leaves = _list_leaves(footer[2])
         old = footer.get(6, b"").startswith(b"parquet-cpp version 1.")
-        return _take_groups(source, leaves, footer.get(4, []), start, old, columns, label, nulls)
+        held = _take_groups(source, leaves, footer.get(4, []), start, old, columns, label, nulls)
+        held.metadata = {
+            pair[1].decode("utf-8", "replace"): pair.get(2, b"").decode("utf-8", "replace")
+            for pair in footer.get(5, [])
+        }
+        return held
     except (ValueError, KeyError, UnicodeError) as error:
         if isinstance(error, PenstockError):
             raise
@@ -267,14 +322,17 @@ def _locate_chunk(
     start, size = meta[9], meta[7]
     if 0 < meta.get(11, 0) < start:
         start = meta[11]
-    if start < 4 or size <= 0 or start > end - size or meta[5] != rows:
+    values = meta[5]
+    is_short = values < rows if column.lists else values != rows
+    if start < 4 or size <= 0 or start > end - size or is_short:
         raise source.flaw(
             end,
             f"the footer claims {size:,} bytes at {start:,} with {meta[5]:,} values of "
             f"{column.name!r}, for {rows:,} rows: the file is damaged",
         )
     row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
-    if max(meta[6], rows * row_bytes) > limits.decoded_chunk_bytes_max:
+    row_bytes += 4 * column.lists
+    if max(meta[6], values * row_bytes) > limits.decoded_chunk_bytes_max:
         raise source.flaw(
             start,
             f"a row group of {rows:,} rows, {meta[6]:,} bytes of {column.name!r}: write smaller "
@@ -287,11 +345,11 @@ def _locate_chunk(
     form = {
         "physical": column.physical,
         "length": column.length,
-        "optional": list(column.optional),
+        "optional": list(column.repetition),
         "compression": meta[4],
         "old": old,
     }
-    return ColumnChunk(start, size, meta[6], form)
+    return ColumnChunk(start, size, meta[6], values, form)
 
 
 def _check_nulls(
@@ -299,8 +357,10 @@ def _check_nulls(
 ) -> None:
     """Check the statistics for nulls (FormatError).
 
-    If they do not count them, decoding finds them.
+    If they do not count them, decoding finds them; so it does in lists, where they count more.
     """
+    if column.lists or column.may_lack:
+        return
     count = chunk[3].get(12, {}).get(3, 0)
     if count and (nulls == "error" or column.shape is not None):
         remedy = "fill them" + ("" if column.shape is not None else ", or nulls='empty'")
@@ -315,6 +375,9 @@ def _check_nulls(
 _NESTED_MAX = 100
 _COMPRESSIONS = {0, 1, 2, 4, 5, 6, 7}  # all but LZO
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
+_LIST = 3
+_MAPS = (1, 2)
+"""Kinds of groups, in the field of schema elements that newer writers still fill."""
 
 
 def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
@@ -322,6 +385,11 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     columns: list[ParquetColumn] = []
     path: list[dict[int, Any]] = []
     left = [1]  # children still to come, of each element of the path
+    media = {
+        id(group)
+        for group, *parts in zip(elements, elements[1:], elements[2:], strict=False)
+        if group.get(5) == 2 and _are_media(parts)
+    }
     for element in elements:
         while left and not left[-1]:
             left.pop()
@@ -333,7 +401,8 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
         if (children > 0) == (1 in element) or len(path) > _NESTED_MAX:
             raise ValueError("the schema is not a tree, or has no columns")
         if 1 in element:
-            columns.append(_make_column([*path[1:], element], len(columns)))
+            is_media = bool(path) and id(path[-1]) in media
+            columns.append(_make_column([*path[1:], element], len(columns), is_media))
         else:
             path.append(element)
             left.append(children)
@@ -342,20 +411,55 @@ def _list_leaves(elements: list[dict[int, Any]]) -> list[ParquetColumn]:
     return columns
 
 
-def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
-    """Make the column of a leaf of the schema, below its parents."""
+def _are_media(parts: list[dict[int, Any]]) -> bool:
+    """Return whether the leaves of a group are those of an image or a sound: bytes and path."""
+    return sorted(part.get(4, b"") for part in parts) == [b"bytes", b"path"] and all(
+        part.get(1) == codec.BINARY and part.get(3) != _REPEATED for part in parts
+    )
+
+
+def _name_column(path: list[dict[int, Any]]) -> str:
+    """Name a leaf by its parents and itself, without the groups that make a list."""
+    names: list[bytes] = []
+    above: dict[int, Any] = {}
+    skips = False
+    for element in path:
+        is_list = above.get(6) == _LIST or 3 in above.get(10, {})
+        if skips:
+            skips = False
+        elif is_list and element[3] == _REPEATED:
+            own = element[4]
+            is_group = element.get(5, 0) == 1 and own != b"array" and not own.endswith(b"_tuple")
+            skips = is_group
+        else:
+            names.append(element[4])
+        above = element
+    return b".".join(names).decode()
+
+
+def _make_column(path: list[dict[int, Any]], number: int, is_media: bool) -> ParquetColumn:
+    """Make the column of a leaf of the schema, below its parents.
+
+    is_media:  True if it is the bytes or the path of an image or a sound.
+    """
     leaf = path[-1]
-    name = b".".join(element[4] for element in path).decode()
+    is_bytes = is_media and leaf[4] == b"bytes" and len(path) > 1
+    name = _name_column(path[:-1] if is_bytes else path)
     if any(element[3] not in (_REQUIRED, _OPTIONAL, _REPEATED) for element in path):
         raise ValueError(f"column {name!r} is neither required nor optional nor repeated")
-    if any(element[3] == _REPEATED for element in path):
-        return ParquetColumn(name, refused="is a list, which has no row of its own: flatten it")
+    if any(element.get(6) in _MAPS or 2 in element.get(10, {}) for element in path[:-1]):
+        full = b".".join(element[4] for element in path).decode()
+        return ParquetColumn(full, refused="is a map: make it a list of structs")
+    lists = sum(element[3] == _REPEATED for element in path)
     dtype, shape = "|u1", None
+    element_shape: tuple[int, ...] = ()
     refused = ""
     try:
         dtype, shape = _find_type(leaf)
     except TypeError as error:
         refused = f"is {error}: cast it"
+    if lists:
+        element_shape, shape = shape or (), None
     physical = leaf[1]
     return ParquetColumn(
         name,
@@ -366,7 +470,11 @@ def _make_column(path: list[dict[int, Any]], number: int) -> ParquetColumn:
         tuple(element[4] for element in path),
         physical,
         leaf[2] if physical == codec.FIXED else 0,
-        tuple(element[3] == _OPTIONAL for element in path),
+        tuple(element[3] for element in path),
+        element_shape,
+        lists,
+        is_media and leaf[4] == b"path",
+        _find_unit(leaf),
     )
 
 
@@ -380,6 +488,22 @@ _PLAIN = {
 }
 _WIDTH_MAX = 1 << 20
 _CONVERTED = dict(enumerate(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8"), 11))
+
+
+_COUNTED = {6: "date", 7: "time", 8: "timestamp"}
+_UNITS = {1: "ms", 2: "us", 3: "ns"}
+_CONVERTED_UNITS = ("date", "time[ms]", "time[us]", "timestamp[ms]", "timestamp[us]")
+
+
+def _find_unit(leaf: dict[int, Any]) -> str:
+    """Find what the integers of a leaf count, if they are dates or times."""
+    for number, unit in leaf.get(10, {}).items():
+        if number in _COUNTED:
+            counts = [f"[{_UNITS[one]}]" for one in unit.get(2, ())]
+            return _COUNTED[number] + "".join(counts)
+    if leaf[1] == codec.INT96:
+        return "timestamp[ns]"
+    return dict(enumerate(_CONVERTED_UNITS, 6)).get(leaf.get(6, 0), "")
 
 
 def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
@@ -419,19 +543,58 @@ def _find_type(leaf: dict[int, Any]) -> tuple[str, tuple[int, ...] | None]:
 def _read_labels(source: StoreFile, held: ParquetContent) -> Int:
     """Read and decode the labels of a file."""
     assert held.label is not None
-    chunks = held.chunks[held.label]
-    options = _make_options(held.columns[held.label], chunks, "error")
-    labels = [np.zeros(0, np.int64)]
+    parts = _decode_chunks(source, held, held.label, "error")
+    labels = (
+        column_choice.convert_labels(source.path, held.label, np.asarray(part)) for part in parts
+    )
+    return np.concatenate([np.zeros(0, np.int64), *labels])
+
+
+def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, Any]:
+    """Read columns of a file as a whole: arrays of numbers, and lists of texts.
+
+    FormatError for a column of lists, or of bytes that are no UTF-8.
+    """
+    held = _parse_file(source, names, "", "empty")
+    found: dict[str, Any] = {}
+    for name, column in held.columns.items():
+        if column.lists or column.shape not in (None, ()):
+            raise FormatError(
+                f"{source.path}: column {name!r} does not hold one value a row: name the columns "
+                f"to take without it (columns=)"
+            )
+        parts = list(_decode_chunks(source, held, name, "empty"))
+        if column.shape == ():
+            numbers = [np.zeros(0, column.dtype), *(np.asarray(part) for part in parts)]
+            found[name] = np.concatenate(numbers)
+            continue
+        try:
+            found[name] = [str(part[row], "utf-8") for part in parts for row in range(len(part))]
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{source.path}: column {name!r} is no text ({error}): name the columns to take "
+                f"without it (columns=)"
+            ) from None
+    return found
+
+
+def _decode_chunks(
+    source: StoreFile, held: ParquetContent, name: str, nulls: str
+) -> Iterator[Decoded]:
+    """Read and decode the chunks of a column."""
+    chunks = held.chunks[name]
+    options = _make_options(held.columns[name], chunks, nulls)
     for number, (start, size, *_) in enumerate(chunks):
         data = source.read(start, size)
         if len(data) < size:
-            raise source.flaw(start, "the file ends in the labels: it is truncated")
+            raise source.flaw(start, f"the file ends in column {name!r}: it is truncated")
         compressed = CompressedChunk(number, memoryview(data), [size], held.rows[number])
         try:
-            values = np.asarray(codec.decode(options, compressed))
+            values = codec.decode(options, compressed)
         except ValueError as error:
-            raise source.flaw(start, f"the labels {held.label!r} are damaged: {error}") from None
+            raise source.flaw(start, f"column {name!r} is damaged: {error}") from None
         if len(values) != held.rows[number]:
-            raise source.flaw(start, f"{len(values):,} labels for {held.rows[number]:,} rows")
-        labels.append(column_choice.convert_labels(source.path, held.label, values))
-    return np.concatenate(labels)
+            raise source.flaw(
+                start, f"{len(values):,} values of {name!r} for {held.rows[number]:,} rows"
+            )
+        yield values

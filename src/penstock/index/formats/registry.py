@@ -21,8 +21,11 @@ from ..table import Index
 from . import (
     arrayrecord,
     arrow,
+    clip,
+    coco,
     column_choice,
     hdf5,
+    image_json,
     jsonl,
     listing,
     litdata,
@@ -34,12 +37,15 @@ from . import (
     parquet,
     recordio,
     records,
+    saved_datasets,
     shards,
+    table_of_files,
     tar,
     tfrecord,
     tokens,
     tree,
     unsupported,
+    voc,
     zarr,
 )
 from .location import Kind, Location
@@ -98,6 +104,41 @@ FORMATS: dict[str, Format] = {
             listing.normalize_options,
             listing.build,
             listing.sniff,
+        ),
+        Format(
+            "coco",
+            "COCO: images, and boxes, classes, joints or sentences of a split in one file of JSON",
+            ("folder",),
+            coco.OPTIONS,
+            coco.normalize_options,
+            coco.build,
+            folder=coco.is_dataset,
+        ),
+        Format(
+            "voc",
+            "Pascal VOC: JPEGImages, Annotations, and ImageSets/Main, whose lists are splits",
+            ("folder",),
+            voc.OPTIONS,
+            voc.normalize_options,
+            voc.build,
+            folder=voc.is_dataset,
+        ),
+        Format(
+            "image_json",
+            "a folder of images with a document of JSON beside each; its keys are fields",
+            ("folder",),
+            image_json.OPTIONS,
+            image_json.normalize_options,
+            image_json.build,
+            folder=image_json.is_dataset,
+        ),
+        Format(
+            "table",
+            "a table (CSV, TSV, JSON, Parquet) with a file on each row; files= names the column",
+            ("file",),
+            table_of_files.OPTIONS,
+            table_of_files.normalize_options,
+            table_of_files.build,
         ),
         Format(
             "records",
@@ -167,9 +208,9 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "tokens",
-            "flat files of tokens (nanoGPT, llm.c), read in windows",
+            "flat files of tokens (nanoGPT, llm.c): windows, or documents by their end token",
             ("file", "folder", "pattern"),
-            ("window", "dtype", "header_bytes", "extensions"),
+            ("window", "eos", "dtype", "header_bytes", "extensions"),
             tokens.normalize_flat_options,
             tokens.build,
             tokens.sniff,
@@ -191,6 +232,14 @@ FORMATS: dict[str, Format] = {
             tar.normalize_options,
             tar.build,
             tar.sniff,
+        ),
+        Format(
+            "clip",
+            "tar archives of images and texts (CLIP, LAION): fields image, text and json, parsed",
+            ("file", "folder", "pattern"),
+            clip.OPTIONS,
+            clip.normalize_options,
+            clip.build,
         ),
         Format(
             "jsonl",
@@ -229,7 +278,7 @@ FORMATS: dict[str, Format] = {
             column_choice.normalize_table_options,
             arrow.build,
             arrow.sniff,
-            arrow.is_saved_dataset,
+            saved_datasets.is_saved_dataset,
         ),
         Format(
             "hdf5",
@@ -289,10 +338,33 @@ def choose_format(
     return chosen
 
 
+_OTHER_NAMES = {
+    "webdataset": "tar",
+    "wds": "tar",
+    "imagefolder": "tree",
+    "folder": "tree",
+    "files": "tree",
+    "csv": "table",
+    "tsv": "table",
+    "json": "jsonl",
+    "ndjson": "jsonl",
+    "h5": "hdf5",
+    "numpy": "npy",
+    "streaming": "mds",
+    "mosaic": "mds",
+    "bin": "records",
+    "mxnet": "recordio",
+    "feather": "arrow",
+    "voc2012": "voc",
+}
+"""Names by which people know formats."""
+
+
 def _find_format(name: str) -> Format:
     if isinstance(name, str) and name in FORMATS:
         return FORMATS[name]
-    near = difflib.get_close_matches(str(name), FORMATS, 1)
+    meant = _OTHER_NAMES.get(str(name).lower())
+    near = [meant] if meant else difflib.get_close_matches(str(name).lower(), FORMATS, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(f"format is {name!r:.100}: {hint}use one of {', '.join(FORMATS)}")
 
@@ -305,14 +377,22 @@ _LOOKED_AT = 8
 def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     geometry = any(name in options for name in ("record_bytes", "dtype", "shape"))
     # Flat tokens do not describe themselves; a cut file of llm.c must not pass for such.
-    windows = {"window", "dtype"} <= options.keys() and not {
-        "record_bytes",
-        "shape",
-    } & options.keys()
+    cuts = {"window", "eos"} & options.keys()
+    windows = (
+        bool(cuts)
+        and "dtype" in options
+        and not {
+            "record_bytes",
+            "shape",
+        }
+        & options.keys()
+    )
     if place.kind == "folder":
         if geometry:
             return "tokens" if windows else "records"
-        return _detect_folder(store)
+        return _detect_folder(store, "extensions" in options)
+    if "files" in options and place.kind == "file":
+        return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
     head = store.read(name, 0, _HEAD_BYTES)
     format_name = (
@@ -367,9 +447,17 @@ def _sniff_format(head: bytes, name: str) -> str | None:
     return next((each for each in sorted(names, key=lambda each: each == "listing")), None)
 
 
-def _detect_folder(store: Store) -> str:
-    """Detect a dataset of files with certain names, a folder of shards, or a folder of samples."""
+_ANNOTATED = ("coco", "voc", "image_json")
+
+
+def _detect_folder(store: Store, has_extensions: bool) -> str:
+    """Detect a dataset of files with certain names, a folder of shards, or a folder of samples.
+
+    has_extensions:  True if the user said which files are samples: then annotations are none.
+    """
     for entry in FORMATS.values():
+        if has_extensions and entry.name in _ANNOTATED:
+            continue
         if entry.folder is not None and entry.folder(store):
             return entry.name
     looked_at = store.some(_LOOKED_AT)

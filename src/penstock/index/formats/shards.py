@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Listing, Progress, Store
+from ...engine import Listing, Progress, Store, is_blob
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, joined
 from .location import Location
@@ -91,13 +91,16 @@ def check_below(by: str, name: str) -> str:
 
 
 def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
-    """Check that no link leads one of these files out of the root (FormatError)."""
+    """Check that no link leads one of these files out of the root (FormatError).
+
+    In a snapshot of the hub's local cache, whose files are links to its blobs, they may lead there.
+    """
     if "://" in store.root:
         return
     root = os.path.join(os.path.realpath(store.root), "")
     for name in names:
         real = os.path.realpath(os.path.join(store.root, name))
-        if not real.startswith(root):
+        if not real.startswith(root) and not is_blob(store.root, real):
             raise FormatError(
                 f"{by}{os.path.join(store.root, name)} is a link to {real}, outside the data set: "
                 f"copy the file to its place"

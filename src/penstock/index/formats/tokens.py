@@ -1,9 +1,12 @@
-"""Flat files of tokens, back to back, as nanoGPT and llm.c write them; and windows over tokens.
+"""Flat files of tokens, back to back, as nanoGPT and llm.c write them: windows, or documents.
 
 window:        tokens of a sample less one: sample k of a file has the tokens from k * window to
                (k + 1) * window, both included, so that inputs and targets, shifted by one, can be
                cut from it. Neighbours share one token. Tokens at the end that do not fill a window
                are left out.
+eos:           in place of `window`, the token that ends a document: a sample is a document, with
+               its end token. What follows the last one of a file is a document, too. Files are read
+               once for it, when the index is made.
 dtype:         type of a token; uint16 by default. Files of llm.c state it themselves.
 header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
 """
@@ -19,7 +22,7 @@ from ...arguments import check_whole
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
-from ..layout import Fixed, Layout, Pieces
+from ..layout import Fixed, Layout, Pieces, RowTable
 from ..table import Field, Index
 from .location import Location
 from .shards import list_files, number_first
@@ -27,6 +30,7 @@ from .shards import list_files, number_first
 _LLMC_BYTES = 1024
 _LLMC = {20240520: "<u2", 20240801: "<u4"}
 _COUNT_MAX = 1 << 40
+_SCANNED_BYTES = 1 << 23  # at a time, for end tokens: a multiple of each token's size
 
 
 class TokenRun(NamedTuple):
@@ -46,9 +50,14 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of flat files in canonical form."""
-    if "window" not in options:
-        raise UsageError("flat tokens need a window: give window=, the length of a sequence")
+    if ("window" in options) == ("eos" in options):
+        raise UsageError(
+            "flat tokens need a window or an end token, and not both: give window=, the length of "
+            "a sequence, or eos=, the token that ends a document"
+        )
     normalized = normalize_options(options)
+    if "eos" in options:
+        normalized["eos"] = check_whole("eos", options["eos"], 0, (1 << 63) - 1)
     if "dtype" in options:
         try:
             dtype = np.dtype(options["dtype"])
@@ -79,12 +88,13 @@ def build(
     place: Location,
     progress: Progress | None = None,
     *,
-    window: int,
+    window: int | None = None,
+    eos: int | None = None,
     dtype: str | None = None,
     header_bytes: int | None = None,
     extensions: Sequence[str] = (),
 ) -> Index:
-    """The index of all windows, file after file; none spans two files."""
+    """The index of all windows or documents, file after file; none spans two files."""
     files, sources = list_files(store, place, progress, extensions)
     runs = store.parse(files, lambda _, source: _parse_file(source, dtype, header_bytes), progress)
     kind = runs[0][0]
@@ -94,8 +104,40 @@ def build(
                 f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
                 f"separately"
             )
+    if eos is not None:
+        starts = [int(run.offset[0]) for _, run in runs]
+        ends = store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
+        layout: Layout = _lay_out_documents(starts, ends, kind.itemsize)
+        return Index("tokens", files, (Field("tokens", kind, None),), (layout,), sources)
+    assert window is not None
     part, layout = lay_out_windows(files, [each for _, each in runs], kind, window)
     return Index("tokens", files, (part,), (layout,), sources)
+
+
+def _find_ends(source: StoreFile, start: int, kind: np.dtype[Any], eos: int) -> Int:
+    """Find the byte after each document of a file."""
+    if kind.kind not in "iu" or eos > np.iinfo(kind).max:
+        raise UsageError(f"eos is {eos}, which no token of {kind} is: give the token's number")
+    ends = [np.empty(0, np.int64)]
+    for first in range(start, source.size, _SCANNED_BYTES):
+        data = source.read(first, min(_SCANNED_BYTES, source.size - first))
+        found = np.flatnonzero(np.frombuffer(data, kind) == eos) + 1
+        ends.append(first + found * kind.itemsize)
+    found = np.concatenate(ends)
+    if source.size > start and (not len(found) or found[-1] < source.size):
+        found = np.append(found, source.size)
+    return found
+
+
+def _lay_out_documents(starts: Sequence[int], ends: Sequence[Int], itemsize: int) -> RowTable:
+    """Lay out the documents of each file, which end at these bytes."""
+    counts = [len(each) for each in ends]
+    file = np.repeat(np.arange(len(ends), dtype=np.uint32), counts)
+    begins = [
+        np.append(start, each[:-1])[: len(each)] for start, each in zip(starts, ends, strict=True)
+    ]
+    offset = np.concatenate(begins).astype(np.int64)
+    return RowTable(file, offset, np.concatenate(ends) - offset)
 
 
 def _parse_file(

@@ -130,7 +130,8 @@ _UNSUPPORTED = (
     ),
     UnsupportedKind(
         "a table in text (CSV)",
-        "write it as Parquet, by pyarrow.csv.read_csv and pyarrow.parquet.write_table",
+        "write it as Parquet, by pyarrow.csv.read_csv and pyarrow.parquet.write_table; or, if a "
+        "column names a file for each row, give that column, as by files='file_name'",
         lambda _: False,
         (".csv", ".tsv"),
     ),

@@ -1,0 +1,157 @@
+#include "images/transform.hpp"
+
+namespace penstock::images {
+namespace {
+
+Resize make_resize_of(const Crop& crop, Size target) {
+  return make_resize(crop.height, crop.width, crop.resized.height, crop.resized.width,
+                     crop.first.height, crop.first.width, target.height, target.width);
+}
+
+Target make_target(const Transform& transform, const Crop& crop, std::uint8_t* out) {
+  return {out,           transform.layout, transform.type, crop.flip_columns, crop.flip_rows,
+          transform.scale, transform.offset};
+}
+
+constexpr std::size_t kept_bytes = std::size_t{32} << 20;  // of pixels, kept for a next image
+constexpr std::uint64_t gap_bytes = 4096;  // between header and rows that are read all the same
+
+}  // namespace
+
+NeededBytes find_needed_bytes(const Transform& transform, Size image, std::uint64_t header_bytes,
+                              std::uint64_t file_bytes, const Words& words,
+                              std::span<const jpeg::RowPosition> positions) {
+  const NeededBytes whole{0, 0, file_bytes};
+  jpeg::Header header;
+  header.width = image.width;
+  header.height = image.height;
+  // The heights of blocks are 8 or 16 rows of pixels, which the number of positions says.
+  header.sampling = jpeg::Sampling::s420;
+  if (positions.size() != header.mcu_rows()) header.sampling = jpeg::Sampling::s444;
+  if (image.height == 0 || image.width == 0 || positions.size() != header.mcu_rows()) return whole;
+  const Crop crop = choose_crop(transform.rule, image, words);
+  const Taps rows(crop.height, crop.resized.height, crop.first.height,
+                  transform.rule.target.height, 65536);
+  const auto range = jpeg::find_rows(
+      header, {crop.left, crop.top + static_cast<std::uint32_t>(rows.first_source), crop.width,
+               static_cast<std::uint32_t>(rows.sources)});
+  const std::uint64_t begin = positions[range.begin].offset;
+  const std::uint64_t end = range.end < positions.size()
+                                ? std::uint64_t{positions[range.end].offset} + 1
+                                : file_bytes;
+  if (begin < header_bytes || end <= begin || end > file_bytes) return whole;
+  if (begin <= header_bytes + gap_bytes) return {0, 0, end};
+  return {header_bytes, begin, end};
+}
+
+Made Transformer::transform_file(const Transform& transform, std::span<const std::byte> file,
+                                 const Words& words,
+                                 std::span<const jpeg::RowPosition> positions,
+                                 std::uint8_t* out) {
+  Made made;
+  jpeg::Header header;
+  made.outcome = jpeg::parse_header(file, transform.pixels_max, header);
+  made.image = {header.height, header.width};
+  if (!made.outcome.is_ok()) return made;
+  made.crop = choose_crop(transform.rule, made.image, words);
+  const Resize resize = make_resize_of(made.crop, transform.rule.target);
+  if (positions.size() != header.mcu_rows()) {
+    made.index_dropped = !positions.empty();
+    positions = {};
+  }
+  made.outcome = decode_region(header, {0, file}, made.crop, resize, positions);
+  if (made.outcome.status == jpeg::Status::index_misfit) {
+    made.index_dropped = true;
+    made.outcome = decode_region(header, {0, file}, made.crop, resize, {});
+  }
+  if (!made.outcome.is_ok()) return made;
+  made.stray_bytes = header.stray_bytes + decoder_.stray_bytes();
+  resample({region_.data(), resize.horizontal.sources * 3}, resize,
+           make_target(transform, made.crop, out), scratch_);
+  return made;
+}
+
+Made Transformer::transform_part(const Transform& transform, std::span<const std::byte> part,
+                                 const NeededBytes& needed, const Words& words,
+                                 std::span<const jpeg::RowPosition> positions, std::uint8_t* out) {
+  Made made;
+  jpeg::Header header;
+  made.outcome.status = jpeg::Status::index_misfit;
+  if (part.size() != needed.size()) return made;
+  const auto head = static_cast<std::size_t>(needed.header_bytes);
+  const std::span<const std::byte> rows = part.subspan(head);
+  if (!jpeg::parse_header(head == 0 ? part : part.first(head), transform.pixels_max, header)
+           .is_ok() ||
+      positions.size() != header.mcu_rows())
+    return made;
+  made.image = {header.height, header.width};
+  made.crop = choose_crop(transform.rule, made.image, words);
+  const Resize resize = make_resize_of(made.crop, transform.rule.target);
+  const auto outcome = decode_region(header, {needed.begin, rows}, made.crop, resize, positions);
+  if (!outcome.is_ok()) return made;
+  made.outcome = outcome;
+  made.stray_bytes = header.stray_bytes;
+  resample({region_.data(), resize.horizontal.sources * 3}, resize,
+           make_target(transform, made.crop, out), scratch_);
+  return made;
+}
+
+jpeg::Outcome Transformer::decode_region(const jpeg::Header& header, jpeg::Stretch scan,
+                                         const Crop& crop, const Resize& resize,
+                                         std::span<const jpeg::RowPosition> positions) {
+  // Only the pixels that the taps need: less than the crop where a centre is cut out of it.
+  const jpeg::Region region{
+      crop.left + static_cast<std::uint32_t>(resize.horizontal.first_source),
+      crop.top + static_cast<std::uint32_t>(resize.vertical.first_source),
+      static_cast<std::uint32_t>(resize.horizontal.sources),
+      static_cast<std::uint32_t>(resize.vertical.sources)};
+  const std::size_t stride = std::size_t{region.width} * 3;
+  const std::size_t bytes = stride * region.height;
+  if (bytes <= kept_bytes && region_.capacity() > kept_bytes) region_ = {};
+  region_.resize(bytes);
+  return decoder_.decode(header, scan, region, {region_.data(), stride}, positions);
+}
+
+Made Transformer::decode_whole(std::span<const std::byte> file, Size size, std::uint8_t* out) {
+  Made made;
+  jpeg::Header header;
+  made.outcome = jpeg::parse_header(file, ~std::uint64_t{0}, header);
+  if (!made.outcome.is_ok()) return made;
+  made.image = {header.height, header.width};
+  if (size.height != header.height || size.width != header.width) {
+    made.outcome = {jpeg::Status::broken, {0, "the size has changed"}, jpeg::no_row};
+    return made;
+  }
+  made.outcome = decoder_.decode(header, {0, file}, {0, 0, header.width, header.height},
+                                 {out, std::size_t{header.width} * 3});
+  made.stray_bytes = header.stray_bytes + decoder_.stray_bytes();
+  return made;
+}
+
+Made Transformer::find_positions(std::span<const std::byte> file, std::uint64_t pixels_max,
+                                 std::vector<jpeg::RowPosition>& positions) {
+  Made made;
+  jpeg::Header header;
+  positions.clear();
+  made.outcome = jpeg::parse_header(file, pixels_max, header);
+  if (!made.outcome.is_ok()) return made;
+  made.image = {header.height, header.width};
+  made.header_bytes = header.scan_offset;
+  made.outcome = decoder_.find_positions(header, {0, file}, positions);
+  made.stray_bytes = header.stray_bytes + decoder_.stray_bytes();
+  if (!made.outcome.is_ok()) positions.clear();
+  return made;
+}
+
+Crop Transformer::transform_pixels(const Transform& transform, Pixels whole, Size size,
+                                   const Words& words, std::uint8_t* out) {
+  const Crop crop = choose_crop(transform.rule, size, words);
+  const Resize resize = make_resize_of(crop, transform.rule.target);
+  const std::size_t row = crop.top + resize.vertical.first_source;
+  const std::size_t column = crop.left + resize.horizontal.first_source;
+  const Pixels part{whole.first + row * whole.stride + column * 3, whole.stride};
+  resample(part, resize, make_target(transform, crop, out), scratch_);
+  return crop;
+}
+
+}  // namespace penstock::images

@@ -1,0 +1,115 @@
+"""Pages of the command line, made of the commands themselves: their help, arguments and options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+
+def write_pages() -> dict[str, str]:
+    """The page of each command by name, and the list of them."""
+    import typer
+
+    from penstock.cli.app import app
+    from penstock.cli.lazy_group import load_command
+
+    rows = ["# Reference of the command line", ""]
+    rows += ["`pip install 'penstock[cli]'` brings `penstock`; `penstock COMMAND --help` says the"]
+    rows += ["same as these pages.", "", "| command | what it does |", "|---|---|"]
+    pages = {}
+    for name, summary in typer.main.get_command(app).commands.items():
+        command = load_command(name)
+        rows.append(f"| [`penstock {name}`]({name}.md) | {escape(summary.help)} |")
+        pages[f"reference/commands/{name}.md"] = write_page(name, command)
+    exits = [
+        "",
+        "## Exit codes",
+        "",
+        "Results go to standard output, messages to standard error.",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        "| 0 | done |",
+        "| 1 | an error that penstock foresees: one message says what happened and what to do |",
+        "| 2 | the command line is wrong |",
+        "| 130 | Ctrl-C; nothing half-written is left under a final name |",
+        "| 141 | the reader of the output closed it |",
+        "",
+    ]
+    return {"reference/commands/index.md": "\n".join(rows + exits), **pages}
+
+
+def write_page(name: str, command: Any) -> str:
+    """The page of one command, with those below it."""
+    lines = [f"# penstock {name}", "", *describe(f"penstock {name}", command)]
+    for below, each in getattr(command, "commands", {}).items():
+        path = f"penstock {name} {below}"
+        lines += [f"## {path}", "", *describe(path, load_below(name, below, each))]
+    return "\n".join(lines) + "\n"
+
+
+def load_below(group: str, name: str, command: Any) -> Any:
+    """A command of a group; those of a lazy group are imported."""
+    from penstock.cli.lazy_group import load_command
+
+    return load_command(name) if not command.params and group == "bench" else command
+
+
+def describe(path: str, command: Any) -> list[str]:
+    """The lines about one command: help, examples, usage, arguments and options."""
+    text, _, examples = inspect.cleandoc(command.help or "").partition("\nExamples:\n")
+    lines = [unwrap(text), ""]
+    if hasattr(command, "commands"):
+        return lines
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    names = [
+        f"[{each.name.upper()}]" if not each.required else each.name.upper() for each in arguments
+    ]
+    lines += ["```text", " ".join([path, "[OPTIONS]", *names]), "```", ""]
+    if examples:
+        shown = [line.strip() for line in examples.splitlines() if line.strip()]
+        lines += ["Examples:", "", "```text", *shown, "```", ""]
+    if arguments:
+        lines += ["| argument | |", "|---|---|"]
+        lines += [f"| `{each.name.upper()}` | {escape(each.help)} |" for each in arguments]
+        lines.append("")
+    if options:
+        lines += ["| option | value | by default | |", "|---|---|---|---|"]
+        lines += [describe_option(each) for each in options if not each.hidden]
+        lines.append("")
+    return lines
+
+
+def describe_option(option: Any) -> str:
+    """The row of one option in the table of options."""
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    kind = "" if getattr(option, "is_flag", False) else describe_kind(option)
+    default = option.default
+    if callable(default) or default in (None, False, (), []):
+        default = ""
+    elif default is True:
+        default = "on"
+    return f"| {names} | {kind} | {escape(str(default))} | {escape(option.help or '')} |"
+
+
+def describe_kind(option: Any) -> str:
+    """The type of an option's value, with its bounds."""
+    annotation = option.type_descriptor.annotation
+    kind = getattr(annotation, "__name__", str(annotation))
+    if option.multiple:
+        kind = "repeatable"
+    least = getattr(option, "min", None)
+    return kind if least is None else f"{kind}, from {least}"
+
+
+def escape(text: str) -> str:
+    """Text for one cell of a table."""
+    text = re.sub(r"\[/?(?:bold|dim|green|cyan|yellow|red)\]", "", " ".join(text.split()))
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def unwrap(text: str) -> str:
+    """Paragraphs of a docstring as they are, without marks of the terminal."""
+    return text.replace("\b\n", "").strip()

@@ -1,0 +1,39 @@
+"""`penstock demo`: what penstock promises, shown on data made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import console
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Empty or new folder for the data, which is kept; else none is kept."),
+    ] = None,
+) -> None:
+    """Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.
+
+    Draws 2,400 small images and 105 MB of records, trains on them in numpy, and takes about ten
+    seconds on two cores. Needs no other package and no compiler. Exit code 1 if a promise fails.
+
+    Examples:
+
+      penstock demo
+
+      penstock demo --folder /data/penstock-demo
+    """
+    from .plain import show_demo
+
+    def say(line: str) -> None:
+        if line.startswith("# "):
+            console.show(f"\n[bold]{console.escape(line[2:])}[/]")
+        else:
+            console.show(console.escape(line))
+
+    if not show_demo(folder, say):
+        raise typer.Exit(1)

@@ -1,0 +1,118 @@
+"""Encoding on all cores: processes that each encode a chunk of texts at a time.
+
+Processes, because a library that runs out of memory or panics then ends a process of its own, with
+an error that names the documents; because no thread of a library is left that a later fork of
+this process would have to warn of; and because its lists of Python integers are made on all cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine import ThreadPool
+from ..errors import WorkerError
+from ..extent import Int
+from . import token_worker
+from .token_worker import DONE, ONE, REPLY, REQUEST, TextError, read_exactly
+
+
+class EncodedTexts(NamedTuple):
+    """Tokens of a chunk of texts, end to end, their number in each, and how many were broken."""
+
+    tokens: bytes
+    counts: Int
+    broken: int
+
+
+class EncoderProcesses:
+    """Processes that encode; one is started when a chunk finds no idle one, up to `count`."""
+
+    def __init__(self, told: Mapping[str, Any], count: int) -> None:
+        self._told = pickle.dumps(dict(told))
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._threads = ThreadPool(count, "penstock-encode")
+        self._closed = False
+
+    def submit(self, texts: Sequence[bytes | None]) -> Future[EncodedTexts]:
+        """Encode the texts in some process. The result may raise TextError, or WorkerError."""
+        return self._threads.submit(self._encode, texts)
+
+    def close(self) -> None:
+        """End the processes, also those that work."""
+        self._closed = True
+        for process in self._all:
+            process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._all:
+            with contextlib.suppress(OSError):
+                process.communicate()
+
+    def _encode(self, texts: Sequence[bytes | None]) -> EncodedTexts:
+        try:
+            process = self._idle.get_nowait()
+        except queue.Empty:
+            process = self._start()
+        try:
+            return self._exchange(process, texts)
+        except (EOFError, BrokenPipeError):
+            raise self._describe_end(process, texts) from None
+        finally:
+            self._idle.put(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", os.path.abspath(token_worker.__file__)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+        )
+        self._all.append(process)
+        if self._closed:
+            process.kill()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its first reply will be missing, too
+            process.stdin.write(ONE.pack(len(self._told)) + self._told)
+        return process
+
+    def _exchange(
+        self, process: subprocess.Popen[bytes], texts: Sequence[bytes | None]
+    ) -> EncodedTexts:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lengths = np.array([-1 if text is None else len(text) for text in texts], np.int64)
+        data = b"".join(text for text in texts if text is not None)
+        process.stdin.write(REQUEST.pack(len(texts), len(data)))
+        process.stdin.write(lengths.tobytes())
+        process.stdin.write(data)
+        process.stdin.flush()
+        status, number, size = REPLY.unpack(read_exactly(process.stdout, REPLY.size))
+        if status != DONE:
+            raise TextError(number, read_exactly(process.stdout, size).decode())
+        counts = np.frombuffer(read_exactly(process.stdout, 8 * len(texts)), np.int64)
+        return EncodedTexts(read_exactly(process.stdout, size), counts, number)
+
+    def _describe_end(
+        self, process: subprocess.Popen[bytes], texts: Sequence[bytes | None]
+    ) -> WorkerError:
+        code = process.wait()
+        largest = max(len(text or b"") for text in texts)
+        how = (
+            f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        )
+        return WorkerError(
+            f"process {process.pid}, which encoded {len(texts):,} texts (the longest of "
+            f"{largest:,} bytes), {how}: if memory ran out, use fewer workers= (--workers), or cut "
+            f"such texts; run it again: it goes on after what is finished"
+        )

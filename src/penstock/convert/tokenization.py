@@ -1,0 +1,573 @@
+"""Tokenize the texts of a data set into Megatron's .bin and .idx, whole or not at all.
+
+    read (Loader) -> encode (a process a core) -> append in order, in DESTINATION.tmp
+        -> every few seconds: fsync, note in the manifest
+        -> all done: .idx, read back and compare sums, give the files their names, .idx last
+
+Each sample is a document, in the order of the source, whatever is in it: document i is sample i.
+What is written depends on the texts and the tokenizer only, so that a run that goes on after a
+kill, with any number of processes, ends up with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import limits
+from ..arguments import Path, check_flag, check_function, check_path, check_whole
+from ..engine import is_url, read_machine, storage_errors, sync_folder
+from ..errors import DataError, FormatError, PenstockError, StorageError, UsageError
+from ..index import (
+    FORMATS,
+    SUMS_FIELD,
+    JointIndex,
+    build_line_error,
+    rename_fields,
+)
+from ..loader import Dataset, Loader
+from ..loader import open as open_dataset
+from ..order import Order
+from .conversion import check_outside, check_unchanged
+from .encoder_processes import EncodedTexts, EncoderProcesses
+from .encoding import is_raw
+from .manifest import (
+    MANIFEST,
+    ConversionManifest,
+    Progress,
+    choose_batch_size,
+    describe_source,
+    list_names,
+    lock_folder,
+    mismatch_error,
+)
+from .token_files import BIN, IDX, LENGTHS, TokenWriter, choose_dtype, sum_file
+from .token_worker import TextError, decode_texts, make_encoder
+from .tokenizer_file import Library, TokenizerFile
+
+_SUFFIXES = (".bin", ".idx")
+_SAID = ".manifest.json"
+_BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """Result of a tokenization.
+
+    path:      prefix of the files: path.bin, path.idx and path.manifest.json.
+    bytes:     of .bin and .idx.
+    empty:     documents without text, the broken ones included.
+    broken:    documents that are empty because their lines, fields or UTF-8 are broken.
+    verified:  documents that were encoded again and compared.
+    written:   documents written by this run; the others were there.
+    """
+
+    path: str
+    documents: int
+    tokens: int
+    bytes: int
+    dtype: str
+    empty: int
+    broken: int
+    verified: int
+    written: int
+
+    @property
+    def call(self) -> str:
+        """The Python call that opens the result."""
+        return f"penstock.open({self.path!r})"
+
+
+def tokenize(
+    source: Dataset,
+    destination: Path,
+    tokenizer: Path,
+    *,
+    field: str | None = None,
+    eos: str | int | bool = True,
+    bos: str | int | None = None,
+    special: Literal["text", "tokens"] = "text",
+    broken: Literal["raise", "mask"] = "raise",
+    engine: Library = "tokenizers",
+    workers: int | None = None,
+    verify: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Tokenized:
+    """Write the tokens of all texts of `source` as destination.bin and destination.idx, or resume
+    an interrupted run.
+
+    tokenizer:  a tokenizer.json of Hugging Face's `tokenizers`, or the folder that holds one.
+                Truncation, padding and template of the file are not applied.
+    field:      the field of text: by default "text", "txt", or the only one of bytes. JSON lines
+                need not be opened with fields=.
+    eos:        the token that ends each document: True is the tokenizer's own (by
+                tokenizer_config.json beside it, or its usual name), False none; else one by its
+                text or number.
+    bos:        a token at the beginning of each document; None is none.
+    special:    "text": a special token's name in a text is encoded as other text, so that no
+                document can pretend to end; "tokens": it becomes that token.
+    broken:     "raise": a line that is no object, a field that is missing, null or no string, and
+                broken UTF-8 are FormatErrors; "mask": such a document is empty, and counted.
+    engine:     "tiktoken" encodes several times as fast. It is refused unless the merges of the
+                tokenizer are proved to give equal tokens, and 1,000 documents are compared.
+    workers:    processes that encode; by default as many as there are cores.
+    verify:     compare the files with their checksums, and encode 1,000 documents again, one by
+                one, also if it was complete already.
+    force:      replace destination if it holds other tokens that this function wrote.
+
+    An empty text is a document of its end token alone. Documents of more than 2^31-1 tokens have
+    several sequences. Tokens are uint16 if the vocabulary is below 65,500, else int32.
+
+    Raises UsageError if the arguments are impossible or the destination holds something else;
+    FormatError for broken texts, with file, sample or line, field and value; StorageError if
+    writing fails, disk full included; WorkerError if a process ended; ChangedError if the source
+    changed. After any of these, and after Ctrl-C or kill -9, nothing half-written has a final
+    name, and the same call resumes.
+    """
+    run = _Tokenization(source, destination, tokenizer, field, special, broken, engine)
+    run.set_ends(eos, bos)
+    check_function("progress", progress, "a function of numbers of documents")
+    count = math.ceil(read_machine().usable_cores) if workers is None else workers
+    run.workers = check_whole("workers", count, 1, 4096)
+    run.verify = check_flag("verify", verify)
+    run.force, run.progress = check_flag("force", force), progress
+    return run.execute()
+
+
+class _Tokenization:
+    """One run: its arguments, checked, and the steps from reading to the final names."""
+
+    workers = 1
+    verify = force = False
+    progress: Progress | None = None
+
+    def __init__(
+        self,
+        source: Dataset,
+        destination: Path,
+        tokenizer: Path,
+        field: str | None,
+        special: str,
+        broken: str,
+        engine: Library,
+    ) -> None:
+        if not isinstance(source, Dataset):
+            raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
+        if isinstance(source.index, JointIndex):
+            raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
+        for name, value, known in (
+            ("special", special, ("text", "tokens")),
+            (_BROKEN, broken, ("raise", "mask")),
+            ("engine", engine, ("tokenizers", "tiktoken")),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} is {value!r:.100}: use {known[0]!r} or {known[1]!r}")
+        if not len(source):
+            raise UsageError(f"{source.path} holds no samples: there is nothing to tokenize")
+        path = check_path("destination", destination)
+        if is_url(path):
+            raise UsageError(f"destination is {path!r}: write to a folder, and copy it then")
+        self.path = os.path.abspath(path)
+        for suffix in _SUFFIXES:
+            self.path = self.path.removesuffix(suffix)
+        if os.path.isdir(self.path):
+            raise UsageError(
+                f"{self.path} is a folder, and .bin and .idx are added to the destination: name "
+                f"the files in it, as by {os.path.join(self.path, 'tokens')}"
+            )
+        check_outside(source, self.path)
+        check_unchanged(source)
+        self.source, self.masked = source, broken == "mask"
+        self.field, self.reading = _choose_field(source, field, broken)
+        self.folder = f"{self.path}.tmp"
+        self.tokenizer = TokenizerFile.load(tokenizer)
+        self.dtype = choose_dtype(self.tokenizer.vocabulary)
+        self.told: dict[str, Any] = {
+            **self.tokenizer.describe_for(engine),
+            "special": special,
+            "masked": self.masked,
+            "typecode": "H" if self.dtype.itemsize == 2 else "i",
+        }
+        parser = self.reading.index.fields[0].parser
+        line = {} if parser is None else {"key": parser.keys[self.field]}
+        default = {} if parser is None else {"default": parser.defaults.get(self.field)}
+        options = {
+            "to": "tokens",
+            "field": self.field,
+            **line,
+            **default,
+            "tokenizer": self.tokenizer.digest,
+            "tokenizers": self.tokenizer.version,
+            "engine": engine,
+            "special": special,
+            "dtype": self.dtype.name,
+        }
+        self.manifest = ConversionManifest(describe_source(source), options)
+
+    def set_ends(self, eos: str | int | bool, bos: str | int | None) -> None:
+        """Set the tokens around each document."""
+        find = self.tokenizer.find_token
+        end = self.tokenizer.find_end() if eos is True else None
+        if not isinstance(eos, bool):
+            end = find("eos", eos)
+        begin = None if bos is None else find("bos", bos)
+        self.manifest.options |= {"eos": end, "bos": begin}
+        self.told |= {"before": [] if begin is None else [begin]}
+        self.told |= {"after": [] if end is None else [end]}
+
+    @property
+    def _ends(self) -> int:
+        """Number of tokens around each document."""
+        return len(self.told["before"]) + len(self.told["after"])
+
+    # -- the steps -----------------------------------------------------------------------------
+
+    def execute(self) -> Tokenized:
+        """Write what is missing."""
+        if os.path.islink(self.folder):
+            raise UsageError(
+                f"{self.folder} is a symbolic link: remove it, or write to another destination"
+            )
+        try:
+            with lock_folder(self.folder, "tokenizing into"):
+                return self._execute_locked()
+        finally:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder)  # if nothing is left to go on with
+
+    def _execute_locked(self) -> Tokenized:
+        begun = self._take_up()
+        if self._is_complete(begun):
+            written = 0
+        else:
+            if begun is None:
+                self.manifest.save(self.folder)
+            else:
+                self.manifest = begun
+            written = len(self.source) - self.manifest.samples
+            if not self.manifest.complete:
+                self._write()
+            self._publish()
+        self._remove_files()
+        return self._summarize(written, self._verify())
+
+    def _take_up(self) -> ConversionManifest | None:
+        """Return the state of an interrupted run, if there is one. One of other data or options is
+        an error, or, with force, removed."""
+        manifest = ConversionManifest.load(self.folder)
+        if manifest is None:
+            held = [name for name in list_names(self.folder) if name != f".{MANIFEST}.part"]
+            if held:
+                raise UsageError(
+                    f"{self.folder} exists and was not written by this command (it holds "
+                    f"{held[0]!r}): write to another destination, or remove it"
+                )
+            return None
+        difference = manifest.describe_difference(self.manifest)
+        if difference is None and manifest.shards and manifest.shards[0][_BROKEN] > 0:
+            difference = None if self.masked else "with broken='mask', and now 'raise' is asked"
+        if difference is None:
+            return manifest
+        if not self.force:
+            raise UsageError(
+                f"{self.folder} holds tokens of an interrupted run {difference}: use the same "
+                f"options as then, another destination, or force=True (--force) to start over"
+            )
+        self._remove_files()
+        return None
+
+    def _is_complete(self, begun: ConversionManifest | None) -> bool:
+        """True if the destination holds these tokens, whole. UsageError if it holds others, unless
+        they are to be replaced or an interrupted run was giving the files their names."""
+        folder, name = os.path.split(self.path)
+        said = ConversionManifest.load(folder, f"{name}{_SAID}")
+        present = [suffix for suffix in _SUFFIXES if os.path.lexists(f"{self.path}{suffix}")]
+        if begun is not None and begun.complete and len(present) < 2:
+            return False
+        if said is None:
+            if present:
+                raise UsageError(
+                    f"{self.path}{present[0]} exists and was not written by this command: write "
+                    f"to another destination, or remove it"
+                )
+            return False
+        difference = said.describe_difference(self.manifest)
+        sizes = [
+            os.path.getsize(f"{self.path}{suffix}") if suffix in present else None
+            for suffix in _SUFFIXES
+        ]
+        if difference is None and sizes != [shard["bytes"] for shard in said.shards]:
+            difference = f"whose files have {sizes[0]} and {sizes[1]} bytes now"
+        if self.force:
+            return False
+        if difference is None:
+            self.manifest = said
+            return True
+        raise UsageError(
+            f"{self.path} holds tokens {difference}: write to another destination, or use "
+            f"force=True (--force) to replace them"
+        )
+
+    def _write(self) -> None:
+        """Encode what is missing, and complete the files in the folder."""
+        entry = self.manifest.shards[0] if self.manifest.shards else None
+        writer = TokenWriter(self.folder, self.dtype, entry)
+        try:
+            try:
+                self._append_all(writer)
+            except StorageError:
+                raise
+            except BaseException:  # what is done is kept
+                with contextlib.suppress(PenstockError):
+                    self._commit(writer)
+                raise
+            self._commit(writer)
+            idx = writer.write_idx()
+        finally:
+            writer.close()
+        self._check(idx)
+        self.manifest.shards.append(idx)
+        self.manifest.complete = True
+        self.manifest.save(self.folder)
+
+    def _append_all(self, writer: TokenWriter) -> None:
+        """Encode all chunks in processes, and append their tokens in order."""
+        start = int(writer.state["end"])
+        self._report(start)
+        processes = EncoderProcesses(self.told, self.workers)
+        pending: deque[tuple[int, Future[EncodedTexts]]] = deque()
+        ahead_bytes = 0
+        committed_s = time.monotonic()
+
+        def append_next() -> None:
+            nonlocal ahead_bytes, committed_s
+            size, future = pending.popleft()
+            ahead_bytes -= size
+            try:
+                done = future.result()
+            except TextError as error:
+                raise self._locate(int(writer.state["end"]) + error.number, str(error)) from None
+            writer.append(done.tokens, done.counts, self._ends, done.broken)
+            self._report(int(writer.state["end"]))
+            if time.monotonic() - committed_s >= limits.encoded_commit_s:
+                self._commit(writer)
+                committed_s = time.monotonic()
+
+        try:
+            chunks = self._read_chunks(start)
+            while True:
+                try:
+                    chunk = next(chunks, None)
+                except DataError:
+                    while pending:  # what comes before the broken one is kept, or broken itself
+                        append_next()
+                    raise
+                if chunk is None:
+                    break
+                size = sum(len(text or b"") for text in chunk)
+                while pending and ahead_bytes + size > limits.encoded_ahead_bytes_max:
+                    append_next()
+                pending.append((size, processes.submit(chunk)))
+                ahead_bytes += size
+                while pending and pending[0][1].done():
+                    append_next()
+            while pending:
+                append_next()
+        finally:
+            processes.close()
+
+    def _read_chunks(self, start: int) -> Iterator[list[bytes | None]]:
+        """Yield the texts from document `start` on, so many at a time as one process encodes."""
+        chunk: list[bytes | None] = []
+        size = 0
+        for text in self._read_texts(start):
+            more = len(text or b"")
+            full = len(chunk) >= limits.encoded_documents_max
+            if chunk and (full or size + more > limits.encoded_bytes):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(text)
+            size += more
+        if chunk:
+            yield chunk
+
+    def _read_texts(self, start: int) -> Iterator[bytes | None]:
+        """Yield the texts from document `start` on; None for a broken line."""
+        if start == len(self.reading):
+            return
+        size = choose_batch_size(self.reading)
+        with Loader(self.reading, size, shuffle="none", seed=0, rank=0, world_size=1) as loader:
+            loader.load_state_dict({**loader.state_dict(), "step": start // size})
+            skipped = start % size
+            for batch in loader:
+                for text in list(batch[self.field])[skipped:]:
+                    if text is None or isinstance(text, str):
+                        yield text if text is None else text.encode()
+                    else:
+                        yield text.tobytes()
+                skipped = 0
+
+    def _commit(self, writer: TokenWriter) -> None:
+        self.manifest.shards = [writer.sync()]
+        self.manifest.save(self.folder)
+
+    def _report(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress(done, len(self.source))
+
+    def _locate(self, document: int, reason: str) -> FormatError:
+        """Build the error for a text that cannot be encoded."""
+        index = self.reading.index
+        sample = int(self.reading.ids([document])[0])
+        reason = f"field {self.field!r} {reason}"
+        if index.fields[0].parser is not None:
+            return build_line_error(index, sample, reason)
+        return FormatError(
+            f"sample {sample:,} ({index.key(sample)}): {index.where(sample)}: {reason}"
+        )
+
+    # -- verifying -----------------------------------------------------------------------------
+
+    def _check(self, idx: dict[str, Any]) -> None:
+        """Read the files back and compare them with what was written; StorageError, and all starts
+        over, if they differ."""
+        state = self.manifest.shards[0]
+        try:
+            for entry in (state, idx):
+                path = os.path.join(self.folder, entry["name"])
+                if sum_file(path) != (entry["bytes"], entry["crc32"]):
+                    raise mismatch_error(path, "its size or checksum differs")
+            opened = open_dataset(os.path.join(self.folder, IDX), index="memory")
+            found = len(opened), opened.index.total_bytes
+            if found != (state["end"], state["bytes"]) or state["end"] != len(self.source):
+                raise mismatch_error(self.folder, f"it has {found[0]:,} documents")
+        except StorageError:
+            self._remove_files()
+            raise
+
+    def _verify(self) -> int:
+        """Compare the files with their sums, and some documents with what they are encoded to
+        again; the number of these."""
+        if not (self.verify or self.told["engine"] == "tiktoken"):
+            return 0
+        for suffix, entry in zip(_SUFFIXES, self.manifest.shards, strict=True):
+            if sum_file(f"{self.path}{suffix}") != (entry["bytes"], entry["crc32"]):
+                raise FormatError(
+                    f"{self.path}{suffix} does not have the size and checksum that "
+                    f"{self.path}{_SAID} says: restore it from a copy, or write it anew with "
+                    f"force=True (--force)"
+                )
+        count = min(len(self.source), limits.encoded_checked_documents)
+        written = open_dataset(f"{self.path}.idx", index="memory")
+        encode = make_encoder(
+            {**self.told, **self.tokenizer.describe_for("tokenizers"), "one_by_one": True}
+        )
+        chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64))
+        for document in chosen.tolist():
+            text = self.reading[document][self.field]
+            if isinstance(text, bytes):
+                (text,), _ = decode_texts(array("q", [len(text)]), text, self.masked)
+            (tokens,) = encode([text or ""])
+            expected = [*self.told["before"], *tokens, *self.told["after"]]
+            if written[document]["tokens"].tolist() != expected:
+                raise FormatError(
+                    f"{self.path}.bin: document {document:,} is not what tokenizers "
+                    f"{self.tokenizer.version} makes of {self.reading.index.where(document)}: "
+                    f"write it anew with force=True (--force)"
+                    + ("" if self.told["engine"] == "tokenizers" else " and without engine=")
+                )
+        return count
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Give the files their names, .idx last: without it there are no tokens to open."""
+        with storage_errors(self.path):
+            if os.path.exists(os.path.join(self.folder, BIN)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.path}.idx")
+                os.rename(os.path.join(self.folder, BIN), f"{self.path}.bin")
+            if os.path.getsize(f"{self.path}.bin") != self.manifest.shards[0]["bytes"]:
+                raise mismatch_error(f"{self.path}.bin", "its size differs")
+            folder, name = os.path.split(self.path)
+            self.manifest.save(folder, f"{name}{_SAID}")
+            if os.path.exists(os.path.join(self.folder, IDX)):
+                os.rename(os.path.join(self.folder, IDX), f"{self.path}.idx")
+        sync_folder(folder)
+
+    def _remove_files(self) -> None:
+        """Remove what an interrupted run would go on with."""
+        with storage_errors(self.folder):
+            for name in (BIN, IDX, LENGTHS, MANIFEST):  # the manifest last
+                for present in (name, f".{name}.part"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.folder, present))
+
+    def _summarize(self, written: int, verified: int) -> Tokenized:
+        state, idx = self.manifest.shards
+        return Tokenized(
+            path=self.path,
+            documents=state["end"],
+            tokens=state["tokens"],
+            bytes=state["bytes"] + idx["bytes"],
+            dtype=self.dtype.name,
+            empty=state["empty"],
+            broken=state[_BROKEN],
+            verified=verified,
+            written=written,
+        )
+
+
+def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, Dataset]:
+    """Choose the field of text. Returns its name, and the dataset with it alone."""
+    index = source.index
+    if index.format == "jsonl" and index.fields[0].parser is None:
+        attach = FORMATS["jsonl"].attach
+        assert attach is not None
+        name = name or "text"
+        index = attach(index, fields={name: name}, types={name: "str"}, broken=broken)
+    fields = {
+        made.name: part
+        for part in index.fields
+        if part.name != SUMS_FIELD
+        for made in part.made
+        if (made.dtype.kind == "U" if part.parser is not None else is_raw(part))
+    }
+    known = ", ".join(made.name for part in index.fields for made in part.made)
+    if name is None:
+        named = [usual for usual in fields if usual in ("text", "txt")]
+        candidates = sorted(named)[:1] or list(fields)
+        if len(candidates) != 1:
+            raise UsageError(
+                f"field is not given, and {source.path} has the fields {known}: name the one of "
+                f"text by field= (--field)"
+            )
+        name = candidates[0]
+    if name not in fields:
+        raise UsageError(
+            f"field is {name!r}, which is no field of text in {source.path}: it has {known}"
+        )
+    found = copy.copy(source)
+    part = fields[name]
+    if part.parser is not None:
+        parser = replace(part.parser, masked=part.parser.masked or broken == "mask")
+        index = replace(index, fields=(replace(part, parser=parser), *index.fields[1:]))
+        found.index = rename_fields(index, {other: None for other in parser.keys if other != name})
+    elif any(other.name == SUMS_FIELD for other in index.fields):
+        found.index = index
+    else:
+        others = {other.name: None for other in index.fields if other.name != name}
+        found.index = rename_fields(index, others)
+    return name, found

@@ -1,0 +1,269 @@
+"""Tokenizer files of Hugging Face's `tokenizers`: identity, vocabulary, and the end of a document.
+
+A tokenizer.json names its special tokens, and not what each is for: that is said by
+tokenizer_config.json beside it, or by the token's usual name. For `tiktoken` the same byte-pair
+encoding is derived from the file, and refused unless its merges are proved to be equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..arguments import Path, check_path
+from ..errors import MissingError, UsageError
+from ..index import missing_library
+
+Library = Literal["tokenizers", "tiktoken"]
+
+FILE = "tokenizer.json"
+_CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+_END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+_BYTES_MAX = 1 << 30
+_BYTE_LEVEL_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""Regular expression by which the pre-tokenizer ByteLevel splits texts."""
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A tokenizer as its file describes it.
+
+    text:        of the file.
+    digest:      128 bits of the text.
+    vocabulary:  a number that all tokens are below.
+    ids:         number of each token, added ones included.
+    version:     of the library `tokenizers`.
+    """
+
+    path: str
+    text: str
+    digest: str
+    vocabulary: int
+    ids: Mapping[str, int]
+    version: str
+
+    @classmethod
+    def load(cls, given: Path) -> TokenizerFile:
+        """Load a tokenizer.json, or that of a folder. UsageError or MissingError names the file."""
+        path = os.path.abspath(check_path("tokenizer", given))
+        if os.path.isdir(path):
+            path = os.path.join(path, FILE)
+        try:
+            import tokenizers
+        except ModuleNotFoundError:
+            raise missing_library("tokenizers", "text", "encoding text") from None
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_BYTES_MAX)
+        except FileNotFoundError:
+            raise MissingError(
+                f"tokenizer: there is no {path}: give a {FILE}, or the folder that holds it (for a "
+                f"model without one, AutoTokenizer.from_pretrained(...).save_pretrained(folder) of "
+                f"transformers writes it)"
+            ) from None
+        except OSError as error:
+            raise UsageError(f"tokenizer: {path} cannot be read: {error.strerror}") from None
+        try:
+            text = data.decode()
+            described = json.loads(text)
+            tokenizer = tokenizers.Tokenizer.from_str(text)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises no narrower one, and panics
+            raise UsageError(
+                f"tokenizer: {path} is no {FILE} that tokenizers {tokenizers.__version__} reads "
+                f"({error}): give a file that its Tokenizer.save wrote, or a newer tokenizers"
+            ) from None
+        if described["model"].get("dropout"):
+            raise UsageError(
+                f"tokenizer: {path} has a dropout of {described['model']['dropout']}, with which "
+                f"a text has other tokens each time: set it to null"
+            )
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        if not ids:
+            raise UsageError(f"tokenizer: {path} has no tokens: train it first")
+        vocabulary = max(ids.values()) + 1
+        if vocabulary > 1 << 31:
+            raise UsageError(
+                f"tokenizer: {path} has a token {vocabulary - 1:,}, and Megatron's files have "
+                f"tokens of four bytes with a sign: number its tokens from 0 on"
+            )
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        return cls(path, text, digest, vocabulary, ids, tokenizers.__version__)
+
+    def find_token(self, name: str, given: str | int) -> int:
+        """Find the number of a token that an argument names, or that it is."""
+        if isinstance(given, bool) or not isinstance(given, str | int):
+            raise UsageError(f"{name} is {given!r}: give a token, or its number")
+        if isinstance(given, int):
+            if 0 <= given < self.vocabulary:
+                return given
+            raise UsageError(
+                f"{name} is {given}, and {self.path} has tokens 0 to {self.vocabulary - 1:,}"
+            )
+        if given in self.ids:
+            return self.ids[given]
+        shown = ", ".join(map(repr, self._list_specials()[:20])) or "none"
+        raise UsageError(
+            f"{name} is {given!r}, which is no token of {self.path}: its special tokens are {shown}"
+        )
+
+    def find_end(self) -> int:
+        """Find the token that ends a document: by the configuration beside the file, or else by a
+        usual name that only one special token has. UsageError if there is none."""
+        for name in _CONFIGS:
+            path = os.path.join(os.path.dirname(self.path), name)
+            try:
+                with open(path, "rb") as file:
+                    found = json.loads(file.read(_BYTES_MAX)).get("eos_token")
+            except (OSError, ValueError, AttributeError):
+                continue
+            if isinstance(found, dict):
+                found = found.get("content")
+            if isinstance(found, str) and found in self.ids:
+                return self.ids[found]
+        specials = self._list_specials()
+        usual = [name for name in _END_NAMES if name in specials]
+        if len(usual) == 1:
+            return self.ids[usual[0]]
+        shown = ", ".join(map(repr, specials[:20])) or "none"
+        raise UsageError(
+            f"tokenizer: {self.path} does not say which token ends a document (its special tokens "
+            f"are {shown}): name it by eos= (--eos TOKEN), or give eos=False (--no-eos)"
+        )
+
+    def _list_specials(self) -> list[str]:
+        added = json.loads(self.text).get("added_tokens") or ()
+        return [str(one["content"]) for one in added if one.get("special")]
+
+    def describe_for(self, library: Library) -> dict[str, Any]:
+        """Return what `token_worker.make_encoder` needs of the tokenizer for a library."""
+        if library == "tokenizers":
+            return {"engine": library, "json": self.text}
+        try:
+            import tiktoken  # noqa: F401
+        except ModuleNotFoundError:
+            raise missing_library("tiktoken", "text", "encoding with tiktoken") from None
+        try:
+            pattern, ranks, specials = derive_ranks(json.loads(self.text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"tokenizer: {self.path} cannot be given to tiktoken: {error}: leave engine= out"
+            ) from None
+        return {"engine": library, "pattern": pattern, "ranks": ranks, "specials": specials}
+
+
+# -- tiktoken --------------------------------------------------------------------------------------
+
+
+class _UnlikeError(ValueError):
+    """Reason why tiktoken would give other tokens, or might."""
+
+
+def derive_ranks(described: Mapping[str, Any]) -> tuple[str, dict[bytes, int], dict[str, int]]:
+    """Derive the pattern, the ranks of byte strings and the special tokens of the encoding.
+
+    tokenizers merges pairs that its list names, the first of the list before others; tiktoken any
+    pair that makes a token, the lowest token before others. Both give the same if the list is in
+    order of the tokens that it makes, and if each token, encoded by ranks alone, is made of the
+    very pair that the list has for it: a pair that makes a token lies within the token's own bytes,
+    where merges do not depend on what is around them, so that no other pair of it ever arises.
+    """
+    model = described["model"]
+    for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise _UnlikeError(f"its model has {name}={model[name]!r}")
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        raise _UnlikeError("its model is no byte-level BPE")
+    if described.get("normalizer") is not None:
+        raise _UnlikeError("it normalizes texts")
+    added = described.get("added_tokens") or ()
+    specials = {one["content"]: int(one["id"]) for one in added}
+    if any(
+        not one.get("special") or one.get("lstrip") or one.get("rstrip") or one.get("single_word")
+        for one in added
+    ):
+        raise _UnlikeError("its added tokens are not only plain special ones")
+    pattern = _find_pattern(described.get("pre_tokenizer"))
+    alphabet = {character: byte for byte, character in _list_alphabet()}
+    try:
+        ranks = {
+            bytes(alphabet[character] for character in token): int(rank)
+            for token, rank in model["vocab"].items()
+            if token not in specials
+        }
+    except KeyError as error:
+        raise _UnlikeError(f"a token has {error}, which stands for no byte") from None
+    if any(bytes([byte]) not in ranks for byte in range(256)):
+        raise _UnlikeError("not every byte is a token")
+    _check_merges(model["merges"], ranks, alphabet)
+    return pattern, ranks, specials
+
+
+def _list_alphabet() -> Iterator[tuple[int, str]]:
+    """List the character that stands for each byte: itself if it is visible, else one above 255."""
+    above = 256
+    for byte in range(256):
+        if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
+            yield byte, chr(byte)
+        else:
+            yield byte, chr(above)
+            above += 1
+
+
+def _find_pattern(splitter: Any) -> str:
+    """Find the regular expression by which texts are split."""
+    splitter = splitter or {}
+    steps = splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
+    last = steps[-1] if steps else {}
+    if last.get("type") == "ByteLevel" and not last.get("add_prefix_space"):
+        if len(steps) == 1 and last.get("use_regex", True):
+            return _BYTE_LEVEL_PATTERN
+        first = steps[0]
+        if (
+            len(steps) == 2
+            and not last.get("use_regex", True)
+            and first.get("type") == "Split"
+            and first.get("behavior") == "Isolated"
+            and not first.get("invert")
+            and "Regex" in first["pattern"]
+        ):
+            return str(first["pattern"]["Regex"])
+    raise _UnlikeError("it splits texts in a way of its own")
+
+
+def _check_merges(merges: Any, ranks: Mapping[bytes, int], alphabet: Mapping[str, int]) -> None:
+    """Raise _UnlikeError unless merging by ranks alone makes the pairs of the list, see
+    `derive_ranks`."""
+    before, made = -1, 0
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        left, right = (bytes(alphabet[character] for character in part) for part in pair)
+        rank = ranks[left + right]
+        if rank <= before:
+            raise _UnlikeError(
+                f"merge {made:,} makes token {rank:,}, and the one before {before:,}"
+            )
+        if _split_last(left + right, ranks) != [left, right]:
+            raise _UnlikeError(f"token {rank:,} has several ways to be made")
+        before, made = rank, made + 1
+    if made + 256 != len(ranks):
+        raise _UnlikeError(f"{len(ranks):,} tokens are made by {made:,} merges of 256 bytes")
+
+
+def _split_last(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """Merge the bytes of a token, the lowest rank first, until two parts are left or no more can
+    be merged."""
+    parts = [token[at : at + 1] for at in range(len(token))]
+    while len(parts) > 2:
+        pairs = [(ranks.get(parts[i] + parts[i + 1]), i) for i in range(len(parts) - 1)]
+        known = [(rank, at) for rank, at in pairs if rank is not None]
+        if not known:
+            break
+        _, at = min(known)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts

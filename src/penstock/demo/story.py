@@ -1,0 +1,214 @@
+"""The story that `penstock demo` tells: an exact shuffle, a crash and an exact resume, a race."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint import Checkpoints
+from ..errors import StorageError
+from ..loader import Loader
+from ..loader import open as open_dataset
+from .digits import CLASSES, TRAIN_COUNT, Classifier, decode_digit, write_digits
+from .race import RECORD_BYTES, ROUNDS, run_race, write_records
+
+EPOCHS = 8
+BATCH = 50
+RANKS = 2
+ACCURACY_MIN = 0.9
+
+Say = Callable[[str], object]
+"""Function that shows a line; a line that begins with "# " is a heading."""
+
+Batches = list[list[str]]
+"""The names of the samples of each global batch, in order."""
+
+
+def run_demo(folder: Path, say: Say) -> bool:
+    """Tell the story with data in an empty folder; True if every promise held.
+
+    Takes about ten seconds on two cores. OSError if the folder cannot be written.
+    """
+    started = time.monotonic()
+    say("# 1. Data as it lies")
+    train, test = write_digits(folder / "digits")
+    say(f"Drew {TRAIN_COUNT:,} images of digits: {train}{os.sep}0 to 9, one file each.")
+    say("penstock.open() reads that folder in place: nothing is converted, sub-folders are labels.")
+    say("# 2. Training, every sample once an epoch")
+    batches, passed = _train(train, test, say)
+    say("# 3. kill -9, and an exact resume on two ranks")
+    passed &= _crash_and_resume(folder, train, batches, say)
+    say("# 4. Small records, shuffled")
+    _race(folder, say)
+    say("")
+    took = f"{time.monotonic() - started:.0f} s"
+    say(f"All held, in {took}." if passed else f"FAILED, after {took}: see above.")
+    return passed
+
+
+def make_loader(folder: Path, rank: int = 0, world_size: int = 1) -> Loader:
+    """The training data as one rank sees it."""
+    dataset = open_dataset(folder, index="memory")
+    settings: dict[str, Any] = {"rank": rank, "world_size": world_size, "decode": decode_digit}
+    return Loader(dataset, global_batch_size=BATCH, seed=1, **settings)
+
+
+def train_epochs(loader: Loader, model: Classifier) -> Iterator[list[str]]:
+    """Train from where a loader stands to the last epoch; yield the names of each batch."""
+    while loader.epoch < EPOCHS:
+        for batch in loader:
+            model.learn(batch["image"], batch["label"])
+            yield list(batch["key"])
+
+
+def _train(train: Path, test: Path, say: Say) -> tuple[Batches, bool]:
+    model, started = Classifier(), time.monotonic()
+    with make_loader(train) as loader:
+        batches = list(train_epochs(loader, model))
+        stall_s = loader.stats()["stall_ns"] / 1e9
+    steps = len(batches) // EPOCHS
+    say(
+        f"{EPOCHS} epochs of {steps} steps in {time.monotonic() - started:.1f} s; the model waited "
+        f"{stall_s:.2f} s of them for data."
+    )
+    epochs = [list(chain(*batches[n * steps : (n + 1) * steps])) for n in range(EPOCHS)]
+    exact = all(len(set(each)) == len(each) == TRAIN_COUNT for each in epochs)
+    fresh = len({tuple(each) for each in epochs}) == EPOCHS
+    if not exact or not fresh:
+        say("FAILED: an epoch did not have every sample exactly once, in an order of its own.")
+        return batches, False
+    say(
+        f"Each of the {EPOCHS} epochs had all {TRAIN_COUNT:,} samples exactly once, newly shuffled."
+    )
+    right = _score(model, test)
+    said = f"Accuracy on images that it has not seen: {right:.1%} (by chance {1 / CLASSES:.0%})."
+    say(said if right >= ACCURACY_MIN else f"FAILED: {said} {ACCURACY_MIN:.0%} were expected.")
+    return batches, right >= ACCURACY_MIN
+
+
+def _score(model: Classifier, test: Path) -> float:
+    dataset = open_dataset(test, index="memory")
+    with Loader(dataset, 200, shuffle="none", decode=decode_digit, rank=0, world_size=1) as loader:
+        rights = [model.classify(batch["image"]) == batch["label"] for batch in loader]
+    return float(np.concatenate(rights).mean())
+
+
+# -- crash and resume ------------------------------------------------------------------------------
+
+
+def train_until_killed(folder: Path, train: Path, saved_at: int, killed_at: int) -> None:
+    """Train, save a checkpoint after step `saved_at`, and be killed after `killed_at`."""
+    loader, model = make_loader(train), Classifier()
+    checkpoints = Checkpoints(folder / "checkpoints")
+    with open(folder / "crashed.jsonl", "w") as ledger:
+        for number, keys in enumerate(train_epochs(loader, model), 1):
+            print(json.dumps(keys), file=ledger, flush=True)
+            if number == saved_at:
+                checkpoints.save(number, model.weights, loader=loader)
+                checkpoints.wait()
+            if number == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_the_rest(folder: Path, train: Path, state: dict[str, Any], rank: int) -> None:
+    """Read on from a checkpoint as one rank of several; write the ledger of that."""
+    loader = make_loader(train, rank, RANKS)
+    loader.load_state_dict(state)
+    with open(folder / f"resumed-{rank}.jsonl", "w") as ledger:
+        while loader.epoch < EPOCHS:
+            for batch in loader:
+                print(json.dumps(list(batch["key"])), file=ledger)
+
+
+def _crash_and_resume(folder: Path, train: Path, batches: Batches, say: Say) -> bool:
+    steps = len(batches) // EPOCHS
+    saved_at = EPOCHS // 2 * steps + steps // 3
+    killed_at = saved_at + 5
+    codes = _run_processes([(train_until_killed, (folder, train, saved_at, killed_at))])
+    if codes != [-signal.SIGKILL]:
+        say(f"FAILED: the process that was to be killed ended with {codes[0]}.")
+        return False
+    found = Checkpoints(folder / "checkpoints").latest()
+    if found is None:
+        say("FAILED: the killed process left no checkpoint.")
+        return False
+    say(f"A second process trained, saved after step {saved_at}, and was killed after {killed_at}.")
+    say(f"What the checkpoint holds of the loader is all of this:\n  {found.loader}")
+    calls = [(read_the_rest, (folder, train, found.loader, rank)) for rank in range(RANKS)]
+    codes = _run_processes(calls)
+    if any(codes):
+        say(f"FAILED: the ranks that resumed ended with {codes}.")
+        return False
+    resumed = _read_ledger(folder / "crashed.jsonl")[:saved_at]
+    resumed += _join_ranks([_read_ledger(folder / f"resumed-{r}.jsonl") for r in range(RANKS)])
+    say(f"uninterrupted, 1 rank:    {len(batches)} global batches, SHA-256 {_digest(batches)}")
+    say(
+        f"killed, then on {RANKS} ranks:  {len(resumed)} global batches, SHA-256 {_digest(resumed)}"
+    )
+    if resumed != batches:
+        say("FAILED: the resumed run saw other batches.")
+        return False
+    say("The same samples, in the same order, in the same global batches.")
+    return True
+
+
+def _run_processes(calls: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[int | None]:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=call, args=arguments) for call, arguments in calls]
+    try:
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+    finally:
+        for child in children:
+            if child.is_alive():
+                child.kill()
+    return [child.exitcode for child in children]
+
+
+def _read_ledger(path: Path) -> Batches:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _join_ranks(ledgers: list[Batches]) -> Batches:
+    """Global batches from those of the ranks: rank r has every n-th sample from the r-th on."""
+    joined = []
+    for shares in zip(*ledgers, strict=True):
+        batch = [""] * sum(map(len, shares))
+        for rank, share in enumerate(shares):
+            batch[rank :: len(shares)] = share
+        joined.append(batch)
+    return joined
+
+
+def _digest(batches: Batches) -> str:
+    return hashlib.sha256(json.dumps(batches).encode()).hexdigest()[:16]
+
+
+# -- the race --------------------------------------------------------------------------------------
+
+
+def _race(folder: Path, say: Say) -> None:
+    try:
+        path = write_records(folder)
+    except StorageError as error:
+        say(f"Left out: {error}")
+        return
+    rates = run_race(path)
+    slowest = min(rates.values())
+    count = path.stat().st_size // RECORD_BYTES
+    say(f"{count:,} records of {RECORD_BYTES:,} bytes in the page cache, medians of {ROUNDS}:")
+    for name, rate in sorted(rates.items(), key=lambda item: item[1]):
+        size = f"{rate * RECORD_BYTES / 1e9:.2f} GB/s"
+        say(f"  {name:<30}{rate:>12,.0f} samples/s{size:>12}{rate / slowest:>7.1f} x")

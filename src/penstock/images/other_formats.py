@@ -1,0 +1,64 @@
+"""Images that the core does not decode, by Pillow: PNG, WebP, progressive JPEG, CMYK and others."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import DecodeError, LimitError, UsageError
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def decode_by_pillow(data: bytes | memoryview, where: str, why: str, rotate: bool) -> Pixels:
+    """Decode an image to RGB, (height, width, 3).
+
+    where:   the sample, for messages.
+    why:     reason why the core does not decode it, for the message if Pillow is missing.
+    rotate:  obey the rotation of its EXIF data.
+
+    Raises DecodeError for what Pillow refuses, LimitError above `limits.image_pixels_max`, and
+    UsageError without Pillow.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError:
+        raise UsageError(
+            f"{where}: penstock decodes baseline JPEG itself, and this image is something else "
+            f"({why}): pip install 'penstock[jpeg]' for Pillow, or leave the sample out"
+        ) from None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            check_pixels(image.width, image.height, where)
+            upright: Any = ImageOps.exif_transpose(image) if rotate else image
+            pixels = np.array(upright.convert("RGB"))
+    except (DecodeError, LimitError):
+        raise
+    except MemoryError:
+        raise LimitError(f"{where}: no memory to decode the image: make it smaller") from None
+    except Exception as error:
+        raise DecodeError(
+            f"{where}: the image cannot be decoded ({why}; Pillow: {type(error).__name__}: "
+            f"{error}): restore the file from a good copy, or leave the sample out"
+        ) from None
+    return pixels
+
+
+def check_pixels(width: int, height: int, where: str) -> None:
+    """Raise an error for an image without pixels, or with too many."""
+    if width < 1 or height < 1:
+        raise DecodeError(f"{where}: the image is {width} x {height}: leave the sample out")
+    if width * height > limits.image_pixels_max:
+        raise build_size_error(where, f"{width:,} x {height:,} pixels")
+
+
+def build_size_error(where: str, size: str) -> LimitError:
+    """Build the error for an image of too many pixels."""
+    return LimitError(
+        f"{where}: the image has {size}, more than limits.image_pixels_max = "
+        f"{limits.image_pixels_max:,}: write a smaller copy, or leave the sample out"
+    )

@@ -1,0 +1,288 @@
+"""Index of positions: where each row of blocks of each JPEG begins, in a file beside the data.
+
+With it the core begins to decode at the first row that a crop needs, and leaves each row at the
+crop's right edge. The file has the form of a sidecar (docs/format.md), is written whole or not at
+all, and is mapped. It names the data, its version and the field, and has a checksum for each
+sample, which is compared whenever the sample is decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from .._core import ImageTransform, RowPositions
+from ..engine import storage_errors
+from ..errors import SidecarError, UsageError
+from ..extent import Int
+from ..index import Index, read_sidecar, write_sidecar
+from ..loader import (
+    Dataset,
+    LoadedStep,
+    Loader,
+    RowReader,
+    choose_saved_path,
+    list_saved_paths,
+)
+from .sources import choose_field, list_rows
+
+_format = "positions-1"
+_entry_bytes = 12
+
+
+@dataclass(frozen=True, eq=False)
+class SavedPositions:
+    """Positions in a file, mapped.
+
+    entries:  uint8, 12 bytes for each row of blocks: docs/format.md.
+    first:    int64 (count + 1,), the first entry of each sample.
+    sums:     uint32 (count,), CRC-32C of the entries of each sample.
+    heads:    int32 (count, 3): width, height and bytes of the header of each, 0 for those unknown.
+    native:   the same for the core.
+    """
+
+    path: str
+    entries: npt.NDArray[np.uint8]
+    first: Int
+    sums: npt.NDArray[np.uint32]
+    heads: npt.NDArray[np.int32]
+    native: RowPositions
+
+    @property
+    def images(self) -> int:
+        """Number of images whose positions are known."""
+        return int(np.count_nonzero(np.diff(self.first)))
+
+
+@dataclass(frozen=True)
+class PositionReport:
+    """Outcome of `find_positions`.
+
+    others:  images of kinds that the core does not decode, which have no positions.
+    broken:  sample, and what is wrong with it, for each damaged image.
+    """
+
+    saved: SavedPositions
+    others: int
+    broken: tuple[tuple[int, str], ...]
+
+
+def load_positions(index: Index, field: int, path: str) -> SavedPositions | None:
+    """Map the positions that were saved for this data; None if there are none.
+
+    A file that is damaged, or of other data or another version of it, is not used, with a warning.
+    """
+    refused: Exception | None = None
+    for place in list_saved_paths(path, "positions"):
+        try:
+            return read_positions(place, index, field)
+        except FileNotFoundError:
+            continue
+        except (SidecarError, OSError) as error:
+            refused = refused or error  # the user's own may fit, where the data's folder is not his
+    if refused is not None:
+        warnings.warn(f"{refused}; images are decoded without it", RuntimeWarning, stacklevel=4)
+    return None
+
+
+def read_positions(place: str, index: Index, field: int) -> SavedPositions:
+    """Map a file of positions. SidecarError if it is damaged or of other data; OSError."""
+    again = f"make it anew with `penstock index --positions --force {index.files.root}`"
+    try:
+        header, sections = read_sidecar(place)
+    except SidecarError as error:
+        what = str(error).partition(": rebuild it")[0]
+        raise SidecarError(f"{what}: {again}") from None
+    name = index.fields[field].name
+    if header.get("format") != _format:
+        raise SidecarError(f"{place} is no index of positions: {again}")
+    if header.get("data") != index.fingerprint or header.get("field") != name:
+        raise SidecarError(f"{place} has the positions of other data or another field: {again}")
+    if header.get("version") != index.version:
+        raise SidecarError(
+            f"{place} has the positions of another version of the data, which was written since: "
+            f"{again}"
+        )
+    columns = [
+        sections.get(name, np.empty(0, np.float64))
+        for name in ("entries", "first", "sums", "heads")
+    ]
+    entries, first, sums, heads = columns
+    if (
+        [column.dtype for column in columns] != [np.uint8, np.int64, np.uint32, np.int32]
+        or len(sums) != index.count
+        or len(heads) != 3 * index.count
+        or len(first) != index.count + 1
+        or _entry_bytes * int(first[-1]) != len(entries)
+    ):
+        raise SidecarError(f"{place} is damaged: its columns do not fit each other: {again}")
+    native = RowPositions(entries, first, sums, heads)
+    return SavedPositions(place, entries, first, sums, heads.reshape(-1, 3), native)
+
+
+def check_positions(index: Index, path: str) -> Iterator[str]:
+    """Yield the state of each file of positions that was saved for this data, in words."""
+    for place in list_saved_paths(path, "positions"):
+        try:
+            name = str(read_sidecar(place)[0].get("field"))
+            number = [part.name for part in index.fields].index(name)
+            saved = read_positions(place, index, number)
+        except FileNotFoundError:
+            continue
+        except (SidecarError, OSError, ValueError) as error:
+            yield f"{place}: not used: {error}"
+        else:
+            yield f"{place}: of {describe_positions(index, saved)}"
+
+
+def describe_positions(index: Index, saved: SavedPositions) -> str:
+    """Describe in words how many images have positions, and how much these take."""
+    size = os.path.getsize(saved.path)
+    share = size / max(1, index.total_bytes)
+    return f"{saved.images:,} of {index.count:,} images, {size:,} bytes ({share:.2%} of the data)"
+
+
+def find_positions(
+    dataset: Dataset,
+    *,
+    field: str | None = None,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> PositionReport:
+    """Find where each row of blocks of all images begins, and save that beside the index.
+
+    Everything is decoded once, on all cores, so that damage anywhere is found. The file is written
+    whole or not at all.
+
+    field:     field of the samples that has the images, if it is not evident.
+    force:     find them again, if they are there.
+    progress:  called with the samples done, and all.
+
+    UsageError for a selection or a mixture, and without a field of images.
+    """
+    if dataset.subset is not None or not dataset.can_mix:
+        raise UsageError(
+            f"{dataset.path} is a selection or a mixture: find the positions of the data that it "
+            "is of, each by itself"
+        )
+    index = dataset.index
+    number = choose_field(index, field)
+    paths = list_saved_paths(dataset.path, "positions")
+    if not force:
+        for path in paths:
+            with contextlib.suppress(SidecarError, OSError):
+                return PositionReport(read_positions(path, index, number), 0, ())
+    finding = _Finding(number)
+    done = 0
+    with Loader(
+        dataset, batch_size=64, shuffle="none", decode=finding, rank=0, world_size=1
+    ) as loader:
+        for batch in loader:
+            done += len(batch.ids)
+            if progress is not None:
+                progress(done, len(dataset))
+    first = np.zeros(index.count + 1, np.int64)
+    np.cumsum(finding.gather("counts", np.int64), out=first[1:])
+    sections = {
+        "entries": finding.gather("entries", np.uint8),
+        "first": first,
+        "sums": finding.gather("sums", np.uint32),
+        "heads": finding.gather("heads", np.int32),
+    }
+    header = {
+        "format": _format,
+        "data": index.fingerprint,
+        "version": index.version,
+        "field": index.fields[number].name,
+    }
+    path = choose_saved_path(paths)
+    with storage_errors(path, "save it again"):
+        write_sidecar(path, header, sections)
+    return PositionReport(
+        read_positions(path, index, number), finding.others, tuple(sorted(finding.broken))
+    )
+
+
+class _Finding:
+    """A `RowDecode` whose batches are empty: it keeps the positions of the samples by itself."""
+
+    def __init__(self, field: int) -> None:
+        self._field = field
+        self._parts: dict[int, dict[str, npt.NDArray[Any]]] = {}  # by first sample
+        self._native = ImageTransform(
+            "whole",
+            1,
+            1,
+            0,
+            [1, 1],
+            [1, 1],
+            0,
+            0,
+            False,
+            "uint8",
+            [1] * 3,
+            [0] * 3,
+            limits.image_pixels_max,
+        )
+        self.others = 0
+        self.broken: list[tuple[int, str]] = []
+
+    def __call__(self, sample: Any) -> Any:
+        raise AssertionError("positions are found for many rows at a time")
+
+    def open_data(self, index: Index, path: str | None) -> RowReader:
+        del index, path
+        return self
+
+    def crop_reads(self, index: Index, seed: int, epoch: int) -> None:
+        del index, seed, epoch
+
+    def open_rows(self, step: LoadedStep) -> _FindingRows:
+        return _FindingRows(self, step)
+
+    def add(self, step: LoadedStep, first: int, end: int) -> None:
+        """Find the positions of the rows [first, end) of a step."""
+        values, bounds = list_rows(step.fields[step.index.fields[self._field].name])
+        entries, counts, sums, heads, problems = self._native.find_positions(
+            values, np.ascontiguousarray(bounds[first : end + 1])
+        )
+        ids = step.planned.ids
+        for row, status, byte, _, message, _, _ in problems:
+            sample = int(ids[first + row])
+            if status == 1:
+                self.others += 1
+            elif status:
+                where = step.index.where(sample, self._field)
+                self.broken.append(
+                    (sample, f"{step.index.key(sample)}: {where}: byte {byte:,}: {message}")
+                )
+        self._parts[int(ids[first])] = {
+            "entries": entries,
+            "counts": counts,
+            "sums": sums,
+            "heads": heads,
+        }
+
+    def gather(self, name: str, dtype: Any) -> npt.NDArray[Any]:
+        """Join a column of all samples."""
+        parts = [self._parts[first][name] for first in sorted(self._parts)]
+        return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
+
+
+class _FindingRows:
+    def __init__(self, finding: _Finding, step: LoadedStep) -> None:
+        self._finding, self._step = finding, step
+
+    def decode(self, first: int, end: int) -> None:
+        self._finding.add(self._step, first, end)
+
+    def result(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,465 @@
+"""Transforms of images: functions of a sample, which loaders apply to many rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from .._core import ImageTransform
+from ..arguments import check_flag, check_kind, check_whole
+from ..errors import UsageError
+from ..index import Index
+from ..loader import RowReader
+from .other_formats import decode_by_pillow
+from .positions import load_positions
+from .rows import (
+    WORDS,
+    ImageDecoder,
+    WholeImageDecoder,
+    check_problem,
+    decode_whole,
+    find_bfloat16,
+    view_dtype,
+)
+from .sources import check_names, choose_field, find_image, list_other_names
+
+Layout = Literal["hwc", "chw"]
+Type = Literal["uint8", "float16", "bfloat16", "float32"]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Mean of ImageNet's red, green and blue, where 1 is the brightest."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Standard deviation of ImageNet's red, green and blue, where 1 is the brightest."""
+
+_size_max = 16_384
+Size = int | Sequence[int]
+Channels = Sequence[float] | float
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Form of the images that a transform gives."""
+
+    height: int
+    width: int
+    layout: Layout
+    dtype: Type
+    scale: tuple[float, float, float]
+    offset: tuple[float, float, float]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        if self.layout == "chw":
+            return 3, self.height, self.width
+        return self.height, self.width, 3
+
+
+class _SizedTransform:
+    """Function of a sample that gives an image of one size; loaders apply it to many at a time."""
+
+    name: str
+    boxes = False
+
+    def __init__(
+        self,
+        name: str,
+        size: Size,
+        layout: Layout,
+        dtype: Type,
+        mean: Channels | None,
+        std: Channels | None,
+        field: str | None,
+        rotate: bool,
+        flip: float,
+        flip_rows: float,
+    ) -> None:
+        self.name = name
+        height, width = _check_size(name, size)
+        if layout not in get_args(Layout):
+            raise UsageError(f"{name}: layout is {layout!r:.100}: use 'hwc' or 'chw'")
+        if dtype not in get_args(Type):
+            raise UsageError(
+                f"{name}: dtype is {dtype!r:.100}: use one of {', '.join(get_args(Type))}"
+            )
+        if field is not None:
+            check_kind(f"{name}: field", field, str, "the name of a field")
+        scale, offset = _make_scale(name, dtype, mean, std)
+        self.field = field
+        self.rotate = check_flag(f"{name}: rotate", rotate)
+        self.flip = _check_number(f"{name}: flip", flip, 0, 1)
+        self.flip_rows = _check_number(f"{name}: flip_rows", flip_rows, 0, 1)
+        self.output = _Output(height, width, layout, dtype, scale, offset)
+
+    def __call__(self, sample: Any, rng: np.random.Generator | None = None) -> Any:
+        """Return the image of an encoded one; given a sample, the sample with it as "image".
+
+        sample:  the bytes of an image, or a mapping with one, as loaders hand it to `decode`.
+        rng:     generator of which the crop takes 44 words of 64 bits; by default the sample's
+                 "__rng__". With `penstock.rng(seed, epoch, id)` the pixels are the loader's.
+
+        Raises DecodeError for damage, LimitError above `limits.image_pixels_max`.
+        """
+        if not isinstance(sample, Mapping):
+            return self._make_image(sample, rng, "an image")[0]
+        name = find_image(sample, self.field)
+        if rng is None and self.is_random:
+            rng = _get_rng(self.name, sample)
+        where = f"sample {sample['__key__']!r}" if "__key__" in sample else "a sample"
+        pixels, crop = self._make_image(sample[name], rng, where)
+        result = {"image": pixels}
+        if self.boxes:
+            result["crop"] = np.array(crop, np.int32)
+        others = list_others(sample, name)
+        check_names(others, result)
+        return result | others
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the pixels depend on random numbers."""
+        return self.flip > 0 or self.flip_rows > 0
+
+    def open_data(self, index: Index, path: str | None) -> RowReader:
+        """Return the decoder of this data, for loaders; UsageError if it has no field of images."""
+        field = choose_field(index, self.field)
+        check_names(list_other_names(index, field), ("image", "crop") if self.boxes else ("image",))
+        positions = None if path is None else load_positions(index, field, path)
+        output = self.output
+        return ImageDecoder(
+            field, self._native, positions, output.shape, output.dtype, self.rotate, self.boxes
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "_native"}
+
+    def __repr__(self) -> str:
+        output = self.output
+        return (
+            f"{self.name}({output.height} x {output.width}, layout={output.layout!r}, "
+            f"dtype={output.dtype!r})"
+        )
+
+    @cached_property
+    def _native(self) -> ImageTransform:
+        return self._make_native("whole")
+
+    def _make_native(
+        self,
+        kind: str,
+        shorter: int = 0,
+        area: tuple[float, float] = (1.0, 1.0),
+        ratio: tuple[float, float] = (1.0, 1.0),
+    ) -> ImageTransform:
+        output = self.output
+        return ImageTransform(
+            kind,
+            output.height,
+            output.width,
+            shorter,
+            list(area),
+            list(ratio),
+            self.flip,
+            self.flip_rows,
+            output.layout == "chw",
+            output.dtype,
+            list(output.scale),
+            list(output.offset),
+            limits.image_pixels_max,
+        )
+
+    def _make_image(
+        self, data: Any, rng: np.random.Generator | None, where: str
+    ) -> tuple[npt.NDArray[Any], Sequence[int]]:
+        """Decode the bytes of one image. Returns its pixels and its crop."""
+        values = _view_bytes(self.name, data)
+        words = self._draw_words(rng)
+        out = np.empty(self._native.row_bytes, np.uint8)
+        crop: Sequence[int] | None = None
+        why = "its rotation is to be obeyed"
+        if not self.rotate:
+            crop, why = self._decode_in_core(values, words, out, where)
+        if crop is None:
+            pixels = decode_by_pillow(values.data, where, why, self.rotate)
+            crop = self._native.transform_pixels(pixels, words, out)
+        dtype = (
+            find_bfloat16() if self.output.dtype == "bfloat16" else view_dtype(self.output.dtype)
+        )
+        return out.view(dtype).reshape(self.output.shape), crop
+
+    def _decode_in_core(
+        self,
+        values: npt.NDArray[np.uint8],
+        words: npt.NDArray[np.uint64],
+        out: npt.NDArray[np.uint8],
+        where: str,
+    ) -> tuple[Sequence[int] | None, str]:
+        """Decode an image into `out`. Returns its crop, or None and why the core does not."""
+        problem, crop = self._native.transform_file(values, words, out)
+        check_problem(problem, where)
+        return (None, problem[4]) if problem[1] else (crop, "")
+
+    def _draw_words(self, rng: np.random.Generator | None) -> npt.NDArray[np.uint64]:
+        if not self.is_random:
+            return np.zeros(WORDS, np.uint64)
+        if rng is None:
+            raise UsageError(
+                f"{self.name} draws random numbers: give rng, such as penstock.rng(seed, epoch, "
+                f"number), or a sample of a loader"
+            )
+        check_kind(f"{self.name}: rng", rng, np.random.Generator, "a numpy.random.Generator")
+        # Not the generator's raw words: those of the Mersenne Twister have 32 bits.
+        return rng.integers(0, 2**64 - 1, WORDS, np.uint64, endpoint=True)
+
+
+class RandomResizedCrop(_SizedTransform):
+    """Random crop of an image, resized: torchvision's rule, with antialiasing.
+
+    size:    height and width of the result; a number for both.
+    area:    part of the image's area that the crop has, drawn uniformly.
+    ratio:   its width by its height, drawn uniformly in the logarithm. Ten tries; then the largest
+             crop in the middle.
+    flip, flip_rows:  probability of a mirrored image, left to right and upside down.
+    layout:  "hwc" or "chw".
+    dtype:   "uint8", "float16", "bfloat16" or "float32".
+    mean, std:  of floating-point images: each value is (level / 255 - mean) / std, by channel; by
+             default level / 255.
+    boxes:   batches have "crop" too, int32 (B, 7): left, top, width and height of the crop, 1 if
+             mirrored (2 upside down, 3 both), and width and height of the image.
+    field:   field of the samples that has the images, if it is not evident.
+    rotate:  obey the rotation in EXIF data. The image is then decoded whole, by Pillow.
+
+    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images.md. UsageError
+    for a value that cannot be.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        area: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        flip: float = 0.0,
+        *,
+        flip_rows: float = 0.0,
+        layout: Layout = "hwc",
+        dtype: Type = "uint8",
+        mean: Channels | None = None,
+        std: Channels | None = None,
+        boxes: bool = False,
+        field: str | None = None,
+        rotate: bool = False,
+    ) -> None:
+        name = "RandomResizedCrop"
+        super().__init__(name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+        self.area = _check_range(f"{name}: area", area, 1.0)
+        self.ratio = _check_range(f"{name}: ratio", ratio, 1000.0)
+        self.boxes = check_flag(f"{name}: boxes", boxes)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    @cached_property
+    def _native(self) -> ImageTransform:
+        return self._make_native("random", 0, self.area, self.ratio)
+
+
+class CenterCrop(_SizedTransform):
+    """Middle of an image whose shorter side was resized: what models are evaluated on.
+
+    size:    height and width of the result; a number for both.
+    resize:  length that the shorter side gets first, at least `size`. Without it the image keeps
+             its size; a smaller one is enlarged as far as the result needs.
+
+    The other arguments are those of `RandomResizedCrop`. Only the pixels that the result shows are
+    decoded and resized.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        resize: int | None = None,
+        *,
+        flip: float = 0.0,
+        flip_rows: float = 0.0,
+        layout: Layout = "hwc",
+        dtype: Type = "uint8",
+        mean: Channels | None = None,
+        std: Channels | None = None,
+        field: str | None = None,
+        rotate: bool = False,
+    ) -> None:
+        name = "CenterCrop"
+        super().__init__(name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+        least = max(self.output.height, self.output.width)
+        self.resize = (
+            0 if resize is None else check_whole(f"{name}: resize", resize, least, _size_max)
+        )
+
+    @cached_property
+    def _native(self) -> ImageTransform:
+        return self._make_native("centre", self.resize)
+
+
+class Resize(_SizedTransform):
+    """Whole image, resized to one size whatever its shape, with antialiasing.
+
+    size:    height and width of the result; a number for both (torchvision takes one number for
+             the shorter side, which gives images of many sizes: see `CenterCrop`).
+
+    The other arguments are those of `RandomResizedCrop`.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        *,
+        flip: float = 0.0,
+        flip_rows: float = 0.0,
+        layout: Layout = "hwc",
+        dtype: Type = "uint8",
+        mean: Channels | None = None,
+        std: Channels | None = None,
+        field: str | None = None,
+        rotate: bool = False,
+    ) -> None:
+        super().__init__("Resize", size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+
+
+class Decode:
+    """Whole image as it is: uint8 (height, width, 3), red, green and blue.
+
+    Images of a batch differ in size: `batch["image"]` is `Ragged` of pixels, uint8 (n, 3), and
+    `batch["size"]` int32 (B, 2) has height and width, so that image i is
+    `batch["image"][i].reshape(*batch["size"][i], 3)`.
+
+    field, rotate:  see `RandomResizedCrop`.
+    """
+
+    def __init__(self, *, field: str | None = None, rotate: bool = False) -> None:
+        if field is not None:
+            check_kind("Decode: field", field, str, "the name of a field")
+        self.field = field
+        self.rotate = check_flag("Decode: rotate", rotate)
+
+    def __call__(self, sample: Any) -> Any:
+        """Return the pixels of an encoded image; given a sample, the sample with them as "image".
+
+        Raises DecodeError for damage, LimitError above `limits.image_pixels_max`.
+        """
+        if not isinstance(sample, Mapping):
+            return decode_whole(_view_bytes("Decode", sample), "an image", self.rotate)
+        name = find_image(sample, self.field)
+        where = f"sample {sample['__key__']!r}" if "__key__" in sample else "a sample"
+        others = list_others(sample, name)
+        check_names(others, ("image",))
+        pixels = decode_whole(_view_bytes("Decode", sample[name]), where, self.rotate)
+        return {"image": pixels} | others
+
+    def open_data(self, index: Index, path: str | None) -> RowReader:
+        """Return the decoder of this data, for loaders; UsageError if it has no field of images."""
+        del path  # all rows of blocks are decoded: positions would not help
+        field = choose_field(index, self.field)
+        check_names(list_other_names(index, field), ("image", "size"))
+        return WholeImageDecoder(field, self.rotate)
+
+    def __repr__(self) -> str:
+        return "Decode()"
+
+
+def list_others(sample: Mapping[str, Any], image: str) -> dict[str, Any]:
+    """Return the fields of a sample that batches have beside its image."""
+    hidden = ("__key__", "__id__", "__epoch__", image)
+    return {name: value for name, value in sample.items() if name not in hidden}
+
+
+def _get_rng(name: str, sample: Mapping[str, Any]) -> np.random.Generator:
+    try:
+        rng: np.random.Generator = sample["__rng__"]
+    except KeyError:
+        raise UsageError(
+            f"{name} draws random numbers, and the sample has no '__rng__': give rng, such as "
+            "penstock.rng(seed, epoch, number)"
+        ) from None
+    return rng
+
+
+def _view_bytes(name: str, data: Any) -> npt.NDArray[np.uint8]:
+    try:
+        return np.frombuffer(data, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        raise UsageError(
+            f"{name} got {type(data).__name__}: give the bytes of an image, or a sample that has "
+            "them"
+        ) from None
+
+
+# -- checks of arguments ---------------------------------------------------------------------------
+
+
+def _check_size(name: str, size: Any) -> tuple[int, int]:
+    sides = size if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
+    if len(sides) != 2:
+        raise UsageError(f"{name}: size is {size!r:.100}: give a number, or (height, width)")
+    height, width = (check_whole(f"{name}: size", side, 1, _size_max) for side in sides)
+    return height, width
+
+
+def _check_number(name: str, value: Any, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise UsageError(f"{name} is {value!r:.100}: use a number from {least:g} to {most:g}")
+    number = float(value)
+    if not least <= number <= most:
+        raise UsageError(f"{name} is {value!r:.100}: use a number from {least:g} to {most:g}")
+    return number
+
+
+def _check_range(name: str, value: Any, most: float) -> tuple[float, float]:
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise UsageError(f"{name} is {value!r:.100}: give (least, most)")
+    low, high = (_check_number(name, bound, 1e-6 if most == 1 else 1e-3, most) for bound in value)
+    if low > high:
+        raise UsageError(f"{name} is {value!r:.100}: give (least, most), least first")
+    return low, high
+
+
+def _check_channels(name: str, value: Any) -> tuple[float, float, float]:
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    values = value if isinstance(value, Sequence) else (value,) * 3
+    if isinstance(values, str) or len(values) != 3:
+        raise UsageError(f"{name} is {value!r:.100}: give a number for each of red, green, blue")
+    red, green, blue = (_check_number(name, one, -1e6, 1e6) for one in values)
+    return red, green, blue
+
+
+def _make_scale(
+    name: str, dtype: str, mean: Any, std: Any
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return scale and offset for which level * scale + offset is the normalised value."""
+    if dtype == "uint8":
+        if mean is not None or std is not None:
+            raise UsageError(
+                f"{name}: mean and std are for floating-point images: use dtype='float16', "
+                "'bfloat16' or 'float32', or leave them out"
+            )
+        return (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
+    means = _check_channels(f"{name}: mean", 0.0 if mean is None else mean)
+    stds = _check_channels(f"{name}: std", 1.0 if std is None else std)
+    if min(stds) < 1e-6:
+        raise UsageError(f"{name}: std is {std!r:.100}: use numbers above 0")
+    scale = tuple(1 / (255 * std) for std in stds)
+    offset = tuple(-mean / std for mean, std in zip(means, stds, strict=True))
+    largest = max(
+        max(mean, 1 - mean, abs(mean)) / std for mean, std in zip(means, stds, strict=True)
+    )
+    if dtype == "float16" and largest > float(np.finfo(np.float16).max):
+        raise UsageError(
+            f"{name}: with mean={mean!r:.100} and std={std!r:.100} values would be as large as "
+            f"{largest:g}, which float16 does not hold: use 'bfloat16' or 'float32'"
+        )
+    return (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2])

@@ -1,0 +1,171 @@
+"""Values of the samples that the index itself holds: annotations, read once when it is made.
+
+Boxes and classes of an image stand in a file of their own, all images together, so that no extent
+of that file is a sample's. Formats of such data parse it to columns. They are saved in the sidecar,
+which is mapped: a process keeps in memory what its batches take. Attributes belong to the identity
+of the data, and no read of a sample touches their file again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import SidecarError, UsageError
+from ..extent import Int
+from .json_fields import Column
+
+AttributeKind = Literal["numbers", "text", "json"]
+_KINDS = ("numbers", "text", "json")
+_DTYPES = {"text": "U", "json": "O"}
+_NUMBERS = "biuf"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribute:
+    """Values of one name, of all samples.
+
+    kind:    "numbers", "text" (UTF-8), or "json" (a document of JSON, parsed when it is taken).
+    shape:   of one row of numbers: (4,) of a box, () of a label.
+    values:  of all samples, one after the other: (rows, *shape); bytes for "text" and "json".
+    ends:    int64 (count,), where each sample's rows end; None if each sample has one.
+    classes: True if the numbers are those of classes.
+    as_dtype:  dtype in which batches have the numbers, if that is not their own. It is not saved.
+    """
+
+    name: str
+    kind: AttributeKind
+    values: npt.NDArray[Any]
+    ends: Int | None = None
+    classes: bool = False
+    as_dtype: np.dtype[Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of what batches have; that of texts, and of objects, in lists."""
+        if self.kind != "numbers":
+            return np.dtype(_DTYPES[self.kind])
+        return self.as_dtype or self.values.dtype
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self.values if self.ends is None else self.ends)
+
+    def take(self, samples: Int) -> Column:
+        """Take the values of samples: a list of texts or objects, an array, or rows of numbers and
+        their offsets."""
+        if self.ends is None:
+            return self._convert(self.values.take(samples, axis=0))
+        last = self.ends.take(samples)
+        first = np.where(samples > 0, self.ends.take(np.maximum(samples - 1, 0)), 0)
+        if self.kind != "numbers":
+            return [
+                self._read_text(begin, end)
+                for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+            ]
+        offsets = np.zeros(len(samples) + 1, np.int64)
+        np.cumsum(last - first, out=offsets[1:])
+        rows = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], last - first)
+        return self._convert(self.values.take(rows, axis=0)), offsets
+
+    def _convert(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values if self.as_dtype is None else values.astype(self.as_dtype)
+
+    def _read_text(self, begin: int, end: int) -> Any:
+        text = self.values[begin:end].tobytes()
+        try:
+            return json.loads(text) if self.kind == "json" else text.decode()
+        except (ValueError, RecursionError) as error:
+            raise SidecarError(
+                f"the saved index is damaged: attribute {self.name!r}, byte {begin:,}: {error}: "
+                f"rebuild it with `penstock index --force` on its data"
+            ) from None
+
+    def convert_integers(self, dtype: np.dtype[Any]) -> Attribute:
+        """Return the attribute with whole numbers in this dtype; UsageError if one does not fit."""
+        if self.kind != "numbers" or self.values.dtype.kind not in "iu":
+            return self
+        fit = np.iinfo(dtype)
+        least, most = (int(end) for end in (self.values.min(initial=0), self.values.max(initial=0)))
+        if least < fit.min or most > fit.max:
+            raise UsageError(
+                f"as_dtype is {dtype}, which does not hold {least if least < fit.min else most} of "
+                f"field {self.name!r}: use 'int64'"
+            )
+        return replace(self, as_dtype=dtype)
+
+    # -- saving --------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the attribute in the header of a sidecar, beside its sections."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "dtype": self.values.dtype.str,
+            "shape": list(self.shape),
+            "classes": self.classes,
+        }
+
+    def sections(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns to save; numbers as their bytes."""
+        flat: npt.NDArray[Any] = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
+        columns = {f"{prefix}.values": flat}
+        if self.ends is not None:
+            columns[f"{prefix}.ends"] = self.ends
+        return columns
+
+    def find_flaw(self, count: int) -> str | None:
+        """Find a contradiction with the number of samples: a message, or None."""
+        if self.count != count:
+            return f"attribute {self.name!r} is not of {count:,} samples"
+        if self.ends is not None:
+            whole = int(self.ends[-1]) if count else 0
+            if (np.diff(self.ends, prepend=0) < 0).any() or whole != len(self.values):
+                return f"the rows of attribute {self.name!r} do not match the samples"
+        return None
+
+
+def rebuild_attribute(
+    described: Mapping[str, Any], prefix: str, sections: Mapping[str, npt.NDArray[Any]]
+) -> Attribute:
+    """Rebuild a saved attribute; builtin errors if it does not fit."""
+    dtype, kind = np.dtype(str(described["dtype"])), described["kind"]
+    shape = tuple(int(n) for n in described["shape"])
+    ends = sections.get(f"{prefix}.ends")
+    if kind not in _KINDS or dtype.kind not in _NUMBERS or min(shape, default=1) < 1:
+        raise ValueError(f"an attribute of {dtype}, {kind} and {shape}")
+    if (ends is not None and ends.dtype != np.int64) or (ends is None and kind != "numbers"):
+        raise ValueError("ends of an attribute that are none")
+    values = sections[f"{prefix}.values"].view(dtype).reshape(-1, *shape)
+    return Attribute(str(described["name"]), kind, values, ends, bool(described["classes"]))
+
+
+def make_rows(
+    name: str,
+    rows: Sequence[Sequence[Any]],
+    dtype: Any,
+    shape: tuple[int, ...] = (),
+    classes: bool = False,
+) -> Attribute:
+    """Make an attribute of numbers of which a sample has any number of rows, of one shape."""
+    ends = np.cumsum([len(one) for one in rows], dtype=np.int64)
+    flat = [row for one in rows for row in one]
+    values = np.array(flat, dtype).reshape(-1, *shape)
+    return Attribute(name, "numbers", values, ends, classes)
+
+
+def make_texts(name: str, kind: AttributeKind, texts: Sequence[str]) -> Attribute:
+    """Make an attribute of texts, or of documents of JSON."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return Attribute(name, kind, np.frombuffer(b"".join(encoded), np.uint8), ends)

@@ -1,0 +1,232 @@
+"""Images with a document of JSON beside each: `a/1.jpg` and `a/1.json`.
+
+A document is an object; each key that is in any of them is an attribute. Its kind follows from all
+values, so that none is lost:
+
+    whole numbers; numbers; truth values     an array
+    lists of numbers, of lists of numbers    rows; those of a list of lists are of one length
+    texts                                    a list of texts
+    anything else, and what is missing or null somewhere     values of JSON, None for the missing
+
+The key `label` is the label, if all documents have it and it is a whole number or a text.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine import Progress, Store
+from ...errors import FormatError, MissingError, UsageError
+from ...extent import Int, joined, unseen
+from ..attributes import Attribute, make_rows, make_texts
+from ..table import Index
+from . import image_annotations
+from .image_annotations import is_whole, show
+from .location import Location
+from .shards import scan_folder
+
+OPTIONS = ("fields", "label", "missing")
+_DOCUMENT_BYTES_MAX = 64 << 20
+_KEYS_MAX = 256
+_SUFFIX = ".json"
+
+
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = image_annotations.normalize_fields(image_annotations.normalize_missing(options))
+    if not isinstance(normalized.get("label", ""), str):
+        raise UsageError(f"label is {normalized['label']!r}: give a key, or '' for none")
+    return normalized
+
+
+def is_dataset(store: Store) -> bool:
+    """True if the first files that are found are images and JSON, and one of these has both."""
+    try:
+        names = store.some(8)
+    except UsageError:  # the store has no listings
+        return False
+    endings = {name: posixpath.splitext(name)[1].lower() for name in names}
+    if not set(endings.values()) <= {_SUFFIX, *image_annotations.IMAGE_SUFFIXES}:
+        return False
+    tried = [
+        posixpath.splitext(name)[0] + other
+        for name, ending in endings.items()
+        for other in (image_annotations.IMAGE_SUFFIXES if ending == _SUFFIX else (_SUFFIX,))
+    ]
+    return bool(tried) and bool((store.probe(unseen(store.root, tried))[1] == 0).any())
+
+
+def build(
+    store: Store,
+    _: Location,
+    progress: Progress | None,
+    fields: Sequence[str] | None = None,
+    label: str | None = None,
+    missing: str = "error",
+) -> Index:
+    """The index of all images below the folder, with what their documents say."""
+    listing = scan_folder(store, (_SUFFIX, *image_annotations.IMAGE_SUFFIXES), progress)
+    images: dict[str, int] = {}
+    documents: dict[str, int] = {}
+    for row in range(len(listing.files)):
+        stem, ending = posixpath.splitext(listing.files.name(row))
+        side = documents if ending.lower() == _SUFFIX else images
+        if stem in side:
+            raise FormatError(
+                f"{listing.files.path(row)} and {listing.files.path(side[stem])} have one name: "
+                f"which of them has the document of JSON? Rename one"
+            )
+        side[stem] = row
+    both = [stem for stem in images if stem in documents]
+    alone = sorted(images.keys() ^ documents.keys())
+    if (alone and missing != "skip") or not both:
+        raise _build_alone_error(store.root, alone, images, len(both))
+    files = store.stat([listing.files.name(images[stem]) for stem in both])
+    read = store.stat([listing.files.name(documents[stem]) for stem in both])
+    values = store.parse(read, lambda _, source: parse_object(source.path, _read(source)), progress)
+    chosen = _choose_keys(read.path(0), values, fields)
+    classes, label_column, label = _find_labels(read.path, values, label, fields)
+    attributes = [
+        _make_attribute(name, [value.get(name) for value in values])
+        for name in chosen
+        if name != label
+    ]
+    folders = [listing.folders.name(row) for row in range(len(listing.folders))]
+    return image_annotations.make_index(
+        store,
+        "image_json",
+        files,
+        attributes,
+        joined(read, files),
+        classes,
+        folders,
+        label_column,
+    )
+
+
+def _build_alone_error(
+    root: str, alone: Sequence[str], images: Mapping[str, int], pairs: int
+) -> Exception:
+    if not alone:
+        return FormatError(f"{root} holds no images with documents of JSON: check the path")
+    stem = alone[0]
+    what = "image has no document" if stem in images else "document has no image"
+    more = f", nor has another of {len(alone) - 1:,} more" if len(alone) > 1 else ""
+    return MissingError(
+        f"{root}/{stem}: the {what} beside it{more} ({pairs:,} images have one): fetch or write "
+        f"it, or give missing='skip' to leave out what stands alone"
+    )
+
+
+def _read(source: Any) -> bytes:
+    if source.size > _DOCUMENT_BYTES_MAX:
+        raise FormatError(
+            f"{source.path} has {source.size:,} bytes, and the JSON of one image at most "
+            f"{_DOCUMENT_BYTES_MAX:,}: this is no description of an image"
+        )
+    data: bytes = source.read(0, source.size)
+    return data
+
+
+def parse_object(path: str, data: bytes) -> dict[str, Any]:
+    """Parse the document of one image; FormatError unless it is an object of valid text."""
+    value = image_annotations.parse_document(path, data)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: the document is {show(value)}, no object: write an object")
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{path}: a value is no text or number of JSON ({error}): write it again"
+        ) from None
+    return value
+
+
+def _choose_keys(
+    path: str, values: Sequence[Mapping[str, Any]], fields: Sequence[str] | None
+) -> list[str]:
+    """Choose the keys that become attributes, in order of first appearance."""
+    keys = list(dict.fromkeys(key for value in values for key in value))
+    if fields is not None:
+        for name in fields:
+            if name not in keys:
+                raise UsageError(
+                    f"{path} and the other documents have no {name!r}, but {', '.join(keys[:20])}"
+                )
+        keys = list(fields)
+    if len(keys) > _KEYS_MAX:
+        raise FormatError(
+            f"{path} and the other documents have {len(keys):,} different keys, and at most "
+            f"{_KEYS_MAX} become fields: name some by fields=, such as [{keys[0]!r}]"
+        )
+    for name in keys:
+        if name in image_annotations.RESERVED or not name:
+            raise FormatError(
+                f"{path} and other documents have the key {name!r}, which samples have already: "
+                f"rename it, or name others by fields="
+            )
+    return keys
+
+
+def _find_labels(
+    path: Any,
+    values: Sequence[Mapping[str, Any]],
+    label: str | None,
+    fields: Sequence[str] | None,
+) -> tuple[list[str] | None, Int | None, str]:
+    """Find the labels: classes, numbers, and the key that gives them ("" if none does)."""
+    if label == "" or (label is None and fields is not None and "label" in fields):
+        return None, None, ""
+    key = label or "label"
+    column: list[Any] = [value.get(key) for value in values]
+    if all(map(is_whole, column)):
+        return None, np.array(column, np.int64), key
+    if all(isinstance(one, str) for one in column):
+        classes = sorted(set(column))
+        number = {name: row for row, name in enumerate(classes)}
+        return classes, np.array([number[one] for one in column], np.int64), key
+    if label is None:
+        return None, None, ""
+    row = next(row for row, one in enumerate(column) if not isinstance(one, str))
+    raise FormatError(
+        f"{path(row)}: the label {key!r} is {show(column[row])}: labels are whole numbers in all "
+        f"documents, or texts in all: correct it, or give label='' for none"
+    )
+
+
+def _make_attribute(name: str, values: Sequence[Any]) -> Attribute:
+    """Make the attribute of one key, of the narrowest kind that holds all values."""
+    types = set(map(type, values))
+    if types == {str}:
+        return make_texts(name, "text", values)
+    dtype = _find_dtype(values)
+    if dtype is not None:
+        return Attribute(name, "numbers", np.array(values, dtype))
+    if types == {list}:
+        rows = [row for value in values for row in value]
+        if not rows or (dtype := _find_dtype(rows)) is not None:
+            return make_rows(name, values, dtype or np.float64)
+        width = len(rows[0]) if isinstance(rows[0], list) else 0
+        if width and all(isinstance(row, list) and len(row) == width for row in rows):
+            dtype = _find_dtype([number for row in rows for number in row])
+            if dtype is not None:
+                return make_rows(name, values, dtype, (width,))
+    return make_texts(name, "json", [json.dumps(value, ensure_ascii=False) for value in values])
+
+
+def _find_dtype(values: Sequence[Any]) -> Any:
+    """Find the dtype that holds all values exactly; None if they are no numbers."""
+    types = set(map(type, values))
+    if types == {bool}:
+        return np.bool_
+    if types == {int}:
+        return np.int64 if all(map(is_whole, values)) else None
+    if types and types <= {int, float}:
+        whole = (one for one in values if type(one) is int)
+        return np.float64 if all(abs(one) <= 1 << 53 for one in whole) else None
+    return None

@@ -1,0 +1,137 @@
+"""Folders of Hugging Face `datasets`: those of `save_to_disk`, and those of its cache.
+
+A saved dataset is Arrow streams and `state.json`, which lists them in order; a saved dictionary of
+datasets has a folder for each split, and `dataset_dict.json`. A folder of the cache has
+`dataset_info.json`, the streams of all splits, and whatever `map` and `filter` left there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ... import limits
+from ...engine import Store
+from ...errors import FormatError, MissingError, UsageError
+from ...extent import Files, joined, unseen
+
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+_JSON_BYTES_MAX = 64 * limits.header_bytes_max
+
+
+def is_saved_dataset(store: Store) -> bool:
+    """True if `datasets` made this folder."""
+    if _has(store, _STATE) or _has(store, _SPLITS):
+        return True
+    return _has(store, _INFO) and bool(store.match("*.arrow"))
+
+
+def list_streams(store: Store) -> tuple[Files, Files, int | None]:
+    """List the streams of a folder in order, the sources, and the rows that all have, if known."""
+    if _has(store, _STATE):
+        names, listed_by = _read_state(store), _STATE
+        rows = None
+    elif _has(store, _SPLITS):
+        splits = _read_json(store, _SPLITS).get("splits")
+        listed = [f"{store.root}/{name}" for name in splits] if isinstance(splits, list) else []
+        raise UsageError(
+            f"{store.root} holds several splits: open one of its folders"
+            + (f", such as {', '.join(listed[:8])}" if listed else "")
+        )
+    else:
+        names, rows = _find_split(store)
+        listed_by = _INFO
+    files = store.stat(names, lambda row: f"{store.root}/{listed_by}, file {row}: ")
+    return files, joined(files, store.stat([listed_by])), rows
+
+
+def read_class_names(store: Store, column: str) -> list[Any] | None:
+    """Read the names of the classes of a column from `dataset_info.json`; None if it has none."""
+    try:
+        names = _read_json(store, _INFO)["features"][column]["names"]
+    except (FormatError, MissingError, KeyError, TypeError):
+        return None
+    return names if isinstance(names, list) else None
+
+
+def _has(store: Store, name: str) -> bool:
+    return not store.probe(unseen(store.root, [name]))[1].any()
+
+
+def _read_json(store: Store, name: str) -> Mapping[str, Any]:
+    """Read one of the folder's documents; FormatError if it is none."""
+    path = os.path.join(store.root, name)
+    data = store.read(name, 0, _JSON_BYTES_MAX + 1)
+    if len(data) > _JSON_BYTES_MAX:
+        raise FormatError(f"{path} has more than {_JSON_BYTES_MAX:,} bytes: save the dataset again")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is no JSON ({error}): save the dataset again") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} holds no object: save the dataset again")
+    return value
+
+
+def _read_state(store: Store) -> list[str]:
+    """Read the names of the streams of a saved dataset."""
+    state = _read_json(store, _STATE)
+    mapped = [key for key, value in state.items() if "indices" in key and value]
+    if mapped:
+        raise FormatError(
+            f"{store.root}/{_STATE} has {mapped[0]!r}: the rows are a selection of those in the "
+            f"files, in another order: call flatten_indices() in `datasets`, and save it again"
+        )
+    try:
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except (KeyError, TypeError):
+        names = []
+    wrong = [n for n in names if not isinstance(n, str) or _leads_out(n)]
+    if not names or wrong:
+        raise FormatError(
+            f"{store.root}/{_STATE} lists no files"
+            + (f", but {wrong[0]!r:.100}" if wrong else "")
+            + ": save the dataset again"
+        )
+    return names
+
+
+def _leads_out(name: str) -> bool:
+    return name in ("", ".", "..") or bool({"/", "\0"} & set(name)) or not name.isprintable()
+
+
+def _find_split(store: Store) -> tuple[list[str], int | None]:
+    """Find the streams of the only split in a folder of the cache, and their rows if known."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for name in store.match("*.arrow"):
+        parts = re.fullmatch(r"(.*?)(?:-([0-9]{5,})-of-([0-9]{5,}))?\.arrow", name)
+        if parts is None or name.startswith(("cache-", "tmp", "indices")):
+            continue
+        stem, number, count = parts.groups()
+        found.setdefault(stem, []).append((int(number or 0), int(count or 1), name))
+    if len(found) != 1:
+        patterns = ", ".join(f"{store.root}/{stem}*.arrow" for stem in sorted(found)[:8])
+        raise UsageError(
+            f"{store.root} is a cache of `datasets` with "
+            + (f"several splits: open one of them, as {patterns}" if found else "no split in it")
+        )
+    ((stem, streams),) = found.items()
+    streams.sort()
+    if [(number, count) for number, count, _ in streams] != [
+        (number, len(streams)) for number in range(len(streams))
+    ]:
+        raise FormatError(
+            f"{store.root} has {len(streams):,} files {stem}*.arrow, and their names say "
+            f"{streams[0][1]:,}: some are missing, or of several runs; make the cache again"
+        )
+    splits = _read_json(store, _INFO).get("splits")
+    known = splits if isinstance(splits, dict) else {}
+    rows = [
+        split.get("num_examples")
+        for name, split in known.items()
+        if isinstance(split, dict) and stem.endswith(f"-{name}")
+    ]
+    return [name for _, _, name in streams], rows[0] if rows and type(rows[0]) is int else None

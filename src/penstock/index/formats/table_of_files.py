@@ -1,0 +1,341 @@
+"""Tables with a file on each row: CSV, TSV, JSON lines, a list of objects in JSON, or Parquet.
+
+One column names the files, relative to the folder of the table; the others are values of the
+samples, which batches have as fields and conditions of selections may name. Types are decided by
+all values of a column: whole numbers are int64, numbers float64 (an empty cell and null are NaN),
+truth values of JSON and Parquet bool, all else text (an empty cell and null are ""). Digits that
+begin with 0, as in "007", are text; so are whole numbers that neither type holds, in JSON an error,
+and numbers beyond float64, as "1e999".
+
+Options:
+
+    files     the column that names the files.
+    columns   the other columns to take; by default all. [] takes none.
+    label     the column with the labels: integers, or names of classes; by default "label" or
+              "labels", "" for none.
+    outside   True if the table may name files outside its folder, because you have written it.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import limits
+from ...engine import Progress, Store, StoreFile
+from ...errors import FormatError, UsageError
+from ...extent import Files, Int
+from ..attributes import Attribute, make_texts
+from ..json_fields import import_loads, is_rounded
+from ..layout import RowTable
+from ..table import Field, Index
+from . import column_choice, listing, parquet
+from .location import Location
+
+OPTIONS = ("files", "columns", "label", "outside")
+_RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
+
+
+class _Table(NamedTuple):
+    """Values of each column, as text or as JSON and Parquet have them; and the line of each row.
+
+    lines:  None if rows have no lines: then messages count rows.
+    """
+
+    columns: dict[str, Sequence[Any]]
+    lines: Sequence[int] | None
+
+
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in canonical form."""
+    normalized = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(normalized.get("files"), str):
+        raise UsageError(
+            f"files is {normalized.get('files')!r}: give the name of the column with the paths"
+        )
+    columns = normalized.get("columns")
+    if columns is not None:
+        names = [columns] if isinstance(columns, str) else columns
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise UsageError(f"columns is {columns!r:.100}: give names of columns, in a list")
+        normalized["columns"] = list(dict.fromkeys(names))
+    if not isinstance(normalized.get("label", ""), str):
+        raise UsageError(f"label is {normalized['label']!r}: give the name of a column, or ''")
+    column_choice.check_switch(normalized, "outside", False)
+    return normalized
+
+
+def build(
+    store: Store,
+    place: Location,
+    progress: Progress | None = None,
+    *,
+    files: str,
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+    outside: bool = False,
+) -> Index:
+    """Make the index of the files that a table names, in its order."""
+    source = store.stat([place.name])
+    path = source.path(0)
+    wanted = None if columns is None else [files, *columns, *([label] if label else [])]
+    table = _read_table(store, source, wanted)
+    for name in wanted or [files, *([label] if label else [])]:
+        _check_known(path, name, table.columns)
+
+    def locate(row: int) -> str:
+        if table.lines is None:
+            return f"{path}, row {row:,}: "
+        return f"{path}, line {table.lines[row]:,}: "
+
+    base = os.path.dirname(place.name)
+    names = []
+    for row, name in enumerate(table.columns[files]):
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise FormatError(
+                f"{locate(row)}column {files!r} is {name!r:.100}: each row names a file there"
+            )
+        names.append(os.path.join(base, name))
+    if not names:
+        raise FormatError(f"{path} names no files: it has no rows")
+    if not outside:
+        names = listing.keep_inside(store.root, names, locate)
+    found = store.stat(names, locate, progress)
+    rest = {name: values for name, values in table.columns.items() if name != files}
+    if label is None:
+        label = next((name for name in column_choice.DEFAULTS if name in rest), "")
+    classes, labels = None, None
+    if label:
+        classes, labels = _make_labels(path, label, rest.pop(label), locate)
+    made = tuple(_make_column(path, name, values, locate) for name, values in rest.items())
+    for name in rest:
+        if name in _RESERVED or (name == "label" and labels is not None):
+            raise UsageError(
+                f"{path}: the column {name!r} would hide what each sample has under that name: "
+                f"name the columns to take without it (columns=)"
+            )
+    return Index(
+        format="table",
+        files=found,
+        fields=(Field("data", np.dtype(np.uint8), None),),
+        layouts=(RowTable(None, None, found.size),),
+        sources=source,
+        classes=classes,
+        label_column=labels,
+        attributes=made,
+    )
+
+
+def _check_known(path: str, name: str, columns: Mapping[str, Any]) -> None:
+    if name not in columns:
+        near = difflib.get_close_matches(name, columns, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{path} has no column {name!r}: {hint}it has {', '.join(columns)}")
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _read_table(store: Store, source: Files, wanted: Sequence[str] | None) -> _Table:
+    """Read a table: by its first bytes Parquet or JSON, else separated values."""
+    name, size = source.name(0), int(source.size[0])
+    path = source.path(0)
+    head = store.read(name, 0, 64).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(parquet.MAGIC):
+        (table,) = store.parse(source, lambda _, file: _read_parquet(file, wanted))
+        assert isinstance(table, _Table)
+        return table
+    if size > limits.decoded_chunk_bytes_max:
+        raise FormatError(f"{path} has {size:,} bytes: a table is read as a whole, use Parquet")
+    data = store.read(name, 0, size)
+    if head.startswith((b"{", b"[")):
+        return _read_json(path, data, head.startswith(b"["), wanted)
+    return _read_separated(path, data, wanted)
+
+
+def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Table:
+    """Read a table whose first line names the columns, separated by tabs, commas or semicolons."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise FormatError(
+            f"{path}, line {line:,}: byte {data[error.start]:#04x} is no UTF-8: convert the file, "
+            f"as with iconv"
+        ) from None
+    first = text[: text.find("\n")] if "\n" in text else text
+    separator = next((mark for mark in "\t,;" if mark in first), ",")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    header: list[str] | None = None
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if header is None:
+                header = [name.strip() for name in row]
+                column_choice.number_columns(path, header)
+                continue
+            if len(row) != len(header):
+                raise FormatError(
+                    f"{path}, line {reader.line_num:,}: {len(row)} values for {len(header)} "
+                    f"columns: quote values that hold a {separator!r}"
+                )
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise FormatError(
+            f"{path}, line {reader.line_num:,}: {error}: mend the quotes there"
+        ) from None
+    header = header or []
+    kept = [n for n, name in enumerate(header) if wanted is None or name in wanted]
+    if wanted is not None:
+        for name in wanted:
+            _check_known(path, name, dict.fromkeys(header))
+    return _Table({header[n]: [row[n] for row in rows] for n in kept}, lines)
+
+
+def _read_json(path: str, data: bytes, is_list: bool, wanted: Sequence[str] | None) -> _Table:
+    """Read lines of objects, or a list of objects."""
+    loads = import_loads()
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    lines: list[int] | None = None
+    rows: list[Any] = []
+    line = 0
+    try:
+        if is_list:
+            rows = loads(text)
+        else:
+            lines = []
+            for line, one in enumerate(text.split(b"\n"), 1):
+                if one.strip():
+                    rows.append(loads(one))
+                    lines.append(line)
+    except ValueError as error:
+        where = path if is_list else f"{path}, line {line:,}"
+        raise FormatError(f"{where}: no JSON ({error}): mend it") from None
+    columns: dict[str, list[Any]] = {}
+    for row, record in enumerate(rows):
+        where = f"{path}, row {row:,}" if lines is None else f"{path}, line {lines[row]:,}"
+        if not isinstance(record, dict):
+            raise FormatError(f"{where}: no object, but {record!r:.100}: a row is an object")
+        names = record if wanted is None else wanted
+        for name in names:
+            if not row:
+                columns[name] = []
+            if name not in record or name not in columns:
+                listed = ", ".join(map(repr, list(columns)[:20]))
+                raise FormatError(
+                    f"{where}: it has {'no' if name not in record else 'a'} {name!r}, unlike the "
+                    f"first row (which has {listed}): give all rows the same keys, or name those "
+                    f"to take (columns=)"
+                )
+            columns[name].append(record[name])
+        if wanted is None and len(record) < len(columns):
+            missing = next(name for name in columns if name not in record)
+            raise FormatError(
+                f"{where}: it has no {missing!r}, unlike the first row: give all rows the same "
+                f"keys, or name those to take (columns=)"
+            )
+    return _Table(dict(columns), lines)
+
+
+def _read_parquet(source: StoreFile, wanted: Sequence[str] | None) -> _Table:
+    return _Table(parquet.read_columns(source, wanted), None)
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.I)
+_LEADING = re.compile(r"[+-]?0[0-9]")
+_WHOLE_CHARACTERS = len(str(-(1 << 63)))
+_FLOAT_CHARACTERS = sys.float_info.max_10_exp + 2
+
+
+def _make_column(path: str, name: str, values: Sequence[Any], locate: Any) -> Attribute:
+    """Make a column of the narrowest type that holds all values."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "iu":
+            return Attribute(name, "numbers", column_choice.convert_labels(path, name, values))
+        return Attribute(
+            name, "numbers", values if values.dtype.kind == "b" else values.astype(np.float64)
+        )
+    kinds = set(map(type, values))
+    if kinds <= {str}:
+        return _type_texts(name, values)
+    known = kinds - {type(None)}
+    if known == {bool} == kinds:
+        return Attribute(name, "numbers", np.array(values, bool))
+    if known and known <= {int, float}:
+        if kinds == {int} and all(-(1 << 63) <= value < 1 << 63 for value in values):
+            return Attribute(name, "numbers", np.array(values, np.int64))
+        if not any(map(is_rounded, values)):
+            numbers = [np.nan if value is None else value for value in values]
+            return Attribute(name, "numbers", np.array(numbers, np.float64))
+        row = next(row for row, value in enumerate(values) if is_rounded(value))
+        raise FormatError(
+            f"{locate(row)}column {name!r} has {values[row]!r:.100}, which neither int64 nor "
+            f"float64 holds, with the other rows: write it as text, or name others (columns=)"
+        )
+    if known <= {str}:
+        return make_texts(name, "text", [value or "" for value in values])
+    first = type(values[0])
+    row = next((n for n, value in enumerate(values) if type(value) is not first), 0)
+    raise FormatError(
+        f"{locate(row)}column {name!r} has {values[row]!r:.100}"
+        + (f", and {values[0]!r:.100} before" if row else "")
+        + ": a column is numbers, truth values or texts; name others (columns=)"
+    )
+
+
+def _is_rounded(text: str) -> bool:
+    """Whether float64 would change a number that is written as text: one beyond it, too."""
+    if not _WHOLE.fullmatch(text.removeprefix("+")):
+        return "n" not in text.lower() and np.isinf(float(text))
+    return len(text) > _FLOAT_CHARACTERS or is_rounded(int(text))
+
+
+def _type_texts(name: str, values: Sequence[str]) -> Attribute:
+    """Make a column of values that are written as text."""
+    if all(_WHOLE.fullmatch(value) and len(value) <= _WHOLE_CHARACTERS for value in values):
+        numbers = list(map(int, values))
+        if all(-(1 << 63) <= number < 1 << 63 for number in numbers):
+            return Attribute(name, "numbers", np.array(numbers, np.int64))
+    filled = [value for value in values if value]
+    if filled and all(
+        _NUMBER.fullmatch(v) and not _LEADING.match(v) and not _is_rounded(v) for v in filled
+    ):
+        return Attribute(
+            name, "numbers", np.array([float(v) if v else np.nan for v in values], np.float64)
+        )
+    return make_texts(name, "text", values)
+
+
+def _make_labels(
+    path: str, name: str, values: Sequence[Any], locate: Any
+) -> tuple[tuple[str, ...] | None, Int]:
+    """Make labels of a column: integers, or names, which are numbered in sorted order."""
+    column = _make_column(path, name, values, locate)
+    if column.kind == "numbers":
+        if column.dtype.kind not in "iu":
+            raise UsageError(
+                f"{path}: the label {name!r} is {column.dtype}: labels are whole numbers or names"
+            )
+        return None, column_choice.convert_labels(path, name, column.values)
+    texts = [value or "" for value in values]
+    if "" in texts:
+        raise FormatError(
+            f"{locate(texts.index(''))}the label {name!r} is empty: give each row one, or label=''"
+        )
+    classes = {text: number for number, text in enumerate(sorted(set(texts)))}
+    return tuple(classes), np.array([classes[text] for text in texts], np.int64)

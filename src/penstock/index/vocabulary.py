@@ -1,0 +1,68 @@
+"""Vocabularies: tokens that a model has no embedding for are found before it gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import check_whole
+from ..errors import UsageError
+from .table import Field, Index
+
+_TOKEN_FIELDS = ("input_ids", "tokens")
+_VOCABULARY_MAX = 1 << 62
+
+
+def find_foreign_token(tokens: npt.NDArray[Any], vocabulary: int) -> int | None:
+    """Find the first token below 0, or from `vocabulary` on: its place among all, or None.
+
+    One pass over the tokens, which takes no memory of their size.
+    """
+    flat = np.ascontiguousarray(tokens).reshape(-1)
+    if not flat.size:
+        return None
+    first_foreign = min(vocabulary, int(np.iinfo(flat.dtype).max) + 1)
+    if int(flat.view(f"u{flat.itemsize}").max()) < first_foreign:  # negative ones are great there
+        return None
+    return int(np.argmax((flat < 0) | (flat >= vocabulary)))
+
+
+def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
+    """Return the index with the number of tokens that its fields may have: a number for the field
+    of tokens, or several by name."""
+    parts = {part.name: part for part in index.fields if _holds_tokens(part)}
+    if isinstance(vocabulary, Mapping):
+        sizes = dict(vocabulary)
+    else:
+        named = [name for name in _TOKEN_FIELDS if name in parts]
+        found = named if len(parts) > 1 else list(parts)
+        if len(found) != 1:
+            raise UsageError(
+                f"vocabulary is {vocabulary!r}, and {path} has {_list(parts)}: name the field of "
+                f"tokens, vocabulary={{name: number}}"
+            )
+        sizes = {found[0]: vocabulary}
+    for name, size in sizes.items():
+        check_whole("vocabulary", size, 1, _VOCABULARY_MAX)
+        if name not in parts:
+            raise UsageError(
+                f"vocabulary has {name!r}, and {path} has {_list(parts)}: name one of these "
+                f"(the fields of JSON lines are checked once they are tokenized)"
+            )
+    fields = (replace(part, vocabulary=sizes.get(part.name, 0)) for part in index.fields)
+    return replace(index, fields=tuple(fields))
+
+
+def _holds_tokens(part: Field) -> bool:
+    """True for whole numbers in rows: no bytes, no single number."""
+    if part.parser is not None or part.dtype.kind not in "iu" or part.shape == ():
+        return False
+    return part.dtype != np.uint8 or part.shape is not None
+
+
+def _list(parts: Mapping[str, Field]) -> str:
+    return f"rows of whole numbers in {', '.join(parts)}" if parts else "no rows of whole numbers"

@@ -1,0 +1,231 @@
+"""Balanced assignment in a loader: its options, the samples' costs, and a check that ranks agree.
+
+Ranks deal without messages, each for itself, so unequal costs would have one sample processed twice
+and another not at all. Ranks compare their costs when an epoch begins, before the first batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from ..arguments import check_flag
+from ..cache import Cache, Gather, exchange_values, find_gather
+from ..errors import UsageError
+from ..order import Ordering
+from ..plan import (
+    Assignment,
+    CostBalance,
+    CostRule,
+    Locality,
+    PackedOrdering,
+    Steps,
+    cost_by_width,
+)
+from ..topology import Place, find_reader
+from .dataset import Dataset
+
+_width_default = 4096
+_probes = 4096
+_together = 1 << 14  # rows whose costs are compared, of the next global batches
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Options of balanced assignment: `Loader(..., assignment=Balanced(...))`. Equal on all ranks.
+
+    width:     width of the model (d_model): a document of s tokens costs s (1 + s / (12 width)),
+               the time of a causal transformer; by default 4096.
+    cost:      instead, a function of an int64 array of lengths that returns the cost of each, such
+               as `penstock.loader.fit_cost` gives. It must give equal values on all machines, to
+               the last bit: additions, multiplications, divisions and square roots do, exponentials
+               and logarithms may not.
+    lockstep:  sample number k of every rank's batch have costs near each other, for training that
+               waits for all ranks at each microbatch (FSDP). A rank's samples then come by cost.
+    locality:  with `cache`, 0..1 trades balance for locality: 0 looks at costs alone, 1 deals as
+               assignment="local" does. Small values keep most of both: see docs/balance.md.
+    gather:    function of a text that returns the texts of all ranks, by which they compare costs;
+               by default that of the process group.
+    """
+
+    width: int | None = None
+    cost: CostRule | None = None
+    lockstep: bool = False
+    locality: float = 0.0
+    gather: Gather | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and self.width is not None:
+            raise UsageError(f"cost and width={self.width!r} are both given: choose one")
+        if self.cost is not None and not callable(self.cost):
+            raise UsageError(f"cost is {self.cost!r}: give a function of an array of lengths")
+        if self.gather is not None and not callable(self.gather):
+            raise UsageError(f"gather is {self.gather!r}: give a function of a text")
+        cost_by_width(_width_default if self.width is None else self.width)
+        check_flag("lockstep", self.lockstep)
+        share = self.locality
+        is_number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
+        if not is_number or not 0 <= share <= 1:
+            raise UsageError(f"locality is {share!r}: give a number from 0 (balance) to 1 (caches)")
+
+    @property
+    def rule(self) -> CostRule:
+        """The cost of each length."""
+        if self.cost is not None:
+            return self.cost
+        return cost_by_width(_width_default if self.width is None else self.width)
+
+
+def name_assignment(assignment: Assignment | Balanced) -> Assignment:
+    """Return the assignment's name. UsageError if there is none such."""
+    name = "balanced" if isinstance(assignment, Balanced) else assignment
+    if name not in get_args(Assignment):
+        raise UsageError(
+            f"assignment is {assignment!r}: use one of {', '.join(get_args(Assignment))}, or "
+            "penstock.Balanced(...)"
+        )
+    return name
+
+
+def balance_costs(
+    dataset: Dataset, order: Ordering, assignment: Assignment | Balanced, cache: Cache | None
+) -> Balancing | None:
+    """Return what balanced assignment needs; None for the others.
+
+    UsageError if the lengths of samples are not known.
+    """
+    if name_assignment(assignment) != "balanced":
+        return None
+    options = assignment if isinstance(assignment, Balanced) else Balanced()
+    if options.locality and cache is None:
+        raise UsageError(
+            f"locality={options.locality!r} deals samples to the hosts that keep them: give cache= "
+            "too, or leave it out"
+        )
+    if isinstance(order, PackedOrdering):
+        if options.locality:
+            raise UsageError(
+                f"locality={options.locality!r} is for samples that a host keeps, and a packed row "
+                "has documents of many hosts: leave it out"
+            )
+        lengths_of = None
+    else:
+        lengths_of = dataset.find_id_lengths()
+        if lengths_of is None:
+            raise UsageError(
+                f"assignment='balanced' deals by the samples' lengths, and {dataset.path} does not "
+                "say how long they are: measure them once with `penstock lengths "
+                f"{dataset.path} --by tokens|bytes|duration|module:function`, or use 'strided'"
+            )
+    balance = CostBalance(options.rule, lengths_of, options.lockstep, None, float(options.locality))
+    return Balancing(balance, dataset, options.gather)
+
+
+class Balancing:
+    """Costs of one dataset, and their comparison between ranks."""
+
+    def __init__(self, balance: CostBalance, dataset: Dataset, gather: Gather | None) -> None:
+        self._balance = balance
+        self._dataset = dataset
+        self._gather = gather
+        self._warned = False
+
+    @property
+    def needs_locality(self) -> bool:
+        """True if the caches of the job have a say."""
+        return self._balance.locality_share > 0
+
+    def locate(self, locality: Locality | None) -> CostBalance:
+        """Return the costs with the nodes that keep samples; before they are known, without."""
+        if locality is None:
+            return replace(self._balance, locality_share=0.0)
+        return replace(self._balance, locality=locality)
+
+    def compare(self, place: Place, steps: Steps, order: Ordering, epoch: int, step: int) -> None:
+        """Compare the costs of all ranks; UsageError on all of them if they differ.
+
+        Called on all ranks before an epoch's first batch.
+        """
+        if place.world_size == 1:
+            return
+        try:
+            gather = find_gather(place, sys.modules, os.environ, self._gather)
+        except UsageError:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"assignment='balanced': {place.world_size} ranks ({place.source}) deal by "
+                    "costs, and cannot compare them: unequal ones would have samples processed "
+                    "twice, and others not at all. Initialise torch.distributed before the first "
+                    "batch, name the ranks that read by Place(readers=...), or give "
+                    "penstock.Balanced(gather=...), a function that returns the texts of all ranks",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            return
+        reader = find_reader(place, os.environ, sys.modules)
+        told = exchange_values(
+            gather, reader, lambda: self._summarize(place, steps, order, epoch, step)
+        )
+        other = next((rank for rank, own in enumerate(told) if own != told[0]), None)
+        if other is None:
+            return
+        names = [name for name in told[0] if told[0][name] != told[other].get(name)]
+        differences = ", ".join(
+            f"{name} {told[0][name]!r} and {told[other].get(name)!r}" for name in names
+        )
+        raise UsageError(
+            f"assignment='balanced': ranks 0 and {other} would deal by unequal costs, so that some "
+            f"samples come twice and others never: {differences}. Give all ranks the same "
+            "coefficients (fit them on one rank, and send them to the others), a function whose "
+            "values are equal on all machines, lengths by the same rule (`penstock lengths`), and "
+            "begin the same epoch and step on all"
+        )
+
+    def _summarize(
+        self, place: Place, steps: Steps, order: Ordering, epoch: int, step: int
+    ) -> dict[str, Any]:
+        balance = self._balance
+        start = step * steps.global_batch
+        known = len(steps) * steps.global_batch
+        if steps.counter is not None:  # a rank may know more packed rows than others
+            known = start + steps.global_batch
+        stop = min(steps.count, known, start + _together)
+        next_costs = balance.measure(order, np.arange(start, max(start, stop), dtype=np.uint64))
+        lengths = np.empty(0, np.int64)
+        if balance.lengths_of is not None:
+            count = self._dataset.index.count
+            ids = np.linspace(0, count - 1, min(_probes, count)).astype(np.uint64)
+            lengths = balance.lengths_of(ids)
+        return {
+            "world size": place.world_size,
+            "global batch": steps.global_batch,
+            "epoch": epoch,
+            "step": step,
+            "data": self._dataset.fingerprint,
+            "seed": order.seed,
+            "order": order.algorithm,
+            "lockstep": balance.lockstep,
+            "locality": balance.locality_share,
+            "cost": _describe_rule(balance.cost),
+            "lengths": _hash(np.asarray(lengths, "<i8")),
+            "costs of the next steps": _hash(np.asarray(next_costs, "<f8")),
+        }
+
+
+def _describe_rule(rule: Callable[..., Any]) -> str:
+    return getattr(rule, "__qualname__", None) or repr(rule)
+
+
+def _hash(values: Any) -> str:
+    return hashlib.blake2b(
+        json.dumps(values.shape).encode() + values.tobytes(), digest_size=8
+    ).hexdigest()

@@ -1,0 +1,84 @@
+"""Batches by tokens: `batch_tokens` of a loader, for models that do not pack."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arguments import check_whole
+from ..errors import UsageError
+from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
+from .dataset import Dataset
+from .mixing import MixedDataset
+from .packing import PackedDataset
+
+_sampled = 1 << 16  # samples whose mean length decides about the window
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Options of batches by tokens: `Loader(..., batch_tokens=Buckets(...))`.
+
+    tokens:    most tokens of a rank's batch, padding to its longest sample included.
+    multiple:  tokens that lengths are padded to a multiple of, as `penstock.pad(multiple=...)`.
+    cost:      instead of tokens, a function of an int64 array of lengths (rounded up so) that
+               returns the room that each takes; it does not fall as lengths grow, and takes any
+               length. A batch then takes at most `tokens` of that.
+    window:    samples among which near lengths are looked for; by default the power of two, 4,096
+               to 1,048,576, that gives at least 512 batches.
+    """
+
+    tokens: float
+    multiple: int = 1
+    cost: SizeRule | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and not callable(self.cost):
+            raise UsageError(f"cost is {self.cost!r}: give a function of an array of lengths")
+        BucketRule(self.tokens, self.window or 1, self.multiple, self.cost)
+        if self.window is not None:
+            check_whole("window", self.window, 1)
+
+
+def bucket_orders(
+    dataset: Dataset, batch_tokens: float | Buckets, make_order: Callable[[Dataset], Ordering]
+) -> Callable[[Dataset], Ordering]:
+    """Return the function that makes the order of a dataset's batches, given that of its samples.
+
+    UsageError if the lengths of samples are not known.
+    """
+    options = batch_tokens if isinstance(batch_tokens, Buckets) else Buckets(batch_tokens)
+    if isinstance(dataset, PackedDataset):
+        raise UsageError(
+            "batch_tokens is for samples of different lengths, and packed rows have one: leave it "
+            "out, batch_size counts rows"
+        )
+    lengths_of = dataset.find_id_lengths()
+    if lengths_of is None:
+        raise UsageError(
+            f"batch_tokens needs the samples' lengths, and {dataset.path} does not say how long "
+            f"they are: measure them once with `penstock lengths {dataset.path} --by "
+            "tokens|bytes|duration|module:function`"
+        )
+    count = len(dataset)
+    numbers = np.linspace(0, count - 1, min(count, _sampled)).astype(np.uint64)
+    rule = BucketRule(options.tokens, 1, options.multiple, options.cost)
+    sizes = rule.measure(lengths_of(dataset.ids(numbers)))
+    window = options.window or choose_window(rule.tokens, max(float(sizes.mean()), 1e-9))
+    measured = _identify_lengths(dataset)
+    rule = BucketRule(options.tokens, window, options.multiple, options.cost, measured)
+    return lambda own: PackedOrder(make_order(own), rule, lengths_of)
+
+
+def _identify_lengths(dataset: Dataset) -> str:
+    """Return the identity of the lengths that were measured; "" if the data itself has them."""
+    parts = dataset.parts if isinstance(dataset, MixedDataset) else (dataset,)
+    saved = [part.load_lengths() for part in parts]
+    checksums = [None if each is None else each.checksum for each in saved]
+    if all(each is None for each in saved):
+        return ""
+    return ":" + hashlib.blake2b(repr(checksums).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,181 @@
+"""Curricula: `curriculum` makes one dataset of views of the same data that follow each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Never, SupportsIndex, get_args
+
+from .. import limits
+from ..arguments import check_whole
+from ..errors import UsageError
+from ..order import Curriculum, Shuffle, StageUnit
+from .dataset import Dataset
+from .decode import Decode
+from .mixing import MixedDataset
+from .sample import LoadedSample
+
+_marks = {"stage", "pass"}
+
+
+def curriculum(
+    stages: Sequence[tuple[int, Dataset]],
+    *,
+    unit: StageUnit = "epochs",
+    samples_per_epoch: int | None = None,
+) -> CurriculumDataset:
+    """Make a dataset whose samples, and how often they come, change at named places of a run.
+
+    stages:  [(0, dataset), (start, dataset), ...]: from each start on the samples of that dataset,
+             which is the opened data, a selection of it or with weights; or mixtures of the same
+             datasets. Starts ascend from 0.
+    unit:    of the starts, counted over all epochs: "epochs", "steps" of the global batch, or
+             "samples".
+    samples_per_epoch:  samples that an epoch draws; by default as many as an epoch of the stage
+             with the most, with `drop_last` rounded down to whole global batches.
+
+    Each epoch has as many steps, so that trainers and learning rates need not know of stages. From
+    its start on, a stage's passes follow each other, each with all its samples once (or as its
+    weights say); they go on across epochs, and the next stage's start cuts the last one short. Give
+    samples_per_epoch, or starts in samples, where passes are to be whole.
+
+    A batch has "stage", the number of its samples' stage, and "pass", the stage's pass (of a
+    mixture, that of the sample's dataset), both int64 (B,). A state names the stages, by start and
+    content; it continues under the same ones only, on any number of ranks.
+
+    Raises UsageError if starts do not ascend, or if stages are not of the same data.
+    """
+    pairs = _check_stages(stages, unit)
+    starts = tuple(start for start, _ in pairs)
+    views = tuple(view for _, view in pairs)
+    longest = max(view.samples_per_epoch for view in views)
+    length = (
+        longest
+        if samples_per_epoch is None
+        else check_whole("samples_per_epoch", samples_per_epoch, 1, limits.order_count_max)
+    )
+    return CurriculumDataset(views, starts, unit, length)
+
+
+def _check_stages(stages: Sequence[tuple[int, Dataset]], unit: str) -> list[tuple[int, Dataset]]:
+    if unit not in get_args(StageUnit):
+        raise UsageError(f"unit is {unit!r}: use one of {', '.join(get_args(StageUnit))}")
+    if not isinstance(stages, Sequence) or not stages:
+        raise UsageError(f"stages is {stages!r:.100}: give a list of (start, dataset)")
+    pairs = []
+    for number, entry in enumerate(stages):
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise UsageError(f"stages[{number}] is {entry!r:.100}: give (start, dataset)")
+        start = check_whole(f"the start of stage {number}", entry[0], 0, limits.order_count_max)
+        view = entry[1]
+        if not isinstance(view, Dataset) or isinstance(view, CurriculumDataset):
+            raise UsageError(
+                f"stage {number} is a {type(view).__name__}: give what penstock.open(), mix(), "
+                "select() or weigh() returns"
+            )
+        if not len(view):
+            raise UsageError(f"stage {number} ({view.path}) has no samples")
+        pairs.append((start, view))
+    starts = [start for start, _ in pairs]
+    if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+        raise UsageError(f"the stages start at {starts} ({unit}): starts must ascend from 0")
+    _check_alike([view for _, view in pairs])
+    return pairs
+
+
+def _check_alike(views: Sequence[Dataset]) -> None:
+    first = views[0]
+    for number, view in enumerate(views):
+        if type(view) is not type(first) or view.index.fingerprint != first.index.fingerprint:
+            raise UsageError(
+                f"stage {number} is of {view.path} ({view.index.fingerprint}) and stage 0 of "
+                f"{first.path} ({first.index.fingerprint}): make the stages of one opened dataset "
+                "by select() and weigh(), or of mixtures of the same datasets; "
+                "to change how much comes from each of several datasets, use mix(schedule=)"
+            )
+        if isinstance(view, MixedDataset) and len(view.recipe.starts) > 1:
+            raise UsageError(
+                f"stage {number} is a mixture with a schedule of its own: make it several stages"
+            )
+    taken = {made.name for part in first.index.fields for made in part.made} & _marks
+    if taken:
+        raise UsageError(
+            f"the data has a field {taken.pop()!r}, the name of a column that a curriculum adds: "
+            "rename the field by mix(rename=)"
+        )
+
+
+class CurriculumDataset(Dataset):
+    """Views of one dataset that follow each other, as `curriculum` returns it.
+
+    Its samples, by number, are those of the opened data. `order` decides how often and when each
+    comes.
+    """
+
+    can_mix = False
+
+    def __init__(
+        self, stages: tuple[Dataset, ...], starts: tuple[int, ...], unit: StageUnit, length: int
+    ) -> None:
+        self._data = stages[0]._whole()
+        super().__init__(self._data.path, self._data.index)
+        self.stages, self.starts = stages, starts
+        self.unit, self._length = unit, length
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples that an epoch draws."""
+        return self._length
+
+    def order(
+        self,
+        seed: int,
+        *,
+        shuffle: Shuffle = "exact",
+        block: int = 256,
+        group: int = 64,
+        stream: int = 0,
+    ) -> Curriculum:
+        """Return the order of epoch 0, as loaders draw it."""
+        orders = tuple(
+            view.order(
+                seed, shuffle=shuffle, block=block, group=group, stream=stream + (number << 32)
+            )
+            for number, view in enumerate(self.stages)
+        )
+        return Curriculum(orders, self.starts, self.unit, self._length)
+
+    def select(self, *_: Any, **__: Any) -> Never:
+        """Refuse: stages are selected from, and then made a curriculum."""
+        raise self._refuse("select()", "select from its stages")
+
+    def split(self, *_: Any, **__: Any) -> Never:
+        """Refuse: data are split, and then made a curriculum."""
+        raise self._refuse("split()", "split the data, and make a curriculum of a part")
+
+    def weigh(self, *_: Any, **__: Any) -> Never:
+        """Refuse: stages are weighed, and then made a curriculum."""
+        raise self._refuse("weigh()", "weigh its stages")
+
+    def _refuse(self, what: str, remedy: str) -> UsageError:
+        return UsageError(f"{what} of a curriculum of {self.path}: {remedy}")
+
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        """Return the function that turns a sample of a step into what is collated."""
+        return self._data.compose_decode(decode)
+
+    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
+        """Read one sample, with "stage" and "pass" 0, because no order is involved here."""
+        values = self._data[sample]
+        values.update({"stage": 0, "pass": 0})
+        return values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CurriculumDataset, (self.stages, self.starts, self.unit, self._length)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{self.unit} {start}: {view!r}"
+            for start, view in zip(self.starts, self.stages, strict=True)
+        )
+        return f"<penstock.CurriculumDataset, {self._length:,} samples an epoch, of {shown}>"

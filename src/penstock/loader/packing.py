@@ -1,0 +1,481 @@
+"""Packs: `pack` makes rows of fixed length of documents, and its dataset lays out their tokens.
+
+Which documents a row has is for `order.packing`; this module knows fields and batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Never, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..arguments import check_flag, check_whole
+from ..engine import Buffer
+from ..errors import DataError, LimitError, UsageError
+from ..extent import Int
+from ..index import SUMS_FIELD, Index, rename_fields, split_by_part
+from ..order import (
+    LongDocuments,
+    PackedOrder,
+    PackingRule,
+    RowPieces,
+    Shuffle,
+    Words,
+    choose_window,
+    lay_out_tokens,
+)
+from ..plan import FieldRows, StepPlan, check_tokens
+from .batch import Ragged, build_fields, check_vocabulary
+from .curricula import CurriculumDataset
+from .dataset import Dataset
+from .decode import Decode
+from .lengths import find_counted, find_token_field
+from .mixing import MixedDataset
+from .row_counting import RowTablePlace
+
+Style = Literal["rows", "flat"]
+"""Form of a batch: rows of one length, or the documents of all rows end to end."""
+
+Take = Callable[[int], Buffer]
+
+_sampled_documents = 1 << 16  # whose mean length decides about the window
+
+
+def pack(
+    documents: Dataset,
+    length: int,
+    *,
+    style: Style = "rows",
+    shift_labels: bool = False,
+    pad_id: int = 0,
+    dtype: Any = "int64",
+    long: LongDocuments = "split",
+    multiple: int = 1,
+    window: int | None = None,
+    field: str | None = None,
+) -> PackedDataset:
+    """Pack documents of tokens into rows of `length`, for `Loader` and `penstock.torch.DataLoader`.
+
+    documents:  dataset of lists of tokens, or a selection or mixture of such, whose lengths are
+                known (see `Dataset.lengths`).
+    length:     tokens of a row, from 2 on.
+    style:      "rows": batches (B, length), filled up with `pad_id`. "flat": batches (1, T), the
+                documents of B rows end to end, for attention of variable length.
+    shift_labels:  False: a label is the token at its place, and the first of each document is -100,
+                as models want that shift by themselves (transformers). True: a label is the next
+                token, and the last of each document is -100 (Megatron-LM, torchtitan).
+    pad_id:     token of places without a document. Their labels are -100.
+    dtype:      of input_ids, labels and position_ids: "int64" or "int32".
+    long:       documents that are longer than a row: "split" divides them among rows, and each
+                piece begins with the last token of the one before, so that every token but the
+                first of a document is a label once; "cut" keeps the first `length` tokens; "error"
+                refuses them.
+    multiple:   tokens that the place of a document is a multiple of, for context parallelism: each
+                is filled up with `pad_id`. `cu_seqlens` then has the documents' own lengths, and
+                `cu_seqlens_padded` their places, the longest of which is `max_seqlen`.
+    window:     documents that are packed together; by default the power of two, 4,096 to
+                1,048,576, that gives at least 512 rows.
+    field:      the field with the tokens; by default the only list of integers, or "input_ids" or
+                "tokens" of several.
+
+    A sample of the loader is a row: `batch_size` counts rows. Whole documents go into rows by best
+    fit, window by window of a shuffled epoch, and the rows of a window are shuffled. Every document
+    comes once an epoch (as often as weights or a mixture say), and every epoch has other rows. The
+    global batches depend on data, seed, shuffle, the global batch, `length`, `long`, `multiple` and
+    `window`, and on nothing else. Documents of no tokens are in no row.
+
+    A batch has input_ids, labels, position_ids (from 0 on in each document), cu_seqlens (int32,
+    where each document begins in the flattened batch, and the end; pads at the end of a row count
+    as a document), max_seqlen (int) and documents (int64, the number of each, -1 for pads).
+    `batch.ids` are the numbers of the rows in the epoch.
+
+    `len(loader)` waits until all rows of the epoch are counted, `loader.estimate_steps()` does not.
+    UsageError for what does not fit; where lengths are not known it has the command that measures
+    them.
+    """
+    if not isinstance(documents, Dataset) or isinstance(documents, PackedDataset):
+        raise UsageError(
+            f"documents is a {type(documents).__name__}: give what penstock.open(), select(), "
+            "weigh() or mix() returns"
+        )
+    if isinstance(documents, CurriculumDataset):
+        raise UsageError(
+            "documents is a curriculum, whose stages would be cut by the windows of documents that "
+            "are packed together: pack each stage, and train on one after the other"
+        )
+    if isinstance(documents, MixedDataset):
+        if documents.recipe.unit == "steps" and len(documents.recipe.starts) > 1:
+            raise UsageError(
+                "the mixture's schedule is in steps, and a step of packed rows has no fixed number "
+                'of documents: use schedule_unit="samples"'
+            )
+        if documents.compose_decode(None) is not None:
+            raise UsageError(
+                "the mixture has decode functions, and packing takes tokens as they are stored: "
+                "mix lists of tokens without decode="
+            )
+    if style not in get_args(Style):
+        raise UsageError(f"style is {style!r}: use one of {', '.join(get_args(Style))}")
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise UsageError(f"dtype is {dtype!r}: use 'int64' or 'int32'")
+    info = np.iinfo(kind)
+    layout = RowLayout(
+        check_whole("length", length, 2, limits.packing_length_max),
+        style,
+        check_flag("shift_labels", shift_labels),
+        check_whole("pad_id", pad_id, int(info.min), int(info.max)),
+        kind,
+        check_whole("multiple", multiple, 1, limits.packing_length_max),
+    )
+    if field is not None and not isinstance(field, str):
+        raise UsageError(f"field is {field!r}: give the name of the field with the tokens")
+    return PackedDataset(documents, layout, long, window, field)
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Form of the batches of packed rows; see `pack`."""
+
+    length: int
+    style: Style
+    shift_labels: bool
+    pad_id: int
+    dtype: np.dtype[Any]
+    multiple: int
+
+    def place(self, pieces: RowPieces) -> tuple[Int, int]:
+        """Return the first place of each piece in the flattened batch, and the places in all."""
+        room = self._round_up(pieces.length)
+        ends = np.cumsum(room)
+        if self.style == "flat":
+            return ends - room, int(ends[-1]) if len(ends) else 0
+        rows = len(pieces.offsets) - 1
+        counts = np.diff(pieces.offsets)
+        before = np.concatenate([[0], ends])[pieces.offsets[:-1]]  # in the rows before
+        target = ends - room - np.repeat(before - np.arange(rows) * self.length, counts)
+        return target, rows * self.length
+
+    def describe(self, pieces: RowPieces, target: Int, size: int) -> dict[str, Any]:
+        """Return the fields that say where documents lie: cu_seqlens and so on."""
+        documents, length, marks = pieces.documents.view(np.int64), pieces.length, pieces.marks
+        more: dict[str, Any] = {}
+        if self.multiple > 1:
+            # What fills up a row belongs to the place of its last document.
+            places = np.append(target, size)
+            more["cu_seqlens_padded"] = places.astype(np.int32)
+            starts = np.append(0, np.cumsum(length))
+            # Ranks of context parallelism share places, so that one's part of the longest place
+            # may have more than its part of the longest document.
+            rooms = np.diff(places)
+        else:
+            ends = target + length
+            gaps = np.flatnonzero(ends != np.append(target[1:], size))
+            starts = np.append(np.insert(target, gaps + 1, ends[gaps]), size)
+            length = np.diff(starts)
+            documents = np.insert(documents, gaps + 1, -1)
+            marks = {name: np.insert(column, gaps + 1, -1) for name, column in marks.items()}
+            rooms = length
+        longest = int(rooms.max()) if len(length) else 0
+        return {
+            "cu_seqlens": starts.astype(np.int32),
+            **more,
+            "max_seqlen": longest,
+            "documents": documents,
+            **marks,
+        }
+
+    def _round_up(self, length: Int) -> Int:
+        if self.multiple == 1:
+            return length
+        return -(-length // self.multiple) * self.multiple
+
+
+class PackedDataset(Dataset):
+    """Rows of documents, as `pack` returns it.
+
+    Its samples, by number, are the documents. Rows are numbered by an epoch's order.
+    """
+
+    can_mix = False
+    arrays = ("input_ids", "labels", "position_ids")
+    """Fields of a batch with as many rows as it."""
+
+    def __init__(
+        self,
+        documents: Dataset,
+        layout: RowLayout,
+        long: LongDocuments,
+        window: int | None,
+        field: str | None,
+    ) -> None:
+        name = find_token_field(documents.index, documents.path, field)
+        tokens = _keep_field(documents, name)
+        super().__init__(
+            documents.path,
+            tokens.index,
+            documents.sidecar,
+            subset=documents.subset,
+            weighting=documents.weighting,
+        )
+        self.documents, self.layout = documents, layout
+        self.token_field = name
+        self._arguments = long, window, field
+        self.read_lengths = _find_document_lengths(tokens)
+        tokens_each = self._estimate_tokens()
+        # Adding up all lengths would take longer than the first batch.
+        self.document_bytes = tokens_each * self._token_bytes
+        if window is None:
+            window = choose_window(layout.length, tokens_each)
+        self.rule = PackingRule(layout.length, window, long, layout.multiple)
+
+    @property
+    def commit(self) -> str:
+        return self.documents.commit
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the documents, of the field that is packed if it was named, and of lengths
+        that were measured: others would make other rows."""
+        data, named = self.documents.fingerprint, self._arguments[2]
+        measured = self.read_lengths.checksums
+        if named is None and not measured:
+            return data
+        text = f"{data}/{named}/{measured}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Documents that an epoch draws."""
+        return self.documents.samples_per_epoch
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a full row as they are stored."""
+        return float(self.layout.length * self._token_bytes)
+
+    @property
+    def _token_bytes(self) -> int:
+        made = next(made for made in self.index.made if made.name == self.token_field)
+        return made.dtype.itemsize
+
+    def order(
+        self,
+        seed: int,
+        *,
+        shuffle: Shuffle = "exact",
+        block: int = 256,
+        group: int = 64,
+        stream: int = 0,
+    ) -> PackedOrder:
+        """Return the order of the rows of epoch 0, as loaders draw it."""
+        inner = self.documents.order(seed, shuffle=shuffle, block=block, group=group, stream=stream)
+        return PackedOrder(inner, self.rule, self.read_lengths)
+
+    def find_row_table(self) -> RowTablePlace:
+        """Return the place in which loaders keep the counts of rows."""
+        paths = self.list_length_paths()
+        stem = paths[-1].removesuffix(".lengths.penstock")
+        return RowTablePlace(stem, self.fingerprint, self.index.version)
+
+    def compose_decode(self, decode: Decode | None) -> None:
+        """Refuse a function of samples: a batch of rows is laid out as a whole."""
+        if decode is not None:
+            raise UsageError(
+                "decode is a function of samples, and packed rows are laid out as a whole: leave "
+                "it out, change tokens when they are made, or change the batch"
+            )
+
+    def lay_out(
+        self, index: Index, planned: StepPlan, buffer: Buffer, take: Take
+    ) -> dict[str, Any]:
+        """Return the fields of a step's batch, in memory of `take`.
+
+        DataError if a document has other tokens than its length says, or one that `dtype` does not
+        hold.
+        """
+        rows, layout = planned.pack, self.layout
+        assert rows is not None
+        pieces = rows.pieces
+        tokens, at = self._find_tokens(index, planned, buffer)
+        target, size = layout.place(pieces)
+        if size > limits.packing_batch_max:
+            raise LimitError(
+                f"step {planned.step}: a batch of {size:,} tokens, and cu_seqlens counts to "
+                f"{limits.packing_batch_max:,} (int32): use fewer rows in a batch"
+            )
+        memory = take(3 * size * layout.dtype.itemsize).view(layout.dtype)
+        inputs, labels, positions = (memory[k * size : (k + 1) * size] for k in range(3))
+        bad = lay_out_tokens(
+            tokens,
+            at,
+            np.ascontiguousarray(pieces.length),
+            target,
+            pad=layout.pad_id,
+            shifted=layout.shift_labels,
+            inputs=inputs,
+            labels=labels,
+            positions=positions,
+        )
+        if bad < len(at):
+            document = int(pieces.documents[bad])
+            raise DataError(
+                f"step {planned.step}, document {document:,}: {index.where(document)}: a token of "
+                f"{tokens.dtype} is larger than {layout.dtype} holds: pack with dtype='int64', or "
+                "mend the data"
+            )
+        shape = (1, size) if layout.style == "flat" else (-1, layout.length)
+        return {
+            "input_ids": inputs.reshape(shape),
+            "labels": labels.reshape(shape),
+            "position_ids": positions.reshape(shape),
+            **layout.describe(pieces, target, size),
+        }
+
+    def _find_tokens(
+        self, index: Index, planned: StepPlan, buffer: Buffer
+    ) -> tuple[npt.NDArray[Any], Int]:
+        """Return tokens end to end, and where each piece begins among them."""
+        rows = planned.pack
+        assert rows is not None
+        pieces = rows.pieces
+        if rows.is_sliced:
+            (places,) = planned.layout.fields
+            assert isinstance(places, FieldRows)
+            assert places.bounds is not None
+            end = int(places.bounds[-1]) * places.element_bytes
+            part, bounds = index.fields[0], places.bounds
+            flat = buffer[places.base : places.base + end].view(part.dtype)
+            if part.vocabulary:
+                cut = Ragged(flat, bounds)
+                check_vocabulary(index, part, cut, pieces.documents, planned.step, pieces.start)
+            return _make_native(flat), bounds[:-1]
+        column = build_fields(index, planned, buffer)[self.token_field]
+        if isinstance(column, Ragged):
+            flat, offsets = column.values, np.asarray(column.offsets)
+        else:
+            width = column.shape[1] if column.ndim == 2 else 0
+            flat, offsets = column.reshape(-1), np.arange(len(column) + 1, dtype=np.int64) * width
+        try:
+            check_tokens(pieces, np.diff(offsets))
+        except DataError as error:
+            at = int(np.argmax(pieces.tokens != np.diff(offsets)))
+            where = index.where(int(pieces.documents[at]))
+            raise DataError(f"step {planned.step}: {where}: {error}") from None
+        return _make_native(np.ascontiguousarray(flat)), offsets[:-1] + pieces.start
+
+    def count_rows(self, seed: int, epoch: int = 0, *, shuffle: Shuffle = "exact") -> int:
+        """Count the rows of an epoch, as a loader with this seed has them."""
+        return len(self.order(seed, shuffle=shuffle).at_epoch(epoch))
+
+    def _estimate_tokens(self) -> float:
+        """Return the mean tokens of documents that lie evenly among all; equal everywhere."""
+        count = len(self.documents)
+        sampled = min(count, _sampled_documents)
+        numbers = np.arange(sampled, dtype=np.uint64) * np.uint64(count // max(1, sampled))
+        found = self.read_lengths(self.documents.ids(numbers)) if count else np.zeros(0)
+        return float(found.mean()) if len(found) else 0.0
+
+    def select(self, *_: Any, **__: Any) -> Never:
+        """Refuse: documents are selected, and then packed."""
+        raise self._refuse("select()", "select documents, and pack these")
+
+    def split(self, *_: Any, **__: Any) -> Never:
+        """Refuse: documents are split, and then packed."""
+        raise self._refuse("split()", "split the documents, and pack each part")
+
+    def weigh(self, *_: Any, **__: Any) -> Never:
+        """Refuse: documents are weighed, and then packed."""
+        raise self._refuse("weigh()", "weigh the documents, and pack these")
+
+    def _refuse(self, what: str, remedy: str) -> UsageError:
+        return UsageError(f"{what} of packed rows of {self.path}: {remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedDataset, (self.documents, self.layout, *self._arguments)
+
+    def __repr__(self) -> str:
+        rule = self.rule
+        return (
+            f"<penstock.PackedDataset of rows of {rule.length:,} tokens, {rule.window:,} documents "
+            f"packed at a time, of {self.documents!r}>"
+        )
+
+
+def _make_native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def _keep_field(documents: Dataset, name: str) -> Dataset:
+    """Return the documents with one field, without what their index holds besides."""
+    if isinstance(documents, MixedDataset):
+        return documents.keep_field(name)
+    index = documents.index
+    others = [made.name for made in index.made if made.name not in (name, SUMS_FIELD)]
+    if others:
+        index = rename_fields(index, dict.fromkeys(others))
+    fields = tuple(replace(part, as_dtype=None) for part in index.fields)
+    found = copy.copy(documents)
+    found.index = replace(index, fields=fields, label_column=None)
+    return found
+
+
+ReadPart = Callable[[Int], Int]
+
+
+@dataclass(frozen=True)
+class _DocumentLengths:
+    """Function from documents to their tokens: those of each part of a mixture by its own.
+
+    checksums: of the lengths that were measured, by the number of their part.
+    """
+
+    parts: Sequence[ReadPart]
+    first: Int
+    checksums: dict[int, int]
+
+    def __call__(self, documents: Words) -> Int:
+        samples = documents.view(np.int64)
+        if len(self.parts) == 1:
+            return self.parts[0](samples)
+        found = np.empty(len(samples), np.int64)
+        for number, rows, own in split_by_part(self.first, samples):
+            found[rows] = self.parts[number](own)
+        return found
+
+
+def _find_document_lengths(documents: Dataset) -> _DocumentLengths:
+    parts = documents.parts if isinstance(documents, MixedDataset) else (documents,)
+    first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
+    found = [_find_part_lengths(part) for part in parts]
+    checksums = {number: sum_ for number, (_, sum_) in enumerate(found) if sum_ is not None}
+    return _DocumentLengths([read for read, _ in found], first, checksums)
+
+
+def _find_part_lengths(part: Dataset) -> tuple[ReadPart, int | None]:
+    """Return the function that gives the tokens of documents: the container's numbers, or those
+    that were measured, with their checksum."""
+    index = part.index
+    counted = find_counted(index)
+    if counted is not None:
+        number, found = counted
+        layout, size = index.layouts[number], found.element_bytes
+        shift = size.bit_length() - 1  # a shift takes half as long as a division
+        return lambda samples: layout.lengths(samples) >> shift, None
+    saved = part.load_lengths()
+    if saved is None:
+        raise UsageError(
+            f"{part.path}: the container does not say how long documents are: measure them once "
+            f"with `penstock lengths {part.path} --by tokens`"
+        )
+    values = saved.values
+    return lambda samples: values.take(samples), saved.checksum

@@ -1,0 +1,151 @@
+"""Weights of samples, as `Dataset.weigh` takes them: per sample, per class, or from the columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import UsageError
+from ..order import Bitmap, WeightTable, round_weights
+from .columns import Array, Columns, Slice, make_array, slice_column
+from .nameless_array import allot_array
+from .predicate import find_nearest
+from .saved_weights import keep_weights
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+WeightsOf = Mapping[Any, float] | str | Callable[[Mapping[str, Array]], Any] | npt.ArrayLike
+"""Weights: of each class, the name of a column, a function of the columns, or one a sample."""
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """The weights of a dataset's samples, and the samples that an epoch draws by them."""
+
+    table: WeightTable
+    samples_per_epoch: int
+
+
+def read_weights(dataset: Dataset, weights: WeightsOf, columns: Mapping[str, Any] | None) -> Slice:
+    """Return a function that gives the weights of the samples [start, stop) of `dataset`."""
+    known = Columns(dataset, columns)
+    if isinstance(weights, Mapping):
+        return _weigh_classes(dataset, weights, known)
+    if isinstance(weights, str):
+        read = known.find(weights)
+        if known.kinds[weights] != "number":
+            raise UsageError(f"the column {weights!r} holds no numbers: weigh by one that does")
+        return read
+    name = "weights"
+    if callable(weights):
+        name, weights = "what weights returned", weights(known)
+    elif columns is not None:
+        raise UsageError("columns are for a column's name or a function: leave them out")
+    array = make_array(name, weights)
+    if array.dtype.kind not in "iuf" or array.shape != (len(dataset),):
+        raise UsageError(
+            f"{name} is {array.dtype} of shape {array.shape}: give numbers of shape "
+            f"({len(dataset)},), one for each sample"
+        )
+    return slice_column(array)
+
+
+def _weigh_classes(dataset: Dataset, weights: Mapping[Any, float], known: Columns) -> Slice:
+    """Give each sample the weight of its class."""
+    if "label" not in known.kinds:
+        raise UsageError(
+            f"{dataset.path} has no labels to weigh by: give an array of one weight a sample, or "
+            "a function of the columns"
+        )
+    labels = known.find("label")
+    count, chunk = len(dataset), limits.selection_chunk_samples
+    starts = range(0, count, chunk)
+    parts = [np.unique(labels(start, min(start + chunk, count))) for start in starts]
+    present: list[int] = np.unique(np.concatenate(parts)).tolist()
+    classes = dataset.classes
+    names: dict[Any, int] = {label: label for label in present}
+    if classes is not None:
+        names = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in weights if name not in names]
+    if unknown:
+        kind = "class" if classes is not None else "label"
+        raise UsageError(
+            f"weights names {unknown[0]!r}, which is no {kind}: {find_nearest(unknown[0], names)}"
+        )
+    given = {names[name]: weight for name, weight in weights.items()}
+    missing = [name for name, label in names.items() if label in present and label not in given]
+    if missing:
+        raise UsageError(
+            f"weights has none for {missing[0]!r}: give each class one, and 0 to those whose "
+            "samples are not to come"
+        )
+    for name, weight in weights.items():
+        is_number = isinstance(weight, int | float | np.integer | np.floating)
+        if isinstance(weight, bool) or not is_number or not 0 <= weight < float("inf"):
+            raise UsageError(f"the weight of {name!r} is {weight!r}: use a finite number from 0 on")
+    values = np.array([float(given[label]) for label in present])
+    table = np.array(present)
+    return lambda start, stop: values[np.searchsorted(table, labels(start, stop))]
+
+
+def cut_slice(values: Slice, first: int) -> Slice:
+    """Return the function that gives the same values, of samples numbered from `first` on."""
+    return lambda start, stop: values(first + start, first + stop)
+
+
+def make_table(values: Slice, count: int, folder: str) -> WeightTable:
+    """Return the table of the weights of `count` samples.
+
+    A large one is a mapped file without a name in `folder`, which is gone with the table.
+    """
+    return _fill_table(count, lambda out: round_weights(count, values, out), folder)
+
+
+def narrow_weights(weighting: Weighting, chosen: Bitmap, folder: str) -> Weighting:
+    """Return the weights of the chosen samples, as integers as they were.
+
+    An epoch draws as many samples as there are, if it did so before; else as many as before.
+    """
+    weights, count = weighting.table.weights, len(chosen)
+
+    def fill(out: npt.NDArray[np.uint32]) -> None:
+        for start in range(0, count, limits.selection_chunk_samples):
+            stop = min(start + limits.selection_chunk_samples, count)
+            numbers = np.arange(start, stop, dtype=np.uint64)
+            chosen.forward(numbers, numbers)
+            out[start:stop] = weights[numbers.view(np.int64)]
+
+    drew_all = weighting.samples_per_epoch == len(weights)
+    number = count if drew_all else weighting.samples_per_epoch
+    return Weighting(_fill_table(count, fill, folder), number)
+
+
+def _fill_table(
+    count: int, fill: Callable[[npt.NDArray[np.uint32]], None], folder: str
+) -> WeightTable:
+    if not 1 <= count <= limits.weights_count_max:
+        raise UsageError(
+            f"the dataset has {count:,} samples: weights are for 1 to {limits.weights_count_max:,}"
+            "; weigh selections of it and mix these"
+        )
+    weights = allot_array(count, np.uint32, folder, limits.weights_samples_inline_max)
+    fill(weights)
+    return WeightTable.from_integers(weights)
+
+
+def spill_weights(weighting: Weighting, data: str, folder: str) -> Weighting:
+    """Return the same weights, to be pickled: large ones in a file with a name in `folder`.
+
+    data:  fingerprint of the data.
+    """
+    if len(weighting.table) <= limits.weights_samples_inline_max:
+        return weighting
+    os.makedirs(folder, exist_ok=True)
+    return replace(weighting, table=keep_weights(weighting.table, data, folder))

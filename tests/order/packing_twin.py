@@ -1,0 +1,44 @@
+"""Packing, in plain Python: the oracle of the core's."""
+
+from __future__ import annotations
+
+import bisect
+
+
+def pack_plainly(
+    lengths: list[int], length: int, split: bool, multiple: int
+) -> list[list[tuple[int, int, int]]]:
+    """Return the rows: of each its pieces (document, first token, tokens) as they were placed."""
+    rows: list[list[tuple[int, int, int]]] = []
+    spaces: list[int] = []  # ascending: those that a row has
+    stacks: dict[int, list[int]] = {}
+
+    def place(document: int, start: int, tokens: int) -> None:
+        taken = -(-tokens // multiple) * multiple
+        at = bisect.bisect_left(spaces, taken)
+        if at == len(spaces):
+            rows.append([])
+            row, free = len(rows) - 1, length
+        else:
+            free = spaces[at]
+            row = stacks[free].pop()
+            if not stacks[free]:
+                del stacks[free], spaces[at]
+        rows[row].append((document, start, tokens))
+        free -= taken
+        if free:
+            if free not in stacks:
+                stacks[free] = []
+                bisect.insort(spaces, free)
+            stacks[free].append(row)
+
+    for document, tokens in enumerate(lengths):
+        if tokens > length and split:
+            start = 0
+            while tokens - start > length:
+                place(document, start, length)
+                start += length - 1
+            place(document, start, tokens - start)
+        elif tokens:
+            place(document, 0, min(tokens, length))
+    return rows

@@ -1,0 +1,124 @@
+"""Weights as integers, and how often they make samples come."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.order import Order, WeightedOrder, WeightTable, round_weights
+
+
+def make_table(values: Any) -> WeightTable:
+    given_values = np.asarray(values)
+    out = np.empty(len(given_values), np.uint32)
+    round_weights(len(given_values), lambda start, stop: given_values[start:stop], out)
+    return WeightTable.from_integers(out)
+
+
+def count_samples(order: WeightedOrder, epoch: int) -> np.ndarray:
+    samples = order.at_epoch(epoch).samples(np.arange(len(order)))
+    return np.bincount(samples.astype(np.int64), minlength=len(order.table))
+
+
+@given(
+    values=st.lists(st.integers(0, 1000) | st.floats(0.001, 1e6), min_size=1, max_size=150),
+    picks=st.integers(1, 700),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 2**40),
+    shuffle=st.sampled_from(["exact", "blocked", "none"]),
+)
+def test_counts_are_the_expected_ones_rounded(
+    values: Any, picks: int, seed: int, epoch: int, shuffle: Any
+) -> None:
+    """In every epoch each sample comes n * w / W times, rounded down or up, in integers, and is
+    the one that the rule names, whatever the shuffle."""
+    if not any(values):
+        values[0] = 1
+    table = make_table(values)
+    weights, total = table.weights.astype(object), table.total
+    assert total == sum(map(int, weights))
+    order = WeightedOrder(Order(picks, seed, shuffle=shuffle, block=4, group=3), table)
+    counts = count_samples(order, epoch)
+    for count, weight in zip(counts.tolist(), map(int, weights), strict=True):
+        assert picks * weight // total <= count <= -(-picks * weight // total)
+    ends = np.cumsum(weights)
+    offset = order.at_epoch(epoch).offset
+    assert 0 <= offset < total
+    by_rule = [int(np.argmax(ends > (t * total + offset) // picks)) for t in range(picks)]
+    numbers = order.inner.at_epoch(epoch).samples(np.arange(picks)).astype(np.int64)
+    samples = order.at_epoch(epoch).samples(np.arange(picks))
+    assert samples.tolist() == [by_rule[number] for number in numbers]
+
+
+def test_the_mean_over_offsets_is_exact() -> None:
+    """Over all offsets each sample is picked n * w times, which is the expectation times W."""
+    table = WeightTable.from_integers(np.array([5, 0, 1, 30, 7, 2], np.uint32))
+    picks = 17
+    counts = np.zeros(6, np.int64)
+    for offset in range(table.total):
+        samples = np.arange(picks, dtype=np.uint64)
+        table.pick(samples, samples, picks, offset)
+        counts += np.bincount(samples.astype(np.int64), minlength=6)
+    assert counts.tolist() == (picks * table.weights.astype(np.int64)).tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**63])
+def test_rare_samples_come_evenly(seed: int) -> None:
+    """A sample that is expected f < 1 times comes in any ceil(2 / f) epochs, and as often as it
+    should over many, to a few times."""
+    values = np.concatenate([np.full(300, 1.0), np.full(40, 0.013), np.full(60, 0.21)])
+    table, epochs = make_table(values), 600
+    order = WeightedOrder(Order(400, seed), table)
+    expected = 400 * table.weights.astype(np.float64) / table.total
+    counts = np.array([count_samples(order, epoch) for epoch in range(epochs)])
+    assert np.abs(counts.sum(axis=0) - epochs * expected).max() < 4
+    for sample in np.flatnonzero(expected < 1).tolist():
+        there = np.flatnonzero(counts[:, sample])
+        longest = np.diff(np.concatenate([[-1], there, [epochs]])).max()
+        assert longest <= math.ceil(2 / expected[sample])
+
+
+def test_many_picks_and_large_sums() -> None:
+    """Points are exact where picks times the sum of weights take more than 64 bits."""
+    table = WeightTable.from_integers(np.full(5000, 2**31, np.uint32))
+    picks = 2**61 + 12345
+    numbers = np.random.default_rng(1).integers(0, picks, 2000).astype(np.uint64)
+    samples, offset = np.empty_like(numbers), table.total - 1
+    assert table.pick(numbers, samples, picks, offset) == len(numbers)
+    assert samples.tolist() == [
+        (number * table.total + offset) // picks // 2**31 for number in numbers.tolist()
+    ]
+    numbers[1234] = picks
+    assert table.pick(numbers, samples, picks, offset) == 1234
+
+
+def test_rounding_is_by_powers_of_two() -> None:
+    """Ratios of integers stay exact, and scaling all weights by a power of two changes nothing."""
+    values = np.random.default_rng(0).integers(0, 2**20, 1000)
+    table = make_table(values)
+    assert len(set((table.weights[values > 0] // values[values > 0]).tolist())) == 1
+    assert make_table(values * 2.0**-900).digest == table.digest
+    assert make_table([5e-324, 1e-323]).weights.tolist() == [2**29, 2**30]
+    assert make_table([0, 1.7976931348623157e308]).weights.tolist() == [0, 2**31 - 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0, -0.5], r"the weight of sample 1 is -0.5: use a finite number from 0 on"),
+        ([1.0, 2.0, math.nan], r"the weight of sample 2 is nan"),
+        ([math.inf], r"the weight of sample 0 is inf"),
+        ([0.0, 0.0], r"the weights of all 2 samples are 0: give one a weight above 0"),
+        ([1.0, 1e-12], r"sample 1 is 1e-12, too small beside the largest, 1.0: .* or use 0 to"),
+    ],
+)
+def test_weights_that_are_refused(values: Any, message: str) -> None:
+    """Each names the sample, its weight and the remedy."""
+    with pytest.raises(UsageError, match=message):
+        make_table(values)

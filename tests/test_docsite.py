@@ -1,0 +1,161 @@
+"""The documentation site: which blocks of code run, where links lead, and what its check finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+from docsite.blocks import find_blocks, list_commands, make_program
+from docsite.check import judge
+from docsite.docstrings import as_markdown
+from docsite.drawings import FOLDER, draw_all
+from docsite.pages import (
+    CUT,
+    Places,
+    Text,
+    cut_document,
+    slug_on_forge,
+    slug_on_site,
+    translate_links,
+)
+
+from tests import ROOT
+
+PAGE = """# Title
+
+```python
+number = 1
+```
+
+<!-- not run: it needs a GPU -->
+```python
+number = 0
+```
+
+```yaml title="file.yaml"
+key: value
+```
+
+* A list:
+
+    with a paragraph that is no code.
+
+```console
+$ echo $((1 + 1)) > out \\
+  2> errors
+2
+```
+
+    print(number)
+
+<!-- run by tests/test_docsite.py -->
+```sh
+false
+```
+
+```python
+print(number, open("file.yaml").read(), open("out").read())
+```
+"""
+
+
+def test_the_blocks_of_a_page_are_found() -> None:
+    """Fenced and indented ones, with what the comment before them says; paragraphs are none."""
+    blocks = find_blocks(PAGE)
+    kinds = ["python", "python", "yaml", "console", "indented", "sh", "python"]
+    assert [block.language for block in blocks] == kinds
+    assert [block.runs_on_page for block in blocks] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert blocks[1].reason == "it needs a GPU"
+    assert blocks[5].ran_by == "tests/test_docsite.py"
+    assert list_commands(blocks[3]) == "echo $((1 + 1)) > out \\\n  2> errors"
+
+
+def test_a_page_is_one_program(tmp_path: Path) -> None:
+    """Python goes on across blocks, files are written, commands run in the same folder."""
+    program = tmp_path / "page.py"
+    program.write_text(make_program("page.md", PAGE))
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "1 key: value\n 2\n\n", done.stderr
+    program.write_text(make_program("page.md", "```sh\nexit 3\n```\n"))
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "page.md:1: exit code 3" in done.stderr
+
+
+def test_links_are_translated() -> None:
+    """To the page that a document or its section became; code is left alone."""
+    text = (
+        "[a](other.md#a--b) [b](../README.md#part) [c](../pyproject.toml)\n\n```\n[d](e.md)\n```\n"
+    )
+    pages = {
+        "how/page.md": Text(text, PurePosixPath("docs/page.md")),
+        "other.md": Text("# Other\n\n## A / b\n", PurePosixPath("docs/other.md")),
+        "start/part.md": Text("# Part\n", PurePosixPath("README.md")),
+    }
+    places = Places(pages)
+    found = translate_links(PurePosixPath("how/page.md"), pages["how/page.md"], places)
+    assert found == (
+        "[a](../other.md#a-b) [b](../start/part.md#part) [c](../files/pyproject.toml)\n\n"
+        "```\n[d](e.md)\n```\n"
+    )
+    assert places.files == {"pyproject.toml"}
+
+
+@pytest.mark.parametrize("document", CUT)
+def test_a_document_is_cut_into_pages_that_lose_nothing(document: str) -> None:
+    """Each section that is named becomes a page; all lines are on one of them."""
+    text = (ROOT / document).read_text()
+    pages = dict(cut_document(text, CUT[document]))
+    assert list(pages) == list(CUT[document].values())
+    if "" in CUT[document]:
+        lines = [line.lstrip("# ") for page in pages.values() for line in page.splitlines()]
+        assert [line for line in lines if line] == [
+            line.lstrip("# ") for line in text.splitlines() if line.lstrip("# ")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# One\n\n## Two\n", ""),
+        ("## Two\n", "0 titles"),
+        ("# One\n\n# Two\n", "2 titles"),
+        ("# One\n\n### Three\n", "skips a level"),
+        ("# One\n\n## Two\n\n## Two\n", "stand twice"),
+        ("# One\n\n```\n# comment\n```\n", ""),
+    ],
+)
+def test_headings_are_judged(text: str, problem: str) -> None:
+    """One title at the top, no level left out, no heading twice."""
+    found = "; ".join(judge(text))
+    assert (problem in found) if problem else not found
+
+
+def test_anchors_are_those_of_forge_and_site() -> None:
+    """A forge keeps each space as a hyphen, Python-Markdown joins them."""
+    title = "A `run` of [your](own.md) / explain"
+    assert slug_on_site(title) == "a-run-of-your-explain"
+    assert slug_on_forge("A run of your / explain") == "a-run-of-your--explain"
+
+
+def test_docstrings_become_lists() -> None:
+    """Lines of `name:  text` with their continuations; code and prose stay as they are."""
+    text = "Head.\n\nfirst, last:  one\n         more\nthird:  two\n\n    code: x\n\nNote: prose."
+    assert as_markdown(text) == (
+        "Head.\n\n* `first`, `last`: one\n    more\n* `third`: two\n\n    code: x\n\nNote: prose."
+    )
+
+
+def test_the_drawings_are_those_of_the_program() -> None:
+    """docs/drawings has what `python -m docsite drawings` writes."""
+    assert {path.name: path.read_text() for path in FOLDER.glob("*.svg")} == draw_all()

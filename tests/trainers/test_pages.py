@@ -1,0 +1,154 @@
+"""The pages of docs/trainers: their Python runs under the trainer that each is about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from docsite.blocks import find_blocks, make_program
+
+from tests import ROOT
+
+FOLDER = ROOT / "docs" / "trainers"
+PAGES = sorted(FOLDER.glob("*.md"))
+
+COMMON = """
+import numpy as np, torch, penstock
+data = dataset = penstock.open("tokens.bin", record_bytes=64)
+def decode(sample):
+    numbers = np.frombuffer(sample["data"], np.uint16).astype("float32")
+    return {"x": numbers[:1], "labels": numbers[1:2]}
+loader = penstock.torch.DataLoader(dataset, 32, shuffle=True, seed=0, decode=decode)
+epochs = 2
+"""
+NEEDS: dict[str, tuple[str, str]] = {
+    "accelerate": (
+        "accelerate",
+        "from accelerate import Accelerator\naccelerator = Accelerator(cpu=True)",
+    ),
+    "composer": ("torch", ""),
+    "deepspeed": (
+        "deepspeed",
+        """
+import os
+os.environ.update(DS_ACCELERATOR="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+import deepspeed, torch.distributed
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # no kernels are compiled
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
+)
+model, folder = torch.nn.Linear(1, 1), "states"
+optimizer = {"type": "SGD", "params": {"lr": 1e-6}}
+config = {"train_micro_batch_size_per_gpu": 32, "optimizer": optimizer}
+""",
+    ),
+    "jax": (
+        "jax",
+        """
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+mesh, state = Mesh(np.array(jax.devices()), ("data",)), 0
+def train_step(state, batch):
+    return state + int(batch["__valid__"].sum())
+""",
+    ),
+    "keras": (
+        "keras",
+        """
+import keras
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(loss="mse")
+def pair(sample):
+    numbers = np.frombuffer(sample["data"], np.uint16).astype("float32")
+    return numbers[:1], numbers[1:2]
+loader = penstock.torch.DataLoader(dataset, 32, shuffle=True, seed=0, decode=pair)
+""",
+    ),
+    "lightning": (
+        "pytorch_lightning",
+        """
+import pytorch_lightning
+from pytorch_lightning.callbacks import ModelCheckpoint
+class Model(pytorch_lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, number):
+        return self.layer(batch["x"]).square().mean()
+    def validation_step(self, batch, number):
+        pass
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-9)
+model = Model()
+trainer = pytorch_lightning.Trainer(
+    max_epochs=1, logger=False, accelerator="cpu", enable_progress_bar=False,
+    callbacks=[ModelCheckpoint(dirpath=".", save_last=True)],
+)
+train = loader
+val = penstock.torch.DataLoader(dataset, 32, decode=decode)
+""",
+    ),
+    "megatron": ("torch", ""),
+    "meshes": (
+        "torch",
+        """
+import torch.distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+torch.distributed.init_process_group("fake", rank=0, world_size=16, store=FakeStore())
+""",
+    ),
+    "nodes-and-grain": (
+        "grain",
+        "import torchdata, torchdata.nodes\ndef transform(batch):\n    return batch",
+    ),
+    "ray": ("ray", ""),
+    "torchtitan": ("torchtitan", ""),
+    "transformers": (
+        "transformers",
+        """
+from transformers import Trainer, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+model = Model()
+args = TrainingArguments(
+    "out", per_device_train_batch_size=32, max_steps=4, save_steps=2, report_to=[],
+    use_cpu=True, learning_rate=1e-9, disable_tqdm=True,
+)
+""",
+    ),
+}
+"""The library that a page is about, and the names that it takes for granted: the reader's."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
+    """All blocks of Python of a page are one program, which ends without an error."""
+    text = page.read_text()
+    library, prelude = NEEDS[page.stem]
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    assert find_blocks(text)
+    np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    program = tmp_path / "page.py"
+    program.write_text(make_program(str(page.relative_to(ROOT)), text, COMMON + prelude))
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

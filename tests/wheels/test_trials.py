@@ -1,0 +1,106 @@
+"""Wheels: what they must not promise, and what people do with one in their first ten minutes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from wheels.build import check_wheel
+from wheels.interpreters import Interpreter
+
+from tests import warm
+from wheels import check, trials
+
+TAG = "manylinux_2_28_x86_64"
+
+
+def make_wheel(folder: Path, tag: str, suffix: str, size: int = 10) -> Path:
+    """A wheel by its name, with two modules whose names end so."""
+    path = folder / f"penstock-1.0-{tag}-{TAG}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("_core", "_sim"):
+            archive.writestr(f"penstock/{name}{suffix}", b"x" * size)
+    return path
+
+
+def test_a_wheel_whose_name_promises_another_abi_is_refused(tmp_path: Path) -> None:
+    """A module for 3.12 alone in a wheel for all later ones, and the other way round."""
+    wrong = make_wheel(tmp_path, "cp312-abi3", ".cpython-312-x86_64-linux-gnu.so")
+    with pytest.raises(SystemExit, match="does not fit its modules"):
+        check_wheel(wrong)
+    wrong = make_wheel(tmp_path, "cp311-cp311", ".abi3.so")
+    with pytest.raises(SystemExit, match="does not fit its modules"):
+        check_wheel(wrong)
+    check_wheel(make_wheel(tmp_path, "cp311-cp311", ".cpython-311-x86_64-linux-gnu.so"))
+
+
+def test_a_large_wheel_is_refused(tmp_path: Path) -> None:
+    """Three megabytes, whatever takes them."""
+    large = make_wheel(tmp_path, "cp311-cp311", ".cpython-311-x86_64-linux-gnu.so", 1_600_000)
+    with pytest.raises(SystemExit, match="at most 3,000,000 are allowed"):
+        check_wheel(large)
+
+
+def test_a_wheel_is_tried_on_each_interpreter_that_it_is_for() -> None:
+    """The stable ABI serves all from 3.12 on but those without the global lock."""
+    here = [
+        Interpreter((3, 11), False, "a"),
+        Interpreter((3, 12), False, "b"),
+        Interpreter((3, 13), False, "c"),
+        Interpreter((3, 13), True, "d"),
+    ]
+
+    def names(tag: str) -> list[str]:
+        return [each.name for each in check.serve(Path(f"penstock-1.0-{tag}-{TAG}.whl"), here)]
+
+    assert names("cp312-abi3") == ["3.12", "3.13"]
+    assert names("cp311-cp311") == ["3.11"]
+    assert names("cp313-cp313t") == ["3.13t"]
+
+
+def test_the_recorded_orders_are_read_from_the_tests_of_orders() -> None:
+    """All that a wheel is compared with is there."""
+    goldens = check.read_goldens()
+    assert goldens["permutation"][100] == [54, 99, 31, 36, 82]
+    assert (goldens["checksum"], len(goldens["order"])) == (0xF9E67F36, 4)
+
+
+@pytest.mark.parametrize("kind", ["", "old-kernel", "no-ring"])
+@pytest.mark.long
+def test_the_smoke_suite_passes_here_and_fails_on_another_order(tmp_path: Path, kind: str) -> None:
+    """Also where the kernel answers as older ones do, with worker processes."""
+    recorded = check.read_goldens()
+    (tmp_path / "right.json").write_text(json.dumps(recorded))
+    recorded["order"][0] += 1
+    (tmp_path / "wrong.json").write_text(json.dumps(recorded))
+    script = str(Path(check.__file__).parent / "smoke.py")
+    for name, code in (("right", 0), ("wrong", 1)):
+        command = [sys.executable, script, str(tmp_path / f"{name}.json"), *filter(None, [kind])]
+        done = warm.subprocess.run(
+            command, capture_output=True, text=True, env={"PATH": "/nowhere"}
+        )
+        assert done.returncode == code, done.stderr
+    assert "order" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout, with the modules that are built."""
+    from wheels.local import make_local_wheel
+
+    return make_local_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.parametrize("name", [trial.name for trial in trials.TRIALS])
+@pytest.mark.long
+def test_trial(name: str, wheel: Path) -> None:
+    """From an empty environment to a result, in few commands and without a warning."""
+    if shutil.which("sh") is None:
+        pytest.skip("no shell")
+    (trial,) = (each for each in trials.TRIALS if each.name == name)
+    result = trials.run_trial(trial, wheel, sys.executable)
+    assert result.passed, result.fault

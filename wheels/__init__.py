@@ -1,0 +1,32 @@
+"""Wheels for people without a compiler: built (`make wheels`) and tried (`make check-wheels`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+SYMBOLS = DIST / "symbols"
+WORK = ROOT / "build" / "wheels"
+
+SIZE_BYTES_MAX = 3_000_000
+"""Bytes that a wheel may have."""
+
+GLIBC = (2, 28)
+"""Oldest C library that a wheel runs on: Debian 10, Ubuntu 20.04, RHEL 8, Amazon Linux 2023."""
+
+ARCHITECTURES = ("x86_64", "aarch64")
+
+STABLE_FROM = (3, 12)
+"""First CPython whose stable ABI the modules can use; older ones get a wheel each."""
+
+__all__ = [
+    "ARCHITECTURES",
+    "DIST",
+    "GLIBC",
+    "ROOT",
+    "SIZE_BYTES_MAX",
+    "STABLE_FROM",
+    "SYMBOLS",
+    "WORK",
+]

@@ -1,0 +1,3 @@
+# From the wheel to something to see.
+pip install penstock
+penstock demo
