@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +146,8 @@ def test_workers_of_a_raylet_that_is_gone(cluster: Any, data: Path, tmp_path: Pa
         context = ray.train.get_context()
         place = [context.get_world_size(), ray.util.get_node_ip_address()]
         assert loader.place.source == "torch.distributed"
+        if not is_resumed and context.get_world_size() < len(addresses):
+            threading.Event().wait()  # until Ray has seen all raylets and begins again with four
         with (given / f"{is_resumed}-{context.get_world_rank()}").open("x") as out:
             while loader.epoch < scenario.EPOCHS:
                 for number, batch in enumerate(loader, 1):
@@ -167,7 +170,11 @@ def test_workers_of_a_raylet_that_is_gone(cluster: Any, data: Path, tmp_path: Pa
 
     trainer = TorchTrainer(
         train,
-        scaling_config=ScalingConfig(num_workers=(2, 4), resources_per_worker={"training": 1}),
+        scaling_config=ScalingConfig(
+            num_workers=(2, 4),
+            resources_per_worker={"training": 1},
+            elastic_resize_monitor_interval_s=5.0,
+        ),
         run_config=RunConfig(
             storage_path=str(tmp_path / "runs"),
             # The first attempt after it may still count on the raylet, and has a limit of its own.
