@@ -44,6 +44,10 @@ import lmdb, torch
 from torch.utils.data import DataLoader
 path, checkpoint_path, decode, model = "database", "checkpoint.pt", len, torch.nn.Linear(1, 1)
 """,
+    "docs/text/tokens.md": """
+import penstock.convert
+penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
+""",
     "docs/packing.md": """
 import penstock.convert
 penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
