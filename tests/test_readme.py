@@ -38,26 +38,26 @@ PAGES = [
     and any(block.runs_on_page for block in find_blocks((ROOT / page).read_text()))
 ]
 """Pages whose blocks of Python and of a shell's commands run, in the order in which they stand."""
+TOKENIZED = """
+import penstock.convert
+penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
+"""
+ROWS = "rows = penstock.pack(penstock.open('tokenized'), length=64)\n"
 PRELUDES = {
     "docs/tutorial.md": """
 import lmdb, torch
 from torch.utils.data import DataLoader
 path, checkpoint_path, decode, model = "database", "checkpoint.pt", len, torch.nn.Linear(1, 1)
 """,
-    "docs/text/tokens.md": """
-import penstock.convert
-penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
-""",
-    "docs/packing.md": """
-import penstock.convert
-penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
-""",
-    "docs/balance.md": """
+    "docs/text/tokens.md": TOKENIZED,
+    "docs/packing.md": TOKENIZED,
+    "docs/packing/batches.md": TOKENIZED,
+    "docs/balance.md": TOKENIZED + ROWS,
+    "docs/balance/costs.md": TOKENIZED + ROWS,
+    "docs/balance/batch-tokens.md": TOKENIZED
+    + """
 import numpy as np
-import penstock.convert
-penstock.convert.tokenize(penstock.open("documents"), "tokenized", "tokenizer.json")
 texts = penstock.open("tokenized")
-rows = penstock.pack(texts, length=64)
 tokenize = lambda sample: {"input_ids": np.asarray(sample["tokens"])}
 """,
 }

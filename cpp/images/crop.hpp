@@ -4,7 +4,7 @@
 // ratio of width to height, drawn uniformly in its logarithm; the first that fits lies at a place drawn
 // uniformly. If none fits, it is the largest crop in the middle whose ratio is allowed.
 //
-// The mapping from random words to crops never changes (docs/images.md has it). Try t takes the words
+// The mapping from random words to crops never changes (docs/images/crops.md has it). Try t takes the words
 // 4t (area), 4t + 1 (ratio), 4t + 2 (top) and 4t + 3 (left); words 40 and 41 decide about flips. It is
 // arithmetic of IEEE 754 without libm's logarithms, so that all machines draw the same.
 #pragma once

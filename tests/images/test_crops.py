@@ -40,7 +40,7 @@ def expect(
     ratio: tuple[float, float],
     flip: float,
 ) -> Crop:
-    """Return the crop by the rule as docs/images.md states it."""
+    """Return the crop by the rule as docs/images/crops.md states it."""
     flips = int(unit(words[40]) < flip)
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for turn in range(10):

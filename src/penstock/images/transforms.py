@@ -233,7 +233,7 @@ class RandomResizedCrop(_SizedTransform):
     field:   field of the samples that has the images, if it is not evident.
     rotate:  obey the rotation in EXIF data. The image is then decoded whole, by Pillow.
 
-    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images.md. UsageError
+    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images/crops.md. UsageError
     for a value that cannot be.
     """
 
