@@ -62,6 +62,12 @@ packing_thread_nice = 10
 """Niceness of the thread that counts rows behind training."""
 packing_epochs_kept = 3
 """Epochs whose rows are counted that an order keeps."""
+joining_block_documents = 256
+"""Documents for which joined documents keep one sum: 31 MB for 10^9, 1 us a row to look through."""
+joining_chunk_documents = 1 << 20
+"""Documents whose lengths are read at a time to make these sums."""
+joining_tokens_max = 1 << 61
+"""Tokens of joined documents: places of them are int64."""
 mixture_slots = 4096
 """Slots of a mixture's period: weights are rounded to 1/4096 of all."""
 shuffle_pairs = 1024

@@ -212,6 +212,8 @@ def test_padded_steps_repeat_rows_of_the_head(corpus: Corpus) -> None:
         number = int(last.ids[0])
         assert last["input_ids"][0].tolist() == whole[number][0]
         assert bool(last.valid[0]) == (number >= 24)
+        labels = whole[number][1] if last.valid[0] else [-100] * 64  # no target counts twice
+        assert last["labels"][0].tolist() == labels
 
 
 def test_places_are_multiples_for_context_parallelism(corpus: Corpus) -> None:

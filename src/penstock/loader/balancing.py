@@ -20,13 +20,12 @@ import numpy as np
 from ..arguments import check_flag
 from ..cache import Cache, Gather, exchange_values, find_gather
 from ..errors import UsageError
-from ..order import Ordering
+from ..order import Ordering, RowOrdering
 from ..plan import (
     Assignment,
     CostBalance,
     CostRule,
     Locality,
-    PackedOrdering,
     Steps,
     cost_by_width,
 )
@@ -110,7 +109,7 @@ def balance_costs(
             f"locality={options.locality!r} deals samples to the hosts that keep them: give cache= "
             "too, or leave it out"
         )
-    if isinstance(order, PackedOrdering):
+    if isinstance(order, RowOrdering):
         if options.locality:
             raise UsageError(
                 f"locality={options.locality!r} is for samples that a host keeps, and a packed row "

@@ -21,13 +21,18 @@ from ..errors import DataError, LimitError, UsageError
 from ..extent import Int
 from ..index import SUMS_FIELD, Index, rename_fields, split_by_part
 from ..order import (
+    JoinedDocuments,
+    JoinedOrder,
     LongDocuments,
+    Order,
     PackedOrder,
     PackingRule,
     RowPieces,
     Shuffle,
     Words,
     choose_window,
+    count_joined_rows,
+    ignored_label,
     lay_out_tokens,
 )
 from ..plan import FieldRows, StepPlan, check_tokens
@@ -59,6 +64,7 @@ def pack(
     multiple: int = 1,
     window: int | None = None,
     field: str | None = None,
+    join: bool = False,
 ) -> PackedDataset:
     """Pack documents of tokens into rows of `length`, for `Loader` and `penstock.torch.DataLoader`.
 
@@ -83,6 +89,11 @@ def pack(
                 1,048,576, that gives at least 512 rows.
     field:      the field with the tokens; by default the only list of integers, or "input_ids" or
                 "tokens" of several.
+    join:       True: rows are not packed, but cut from the documents joined end to end, in their
+                sequence in storage and over the ends of files. All rows are full but the last, and
+                the same in every epoch; documents go on in the next row where one ends, which
+                begins with the last token of the one before. It does not go with `window`,
+                `multiple`, another `long`, weights and mixtures.
 
     A sample of the loader is a row: `batch_size` counts rows. Whole documents go into rows by best
     fit, window by window of a shuffled epoch, and the rows of a window are shuffled. Every document
@@ -139,7 +150,26 @@ def pack(
     )
     if field is not None and not isinstance(field, str):
         raise UsageError(f"field is {field!r}: give the name of the field with the tokens")
+    if check_flag("join", join):
+        _check_join(documents, window=window, multiple=multiple, long=long)
+        return JoinedDataset(documents, layout, field)
     return PackedDataset(documents, layout, long, window, field)
+
+
+def _check_join(documents: Dataset, **options: Any) -> None:
+    """Refuse what does not go with joined documents."""
+    for name, default in (("window", None), ("multiple", 1), ("long", "split")):
+        if options[name] != default:
+            raise UsageError(
+                f"{name}={options[name]!r} is for documents that are packed, and join=True cuts "
+                "them where rows end: leave one of them out"
+            )
+    if isinstance(documents, MixedDataset) or documents.weighting is not None:
+        what = "a mixture" if isinstance(documents, MixedDataset) else "weighed"
+        raise UsageError(
+            f"documents is {what}, and join=True takes each document once, in the sequence of "
+            "storage: leave join out, or join the documents of each dataset by itself"
+        )
 
 
 @dataclass(frozen=True)
@@ -276,7 +306,7 @@ class PackedDataset(Dataset):
         block: int = 256,
         group: int = 64,
         stream: int = 0,
-    ) -> PackedOrder:
+    ) -> PackedOrder | JoinedOrder:
         """Return the order of the rows of epoch 0, as loaders draw it."""
         inner = self.documents.order(seed, shuffle=shuffle, block=block, group=group, stream=stream)
         return PackedOrder(inner, self.rule, self.read_lengths)
@@ -326,6 +356,8 @@ class PackedDataset(Dataset):
             labels=labels,
             positions=positions,
         )
+        if planned.repeats:  # no target counts twice
+            labels[int(target[pieces.offsets[-1 - planned.repeats]]) :] = ignored_label
         if bad < len(at):
             document = int(pieces.documents[bad])
             raise DataError(
@@ -409,6 +441,42 @@ class PackedDataset(Dataset):
             f"<penstock.PackedDataset of rows of {rule.length:,} tokens, {rule.window:,} documents "
             f"packed at a time, of {self.documents!r}>"
         )
+
+
+class JoinedDataset(PackedDataset):
+    """Rows that are cut from joined documents, as `pack(..., join=True)` returns it."""
+
+    _joined: JoinedDocuments | None = None
+
+    def __init__(self, documents: Dataset, layout: RowLayout, field: str | None) -> None:
+        super().__init__(documents, layout, "split", None, field)
+        self.document_bytes = self.row_bytes  # neighbours in a row are mostly so in storage
+
+    def order(
+        self,
+        seed: int,
+        *,
+        shuffle: Shuffle = "exact",
+        block: int = 256,
+        group: int = 64,
+        stream: int = 0,
+    ) -> JoinedOrder:
+        """Return the order of the rows of epoch 0, as loaders draw it."""
+        if self._joined is None:
+            documents = self.documents
+            self._joined = JoinedDocuments(len(documents), documents.ids, self.read_lengths)
+        count = count_joined_rows(self._joined.tokens, self.layout.length)
+        if not count:
+            raise UsageError(f"no document of {self.path} has a token: there are no rows to cut")
+        rows = Order(count, seed, shuffle=shuffle, block=block, group=group, stream=stream)
+        return JoinedOrder(rows, self.layout.length, self._joined)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedDataset, (self.documents, self.layout, self._arguments[2])
+
+    def __repr__(self) -> str:
+        length = self.layout.length
+        return f"<penstock.JoinedDataset of rows of {length:,} tokens, cut of {self.documents!r}>"
 
 
 def _make_native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ from .. import limits
 from ..arguments import Path, check_flag, check_whole
 from ..cache import Gather
 from ..errors import StateError, UsageError
-from ..order import Marks, Order, Ordering, PackedOrder, Selection, find_base
+from ..order import Marks, Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
 from ..topology import Place, detect, suspect_processes
 from .balancing import Balancing
@@ -351,7 +351,7 @@ class StepSampler:
                 "batch_tokens is for the loader that reads the samples itself, and not for workers "
                 "or samplers: leave out workers='processes', and iterate the loader"
             )
-        if isinstance(self.order, PackedOrder):
+        if isinstance(self.order, RowOrdering):
             raise UsageError(
                 "packed rows are laid out by the loader that reads their documents, and not by "
                 "workers or samplers: leave out workers='processes', and iterate the loader"

@@ -16,6 +16,7 @@ from . import shuffle_array
 from .bitmap import Bitmap, JointBitmap, Subset, allot_words, map_numbers, set_bits
 from .buckets import BucketRule, SizeRule
 from .curriculum import Curriculum, StageUnit
+from .joining import JoinedDocuments, JoinedOrder, count_joined_rows
 from .keys import TABLE_COUNT_MAX, Words, derive_cipher_key, hash_words
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from .order import (
@@ -35,6 +36,7 @@ from .packing import (
     ReadLengths,
     RowCounter,
     RowCounts,
+    RowOrdering,
     RowPieces,
     choose_window,
 )
@@ -43,7 +45,7 @@ from .random_numbers import derive_epoch_key, derive_sample_seed, rng
 from .selection import Selection, find_base
 from .shuffle_array import shuffle
 from .shuffle_blocks import Blocking, ReadCost, choose_blocks, choose_chunk_blocks, window_samples
-from .token_rows import lay_out_tokens
+from .token_rows import ignored_label, lay_out_tokens
 from .weighted import WeightedOrder, WeightTable, round_weights
 
 __all__ = [
@@ -52,6 +54,8 @@ __all__ = [
     "Blocking",
     "BucketRule",
     "Curriculum",
+    "JoinedDocuments",
+    "JoinedOrder",
     "JointBitmap",
     "LongDocuments",
     "Marks",
@@ -65,6 +69,7 @@ __all__ = [
     "ReadLengths",
     "RowCounter",
     "RowCounts",
+    "RowOrdering",
     "RowPieces",
     "Selection",
     "Shuffle",
@@ -81,12 +86,14 @@ __all__ = [
     "choose_blocks",
     "choose_chunk_blocks",
     "choose_window",
+    "count_joined_rows",
     "derive_cipher_key",
     "derive_epoch_key",
     "derive_sample_seed",
     "divide_slots",
     "find_base",
     "hash_words",
+    "ignored_label",
     "key_state",
     "label_mix",
     "lay_out_tokens",

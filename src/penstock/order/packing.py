@@ -12,6 +12,7 @@ are counted window by window (`RowCounts`), as the windows are walked through or
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -162,6 +163,46 @@ class _Window:
             pieces.tokens.take(at),
             {name: column.take(at) for name, column in pieces.marks.items()},
         )
+
+
+def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Integers:
+    """Return the tokens of documents. DataError if a length is negative."""
+    lengths = np.ascontiguousarray(read_lengths(documents), np.int64)
+    if len(lengths) and int(lengths.min()) < 0:
+        at = int(np.argmin(lengths))
+        raise DataError(
+            f"document {documents[at]} has a length of {lengths[at]:,} tokens: measure the "
+            "lengths anew with `penstock lengths --force`"
+        )
+    return lengths
+
+
+class RowOrdering(ABC):
+    """An `Ordering` whose positions are rows, and whose samples are pieces of documents in them."""
+
+    @abstractmethod
+    def pieces(self, rows: npt.ArrayLike) -> RowPieces:
+        """Return the pieces of documents in these rows of the epoch."""
+
+    @property
+    def joins_documents(self) -> bool:
+        """True if a row is one of a batch; False if it is a batch of samples."""
+        return True
+
+    def samples(self, positions: npt.ArrayLike) -> Words:
+        """Return the documents in these rows, one row after the other."""
+        return self.pieces(positions).documents
+
+    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
+        """Return the documents in these rows, and their marks."""
+        pieces = self.pieces(positions)
+        return pieces.documents, pieces.marks
+
+    def row_document_lengths(self, rows: npt.ArrayLike) -> tuple[Integers, Integers]:
+        """Return the tokens of all pieces in these rows, one row after the other, and where each
+        row begins among them, with the end. Nothing is read from storage."""
+        pieces = self.pieces(rows)
+        return pieces.length, pieces.offsets
 
 
 class RowCounter(Protocol):
@@ -322,7 +363,7 @@ class _Walk:
 
 
 @dataclass(frozen=True)
-class PackedOrder:
+class PackedOrder(RowOrdering):
     """An order whose positions are the rows of an epoch, and whose samples are pieces of documents.
 
     inner:         ordering of the documents.
@@ -408,21 +449,6 @@ class PackedOrder:
         """The orders that the documents' order is made of."""
         return self.inner.parts()
 
-    def samples(self, positions: npt.ArrayLike) -> Words:
-        """Return the documents in these rows, one row after the other."""
-        return self.pieces(positions).documents
-
-    def rows(self, positions: npt.ArrayLike) -> tuple[Words, Marks]:
-        """Return the documents in these rows, and their marks."""
-        pieces = self.pieces(positions)
-        return pieces.documents, pieces.marks
-
-    def row_document_lengths(self, rows: npt.ArrayLike) -> tuple[Integers, Integers]:
-        """Return the tokens of all pieces in these rows, one row after the other, and where each
-        row begins among them, with the end. Nothing is read from storage."""
-        pieces = self.pieces(rows)
-        return pieces.length, pieces.offsets
-
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
         """Return the pieces of documents in these rows of the epoch."""
         wanted = np.asarray(rows).reshape(-1).astype(np.uint64)
@@ -453,13 +479,7 @@ class PackedOrder:
         start = window * self.rule.window
         stop = min(start + self.rule.window, len(self.inner))
         documents, marks = self.inner.rows(np.arange(start, stop, dtype=np.uint64))
-        lengths = np.ascontiguousarray(self.read_lengths(documents), np.int64)
-        if int(lengths.min()) < 0:
-            at = int(np.argmin(lengths))
-            raise DataError(
-                f"document {documents[at]} has a length of {lengths[at]:,} tokens: measure the "
-                "lengths anew with `penstock lengths --force`"
-            )
+        lengths = read_document_lengths(self.read_lengths, documents)
         self.rule.check(documents, lengths)
         return documents, lengths, marks
 

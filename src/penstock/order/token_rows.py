@@ -10,6 +10,9 @@ import numpy.typing as npt
 from .. import _core
 
 Integers = npt.NDArray[np.int64]
+ignored_label = -100
+"""Label of places that are no target, as the core writes it."""
+
 Outputs = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
@@ -28,7 +31,7 @@ def lay_out_tokens(
     """Write all of three arrays of one size and dtype, int32 or int64.
 
     Piece i is lengths[i] of the tokens from at[i] on, and goes to the places from targets[i] on,
-    which ascend; its positions count from 0. Between pieces are pads, whose labels are -100.
+    which ascend; its positions count from 0. Between pieces are pads, whose labels are `ignored_label`.
 
     shifted:  False: a label is the token itself, and the first of a piece is -100. True: it is the
               next token, and the last of a piece is -100.

@@ -13,7 +13,7 @@ what a plan says.
 from __future__ import annotations
 
 from .assignment import Locality, assign_nodes
-from .balance import CostBalance, PackedOrdering
+from .balance import CostBalance
 from .batch_layout import BatchLayout, FieldChunks, FieldRows, Ids, PlanSource, place_pieces
 from .cache_blocks import (
     CacheBlockChoice,
@@ -48,7 +48,6 @@ __all__ = [
     "Ids",
     "LengthCost",
     "Locality",
-    "PackedOrdering",
     "Placement",
     "PlanSource",
     "Session",

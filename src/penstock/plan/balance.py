@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,7 @@ from .. import limits
 from .._core import deal_rows
 from ..errors import UsageError
 from ..extent import Int
-from ..order import Ordering
+from ..order import Ordering, RowOrdering
 from .assignment import Locality, assign_nodes
 from .batch_layout import Ids
 from .placement import Nodes
@@ -48,15 +47,6 @@ LengthsOf = Callable[[Ids], Int]
 Levels = npt.NDArray[np.uint16]
 
 _levels = 65535
-
-
-@runtime_checkable
-class PackedOrdering(Protocol):
-    """An ordering whose positions are rows of several documents."""
-
-    def row_document_lengths(self, rows: Ids) -> tuple[Int, Int]:
-        """Return the lengths of all documents of some rows, and the start of each row in them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ class CostBalance:
 
     def measure(self, order: Ordering, positions: Ids) -> Costs:
         """Return the costs of the samples, or rows, at some positions of an epoch."""
-        if isinstance(order, PackedOrdering):
+        if isinstance(order, RowOrdering):
             lengths, starts = order.row_document_lengths(positions)
             return sum_costs(apply_cost(self.cost, lengths), starts)
         assert self.lengths_of is not None, "the lengths of samples are needed, unless packed"

@@ -16,7 +16,7 @@ import numpy as np
 from .. import limits
 from ..errors import UsageError
 from ..extent import Int, Requests, merge, separate
-from ..order import Marks, Ordering, PackedOrder, RowCounter, RowPieces
+from ..order import Marks, Ordering, RowCounter, RowOrdering, RowPieces
 from .assignment import Locality
 from .balance import CostBalance, check_balance
 from .batch_layout import BatchLayout, Ids, StepSource, place_batches
@@ -299,7 +299,7 @@ def plan_steps(
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
     begin = rotation_start(rank, steps.world_size)
-    if isinstance(order, PackedOrder):
+    if isinstance(order, RowOrdering):
         pieces = order.pieces(positions)
         if not order.joins_documents:
             edges = pieces.offsets[bounds]
