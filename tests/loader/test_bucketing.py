@@ -203,6 +203,52 @@ def test_what_does_not_fit(data: penstock.Dataset, tmp_path: Path) -> None:
             Buckets(**options)  # type: ignore[arg-type]
 
 
+def test_torch_gives_the_same_batches(data: penstock.Dataset) -> None:
+    """`penstock.torch.DataLoader` has the batches of `Loader`, as tensors, and its states."""
+    torch = pytest.importorskip("torch")
+    from penstock.torch import DataLoader, StepLoader
+
+    options: dict[str, Any] = {"rank": 1, "world_size": 3, "seed": 3}
+    options |= {"batch_tokens": Buckets(800, window=40)}
+    ours = penstock.Loader(data, pad=True, **options)
+    expected = [(batch.ids.tolist(), batch.valid.tolist()) for batch in ours]
+    for kind in (DataLoader, StepLoader):
+        theirs = kind(data, shuffle=True, **options)
+        own = getattr(theirs, "loader", theirs)
+        assert own.batch_size is own.batch_sampler is None
+        assert len(own) == len(expected)
+        if kind is DataLoader:
+            batches = iter(theirs)
+            first = [next(batches) for _ in range(4)]
+            state = theirs.state_dict()
+            again = kind(data, shuffle=True, **options)
+            again.load_state_dict(state)
+            found = [*first, *again]
+            assert all(isinstance(batch.ids, torch.Tensor) for batch in found)
+            assert [(b.ids.tolist(), b.valid.tolist()) for b in found] == expected
+
+
+def test_torch_refuses_what_does_not_fit(data: penstock.Dataset) -> None:
+    """Arguments of torch that decide batches themselves do not go with batches by tokens."""
+    pytest.importorskip("torch")
+    from penstock.torch import DataLoader
+
+    for options, message in (
+        ({"batch_size": 4}, "choose one"),
+        ({"batch_size": None}, "choose one"),
+        ({"global_batch_size": 4}, "choose one"),
+        ({"shuffle": "auto"}, "does not go with shuffle"),
+        ({"cache": Cache(ram_bytes=1 << 20)}, "does not go with cache"),
+        ({"sampler": range(5)}, "read ahead"),
+        ({"num_workers": 2, "workers": "processes"}, "read ahead"),
+        ({"dataset": [1, 2]}, "batch_tokens is for penstock datasets"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            DataLoader(**{"dataset": data, "batch_tokens": 800, **options})
+    with pytest.raises(UsageError, match="batch_tokens is for the loader"):
+        next(iter(DataLoader(data, batch_tokens=800).sampler))
+
+
 def measure_reversed(sample: Mapping[str, Any]) -> int:
     """Measure long samples as short ones."""
     return 500 - len(sample["data"])

@@ -38,9 +38,7 @@ Row = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 def cut_plainly(documents: list[np.ndarray], length: int, shift: bool) -> list[Row]:
     """Return tokens, labels, positions, documents' numbers and their tokens of each row."""
-    stream = [
-        (number, token) for number, each in enumerate(documents) for token in each.tolist()
-    ]
+    stream = [(number, token) for number, each in enumerate(documents) for token in each.tolist()]
     rows: list[Row] = []
     first = 0
     while first + 1 < len(stream) or (first == 0 and stream):
@@ -227,7 +225,9 @@ def test_sums_of_blocks_find_the_same_documents(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(limits, "joining_block_documents", block)
         monkeypatch.setattr(limits, "joining_chunk_documents", chunk)
         joined = JoinedDocuments(
-            2500, lambda numbers: numbers.view(np.uint64), lambda own: lengths[own.view(np.int64)]
+            2500,
+            lambda numbers: numbers.view(np.uint64),
+            lengths.take,
         )
         starts = np.arange(0, joined.tokens - 40, 39)
         found.append(joined.cut(starts, starts + 40))
@@ -244,7 +244,7 @@ def test_false_lengths_are_refused() -> None:
     ):
         lengths = np.array([3, length])
         with pytest.raises(error, match=message):
-            JoinedDocuments(2, lambda numbers: numbers.view(np.uint64), lambda _: lengths)
+            JoinedDocuments(2, lambda numbers: numbers.view(np.uint64), lengths.take)
 
 
 def test_the_number_of_rows_is_arithmetic() -> None:

@@ -20,7 +20,7 @@ from .balancing import Balanced, Balancing, balance_costs, name_assignment
 from .batch import Batch, Ragged, choose_gap, choose_readahead
 from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
-from .bucketing import Buckets
+from .bucketing import Buckets, bucket_orders, check_batch_tokens
 from .collate import Arrays, Leaves
 from .curricula import curriculum
 from .dataset import Dataset, list_saved_paths, locate_data, open, sidecar_paths
@@ -84,7 +84,9 @@ __all__ = [
     "WorkerThreads",
     "Workers",
     "balance_costs",
+    "bucket_orders",
     "can_take_views",
+    "check_batch_tokens",
     "choose_gap",
     "choose_readahead",
     "choose_saved_path",

@@ -44,6 +44,17 @@ class Buckets:
             check_whole("window", self.window, 1)
 
 
+def check_batch_tokens(has_size: bool, has_cache: bool, is_auto: bool) -> None:
+    """Refuse what does not go with batches by tokens."""
+    if has_size:
+        raise UsageError(
+            "batch_tokens is given, and batch_size or global_batch_size too: choose one"
+        )
+    if has_cache or is_auto:
+        given = "cache" if has_cache else 'shuffle="auto"'
+        raise UsageError(f"batch_tokens does not go with {given}: leave it out, and name a shuffle")
+
+
 def bucket_orders(
     dataset: Dataset, batch_tokens: float | Buckets, make_order: Callable[[Dataset], Ordering]
 ) -> Callable[[Dataset], Ordering]:

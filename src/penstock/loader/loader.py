@@ -32,7 +32,7 @@ from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_gap, choose_readahead, share_memory
 from .batch_tasks import OrderTasks
-from .bucketing import Buckets, bucket_orders
+from .bucketing import Buckets, bucket_orders, check_batch_tokens
 from .collate import Arrays, Leaves
 from .dataset import Dataset
 from .decode import Collate, Decode, DecodeThreads
@@ -174,15 +174,8 @@ class Loader:
             "order", seed, shuffle=shuffle, block=block, group=group
         )
         if batch_tokens is not None:
-            if batch_size is not None or global_batch_size is not None:
-                raise UsageError(
-                    "batch_tokens is given, and batch_size or global_batch_size too: choose one"
-                )
-            if cache is not None or self._auto_shuffle is not None:
-                given = "cache" if cache is not None else 'shuffle="auto"'
-                raise UsageError(
-                    f"batch_tokens does not go with {given}: leave it out, and name a shuffle"
-                )
+            has_size = batch_size is not None or global_batch_size is not None
+            check_batch_tokens(has_size, cache is not None, self._auto_shuffle is not None)
             make_order = bucket_orders(dataset, batch_tokens, make_order)
         order = make_order(dataset)
         self._step_sampler = StepSampler(

@@ -53,8 +53,8 @@ class JoinedDocuments:
             if total + lengths.sum(dtype=np.float64) > limits.joining_tokens_max:
                 raise LimitError(
                     f"{start + len(lengths):,} documents have more than "
-                    f"{limits.joining_tokens_max:,} tokens: measure the lengths anew with `penstock "
-                    "lengths --force`, or select fewer documents"
+                    f"{limits.joining_tokens_max:,} tokens: measure the lengths anew with "
+                    "`penstock lengths --force`, or select fewer documents"
                 )
             ends = total + np.add.reduceat(lengths, np.arange(0, len(lengths), block)).cumsum()
             self.sums[start // block + 1 :][: len(ends)] = ends

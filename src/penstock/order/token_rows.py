@@ -31,7 +31,7 @@ def lay_out_tokens(
     """Write all of three arrays of one size and dtype, int32 or int64.
 
     Piece i is lengths[i] of the tokens from at[i] on, and goes to the places from targets[i] on,
-    which ascend; its positions count from 0. Between pieces are pads, whose labels are `ignored_label`.
+    which ascend; its positions count from 0. Between pieces are pads, whose labels are ignored.
 
     shifted:  False: a label is the token itself, and the first of a piece is -100. True: it is the
               next token, and the last of a piece is -100.

@@ -32,6 +32,7 @@ from ..errors import UsageError
 from ..loader import (
     Balanced,
     Batch,
+    Buckets,
     Dataset,
     Decode,
     DeviceTransfer,
@@ -53,6 +54,7 @@ from ..loader import (
     Workers,
     WorkerSource,
     WorkerThreads,
+    check_batch_tokens,
     explain_run,
     make_iterator,
     serve_if_configured,
@@ -148,8 +150,8 @@ class DataLoader:
                   with one, the next is copied there, from pinned memory on a stream of its own. All
                   tensors are on the device, ids too; strings and other values stay as they are.
                   "cpu": as without it. See docs/gpu.md, also for CUDA graphs.
-    rank, world_size, place, data_axes, check_peers, global_batch_size, assignment, cache, budget:
-                  see `penstock.Loader`.
+    rank, world_size, place, data_axes, check_peers, global_batch_size, batch_tokens, assignment,
+    cache, budget: see `penstock.Loader`.
 
     A dataset that is not penstock's is identified in the state by its `fingerprint`, if it has that
     attribute, else by the name of its type and its length: other content is then not noticed.
@@ -184,6 +186,7 @@ class DataLoader:
         data_axes: str | Iterable[str] | None = None,
         check_peers: int | None = None,
         global_batch_size: int | None = None,
+        batch_tokens: float | Buckets | None = None,
         workers: Literal["auto", "threads", "processes"] = "auto",
         assignment: Assignment | Balanced = "strided",
         cache: Cache | None = None,
@@ -197,6 +200,14 @@ class DataLoader:
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
+        if batch_tokens is not None:
+            if not isinstance(dataset, Dataset):
+                raise UsageError(
+                    f"batch_tokens is for penstock datasets, whose lengths are known, and dataset "
+                    f"is a {type(dataset).__name__}: give a batch_sampler"
+                )
+            has_size = batch_size != 1 or global_batch_size is not None
+            check_batch_tokens(has_size, cache is not None, kind == "auto")
         if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
             decode.open_data(dataset.index, None)
         self.dataset = dataset
@@ -230,10 +241,11 @@ class DataLoader:
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
             )
-        if (cache is not None or assignment != "strided") and self._kind != "engine":
+        is_ours = cache is not None or assignment != "strided" or batch_tokens is not None
+        if is_ours and self._kind != "engine":
             raise UsageError(
-                "cache and assignment are for penstock datasets that are read ahead: leave out "
-                "sampler, batch_sampler and workers='processes'"
+                "cache, assignment and batch_tokens are for penstock datasets that are read ahead: "
+                "leave out sampler, batch_sampler and workers='processes'"
             )
         self._budget = budget or Budget()
         self._cache = cache
@@ -262,6 +274,7 @@ class DataLoader:
                 assignment,
                 check_peers,
                 cache,
+                batch_tokens,
             )
             self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
             if kind == "none":
@@ -279,7 +292,7 @@ class DataLoader:
             self._epochs = SamplerTasks(dataset, chosen, steps, self.seed, own_place)
             if sampler is None:  # as in torch, where it has no effect either
                 sampler = torch.utils.data.SequentialSampler(dataset)
-        if batch_sampler is not None or global_batch_size is not None:
+        if batch_sampler is not None or global_batch_size is not None or batch_tokens is not None:
             batch_size = None  # as in torch: it does not tell the size of a batch
         elif batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)

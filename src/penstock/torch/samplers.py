@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import methodcaller
 from typing import Any, Literal
 
@@ -14,15 +14,17 @@ from ..errors import UsageError
 from ..loader import (
     AutoShuffle,
     Balanced,
+    Buckets,
     Dataset,
     PackedDataset,
     Reweighing,
     StepSampler,
     balance_costs,
+    bucket_orders,
     identify_data,
     name_assignment,
 )
-from ..order import Order, Selection, Shuffle
+from ..order import Order, Ordering, Selection, Shuffle
 from ..plan import Assignment
 from ..topology import Place
 
@@ -69,6 +71,7 @@ def make_sampler(
     assignment: Assignment | Balanced,
     check_peers: int | None = None,
     cache: Cache | None = None,
+    batch_tokens: float | Buckets | None = None,
 ) -> StepSampler:
     count = len(dataset)
     if count == 0:
@@ -77,7 +80,9 @@ def make_sampler(
     choice = AutoShuffle(dataset, seed, budget) if shuffle == "auto" else None
     kind: Shuffle = "exact" if shuffle == "auto" else shuffle
     ours = isinstance(dataset, Dataset)
-    make_order = methodcaller("order", seed, shuffle=kind)
+    make_order: Callable[[Any], Ordering] = methodcaller("order", seed, shuffle=kind)
+    if batch_tokens is not None:
+        make_order = bucket_orders(dataset, batch_tokens, make_order)
     order = make_order(dataset) if ours else Order(count, seed, shuffle=kind)
     return StepSampler(
         identify_data(dataset),
