@@ -52,6 +52,7 @@ path, checkpoint_path, decode, model = "database", "checkpoint.pt", len, torch.n
     "docs/text/tokens.md": TOKENIZED,
     "docs/packing.md": TOKENIZED,
     "docs/packing/batches.md": TOKENIZED,
+    "docs/packing/joined.md": TOKENIZED,
     "docs/balance.md": TOKENIZED + ROWS,
     "docs/balance/costs.md": TOKENIZED + ROWS,
     "docs/balance/batch-tokens.md": TOKENIZED

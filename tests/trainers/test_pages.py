@@ -24,7 +24,13 @@ def decode(sample):
     numbers = np.frombuffer(sample["data"], np.uint16).astype("float32")
     return {"x": numbers[:1], "labels": numbers[1:2]}
 loader = penstock.torch.DataLoader(dataset, 32, shuffle=True, seed=0, decode=decode)
+documents = penstock.open("documents.bin", dtype="uint16", eos=0)
 epochs = 2
+"""
+LANGUAGE_MODEL = """
+from transformers import LlamaConfig, LlamaForCausalLM
+sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
+language_model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=1, **sizes))
 """
 NEEDS: dict[str, tuple[str, str]] = {
     "accelerate": (
@@ -71,7 +77,8 @@ loader = penstock.torch.DataLoader(dataset, 32, shuffle=True, seed=0, decode=pai
     ),
     "lightning": (
         "pytorch_lightning",
-        """
+        LANGUAGE_MODEL
+        + """
 import pytorch_lightning
 from pytorch_lightning.callbacks import ModelCheckpoint
 class Model(pytorch_lightning.LightningModule):
@@ -85,10 +92,10 @@ class Model(pytorch_lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1e-9)
 model = Model()
-trainer = pytorch_lightning.Trainer(
+trainer, packed_trainer = [pytorch_lightning.Trainer(
     max_epochs=1, logger=False, accelerator="cpu", enable_progress_bar=False,
-    callbacks=[ModelCheckpoint(dirpath=".", save_last=True)],
-)
+    callbacks=[ModelCheckpoint(dirpath=folder, save_last=True)],
+) for folder in (".", "packed")]
 train = loader
 val = penstock.torch.DataLoader(dataset, 32, decode=decode)
 """,
@@ -111,7 +118,8 @@ torch.distributed.init_process_group("fake", rank=0, world_size=16, store=FakeSt
     "torchtitan": ("torchtitan", ""),
     "transformers": (
         "transformers",
-        """
+        LANGUAGE_MODEL
+        + """
 from transformers import Trainer, TrainingArguments
 class Model(torch.nn.Module):
     def __init__(self):
@@ -140,6 +148,7 @@ def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
         pytest.skip(f"{library} is not installed")
     assert find_blocks(text)
     np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    (np.arange(200 * 32) % 50).astype(np.uint16).tofile(tmp_path / "documents.bin")
     program = tmp_path / "page.py"
     program.write_text(make_program(str(page.relative_to(ROOT)), text, COMMON + prelude))
     done = subprocess.run(

@@ -139,3 +139,35 @@ def test_what_does_not_fit_is_refused(data: Path) -> None:
         build(data, dataset_path="")
     with pytest.raises(StateError, match="no state of a penstock loader"):
         build(data).load_state_dict({})
+
+
+def test_packed_rows_come_with_the_positions_that_masks_are_made_of(tmp_path: Path) -> None:
+    """`pack=` gives rows of seq_len tokens, as `penstock.pack` makes them, and resumes in them."""
+    (np.arange(4000) % 50).astype(np.uint16).tofile(tmp_path / "tokens.bin")
+    options = {"dtype": "uint16", "eos": 0}
+    rows = penstock.pack(
+        penstock.open(tmp_path / "tokens.bin", **options), 32, window=16, shift_labels=True
+    )
+    plain = penstock.torch.DataLoader(rows, 4, shuffle=True, seed=3, drop_last=True)
+    expected = [batch for _ in range(2) for batch in plain]
+
+    def build_packed(**pack: Any) -> Any:
+        config = penstock.torchtitan.Loader.Config(
+            dataset_path=str(tmp_path / "tokens.bin"), options=options, pack=pack, seed=3
+        )
+        return config.build(
+            dp_world_size=1, dp_rank=0, tokenizer=None, seq_len=32, local_batch_size=4
+        )
+
+    loader = build_packed(window=16)
+    found = list(islice(loader, 5))
+    resumed = build_packed(window=16)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    found += islice(resumed, len(expected) - 5)
+    for (inputs, labels), batch in zip(found, expected, strict=True):
+        assert list(inputs) == ["input", "positions"]
+        assert (inputs["input"] == batch["input_ids"]).all()
+        assert (inputs["positions"] == batch["position_ids"]).all()
+        assert (labels == batch["labels"]).all()
+    with pytest.raises(UsageError, match=r"pack has \['style'\]"):
+        build_packed(style="flat")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import numpy as np
 import transformers
 
 import penstock
@@ -156,3 +158,21 @@ def test_what_does_not_fit_is_refused(folder: Path, data: Path) -> None:
 
 def test_two_ranks(run_on_two_ranks: Callable[[str], None]) -> None:
     run_on_two_ranks(__file__)
+
+
+@pytest.mark.parametrize("style", ["rows", "flat"])
+def test_documents_of_packed_rows_do_not_see_each_other(style: str, tmp_path: Path) -> None:
+    """A model gives each document of a row the logits that it gives it alone."""
+    (np.arange(1600) % 50).astype(np.uint16).tofile(tmp_path / "tokens.bin")
+    documents = penstock.open(tmp_path / "tokens.bin", dtype="uint16", eos=0, index="memory")
+    sizes: dict[str, int] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(vocab_size=64, num_attention_heads=2, **sizes)
+    model = transformers.LlamaForCausalLM(config).eval()
+    for batch in DataLoader(penstock.pack(documents, 128, style=style), 3, shuffle=True, seed=0):
+        given = {name: batch[name] for name in ("input_ids", "position_ids")}
+        with torch.no_grad():
+            logits = model(**given, use_cache=False).logits.flatten(0, 1)
+            bounds = batch["cu_seqlens"].tolist()
+            for first, last in itertools.pairwise(bounds):
+                alone = model(batch["input_ids"].reshape(1, -1)[:, first:last]).logits[0]
+                torch.testing.assert_close(logits[first:last], alone)

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import UsageError
 from ..loader import open as open_dataset
+from ..loader import pack
 from ..torch import DataLoader
 
 
@@ -31,6 +32,8 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         dataset_path:  of what `penstock.open` reads.
         options:       of `penstock.open`. For flat tokens {"dtype": "uint16"} is enough: `window`
                        is seq_len then, whose inputs are followed by the last label.
+        pack:          options of `penstock.pack`, {} for none: rows of seq_len tokens of documents,
+                       with the positions that torchtitan's masks are made of.
         decode:        function of a sample that returns a dict of inputs and "labels", where the
                        samples are no windows of tokens.
         infinite:      go on with the next epoch; torchtitan's validation turns it off.
@@ -38,6 +41,7 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         """
 
         options: dict[str, Any] = field(default_factory=dict)
+        pack: dict[str, Any] | None = None
         decode: Callable[[dict[str, Any]], dict[str, Any]] | None = None
         seed: int = 0
         shuffle: str = "exact"
@@ -58,9 +62,19 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
         self._is_infinite = config.infinite
         if not config.dataset_path:
             raise UsageError("dataset_path is not set: name the data that penstock.open reads")
-        window = {"window": seq_len} if "dtype" in config.options else {}
+        has_windows = "dtype" in config.options and config.pack is None
+        window = {"window": seq_len} if has_windows else {}
+        dataset = open_dataset(config.dataset_path, **window | config.options)
+        if config.pack is not None:
+            ours = config.pack.keys() & {"length", "style", "shift_labels"}
+            if ours:
+                raise UsageError(
+                    f"pack has {sorted(ours)}: torchtitan wants rows of seq_len ({seq_len}) tokens "
+                    "with shifted labels, so leave these out"
+                )
+            dataset = pack(dataset, seq_len, shift_labels=True, **config.pack)
         self.loader = DataLoader(
-            open_dataset(config.dataset_path, **window | config.options),
+            dataset,
             local_batch_size,
             config.shuffle,
             drop_last=True,
@@ -88,6 +102,8 @@ class TitanLoader(BaseDataLoader):  # type: ignore[misc]
 
 def _divide(batch: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Divide a batch into inputs and labels."""
+    if "position_ids" in batch:
+        return {"input": batch["input_ids"], "positions": batch["position_ids"]}, batch["labels"]
     if "labels" in batch:
         inputs = {name: batch[name] for name in batch if name != "labels"}
         return inputs, batch["labels"]

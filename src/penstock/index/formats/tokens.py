@@ -3,7 +3,8 @@
 window:        tokens of a sample less one: sample k of a file has the tokens from k * window to
                (k + 1) * window, both included, so that inputs and targets, shifted by one, can be
                cut from it. Neighbours share one token. Tokens at the end that do not fill a window
-               are left out.
+               are left out. `penstock.pack(join=True)` makes such rows of documents, over the ends
+               of files, and leaves nothing out.
 eos:           in place of `window`, the token that ends a document: a sample is a document, with
                its end token. What follows the last one of a file is a document, too. Files are read
                once for it, when the index is made.
@@ -53,7 +54,8 @@ def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if ("window" in options) == ("eos" in options):
         raise UsageError(
             "flat tokens need a window or an end token, and not both: give window=, the length of "
-            "a sequence, or eos=, the token that ends a document"
+            "a sequence, or eos=, the token that ends a document (for sequences that know their "
+            "documents: penstock.pack(documents, length, join=True))"
         )
     normalized = normalize_options(options)
     if "eos" in options:
