@@ -241,7 +241,7 @@ def test_torch_refuses_what_does_not_fit(data: penstock.Dataset) -> None:
         ({"cache": Cache(ram_bytes=1 << 20)}, "does not go with cache"),
         ({"sampler": range(5)}, "read ahead"),
         ({"num_workers": 2, "workers": "processes"}, "read ahead"),
-        ({"dataset": [1, 2]}, "batch_tokens is for penstock datasets"),
+        ({"dataset": [1, 2]}, "batch_tokens are for penstock datasets"),
     ):
         with pytest.raises(UsageError, match=message):
             DataLoader(**{"dataset": data, "batch_tokens": 800, **options})

@@ -142,6 +142,15 @@ def check_ours(
         )
 
 
+def refuse_read_ahead(cache: Any, assignment: Any, batch_tokens: Any) -> None:
+    """Refuse what a loader that reads ahead by itself takes, for one that does not."""
+    if cache is not None or assignment != "strided" or batch_tokens is not None:
+        raise UsageError(
+            "cache, assignment and batch_tokens are for penstock datasets that are read ahead: "
+            "leave out sampler, batch_sampler and workers='processes'"
+        )
+
+
 def choose_context(context: Any, workers: int) -> Any:
     if context is None:
         return None

@@ -54,7 +54,6 @@ from ..loader import (
     Workers,
     WorkerSource,
     WorkerThreads,
-    check_batch_tokens,
     explain_run,
     make_iterator,
     serve_if_configured,
@@ -75,6 +74,7 @@ from .arguments import (
     choose_seed,
     choose_workers,
     parse_shuffle,
+    refuse_read_ahead,
     refuse_rebuilding,
     warn_ignored,
 )
@@ -200,14 +200,6 @@ class DataLoader:
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
-        if batch_tokens is not None:
-            if not isinstance(dataset, Dataset):
-                raise UsageError(
-                    f"batch_tokens is for penstock datasets, whose lengths are known, and dataset "
-                    f"is a {type(dataset).__name__}: give a batch_sampler"
-                )
-            has_size = batch_size != 1 or global_batch_size is not None
-            check_batch_tokens(has_size, cache is not None, kind == "auto")
         if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
             decode.open_data(dataset.index, None)
         self.dataset = dataset
@@ -241,12 +233,8 @@ class DataLoader:
                 multiprocessing_context=multiprocessing_context,
                 prefetch_factor=prefetch_factor,
             )
-        is_ours = cache is not None or assignment != "strided" or batch_tokens is not None
-        if is_ours and self._kind != "engine":
-            raise UsageError(
-                "cache, assignment and batch_tokens are for penstock datasets that are read ahead: "
-                "leave out sampler, batch_sampler and workers='processes'"
-            )
+        if self._kind != "engine":
+            refuse_read_ahead(cache, assignment, batch_tokens)
         self._budget = budget or Budget()
         self._cache = cache
         self._assignment = assignment

@@ -21,6 +21,7 @@ from ..loader import (
     StepSampler,
     balance_costs,
     bucket_orders,
+    check_batch_tokens,
     identify_data,
     name_assignment,
 )
@@ -82,6 +83,8 @@ def make_sampler(
     ours = isinstance(dataset, Dataset)
     make_order: Callable[[Any], Ordering] = methodcaller("order", seed, shuffle=kind)
     if batch_tokens is not None:
+        has_size = batch_size != 1 or global_batch_size is not None
+        check_batch_tokens(has_size, cache is not None, shuffle == "auto")
         make_order = bucket_orders(dataset, batch_tokens, make_order)
     order = make_order(dataset) if ours else Order(count, seed, shuffle=kind)
     return StepSampler(
