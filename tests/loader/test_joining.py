@@ -24,9 +24,9 @@ from .test_packing import Corpus, check_targets, draw_documents, walk, write_meg
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Documents that end with the token 0, in four files, the second of which ends within one."""
     folder = tmp_path_factory.mktemp("joining")
-    documents = [np.append(each, 0) for each in draw_documents(300, 150, seed=1)]
-    documents[199] = documents[199][:-1]
-    for number, part in enumerate(np.split(np.arange(300), [7, 200, 204])):
+    documents = [np.append(each, 0) for each in draw_documents(120, 150, seed=1)]
+    documents[79] = documents[79][:-1]
+    for number, part in enumerate(np.split(np.arange(120), [7, 80, 84])):
         values = np.concatenate([documents[each] for each in part])
         values.astype("<u4").tofile(folder / f"{number}.bin")
     dataset = penstock.open(folder, format="tokens", dtype="uint32", eos=0, index="memory")
@@ -103,7 +103,7 @@ def test_rows_are_those_of_one_array_of_all_tokens(corpus: Corpus, data: st.Data
     chosen = range(len(corpus.documents))
     dataset = corpus.dataset
     if data.draw(st.booleans()):
-        chosen = range(data.draw(st.integers(0, 9)), len(chosen), data.draw(st.integers(1, 60)))
+        chosen = range(data.draw(st.integers(0, 9)), len(chosen), data.draw(st.integers(1, 30)))
         dataset = dataset.select(chosen)
     length = data.draw(st.one_of(st.integers(2, 5), st.integers(6, 700)))
     shift = data.draw(st.booleans())
@@ -139,7 +139,7 @@ def test_every_target_comes_once_an_epoch(
 
 @given(st.data())
 def test_one_sequence_on_any_world_from_any_state(corpus: Corpus, data: st.DataObject) -> None:
-    rows = penstock.pack(corpus.dataset, data.draw(st.integers(60, 300)), join=True)
+    rows = penstock.pack(corpus.dataset, data.draw(st.integers(30, 80)), join=True)
     size = 12
     kinds = ["strided", "contiguous", "balanced"]
     options: dict[str, Any] = {"global_batch_size": size, "seed": data.draw(st.integers(0, 9))}
@@ -173,7 +173,7 @@ def test_states_belong_to_their_rows(corpus: Corpus) -> None:
     for other in (
         penstock.pack(corpus.dataset, 65, join=True),
         penstock.pack(corpus.dataset, 64),
-        penstock.pack(corpus.dataset.select(range(1, 300)), 64, join=True),
+        penstock.pack(corpus.dataset.select(range(1, 120)), 64, join=True),
     ):
         with pytest.raises(StateError):
             walk(other, state, batch_size=4)
@@ -183,7 +183,7 @@ def test_states_belong_to_their_rows(corpus: Corpus) -> None:
 
 def test_padded_steps_repeat_rows_without_their_targets(corpus: Corpus) -> None:
     for style in ("rows", "flat"):
-        rows = penstock.pack(corpus.dataset, 400, join=True, style=style)
+        rows = penstock.pack(corpus.dataset, 150, join=True, style=style)
         batches = []
         for rank in range(4):
             own, _ = walk(rows, batch_size=3, pad=True, rank=rank, world_size=4)
@@ -266,7 +266,7 @@ def test_what_does_not_go_with_joined_rows_is_refused(corpus: Corpus, tmp_path: 
             penstock.pack(documents, 64, **{"join": True, **options})
     for wrong, message in (
         (penstock.mix([(documents, 1)]), "documents is a mixture"),
-        (documents.weigh(np.ones(300)), "documents is weighed"),
+        (documents.weigh(np.ones(120)), "documents is weighed"),
     ):
         with pytest.raises(UsageError, match=message):
             penstock.pack(wrong, 64, join=True)
