@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataError, UsageError
 from penstock.extent import Int
-from penstock.order import Order, Words
+from penstock.order import Order, RowOrdering, RowPieces
 from penstock.plan import CostBalance, LengthCost, Locality, Placement, Session, Steps
 from penstock.plan.assignment import expected_moves
 from penstock.plan.balance import _divide_bands, deal, level_costs
@@ -152,7 +152,7 @@ def test_no_rank_always_has_the_costliest() -> None:
     assert Counter(dealt.argmax(axis=1).tolist()) == dict.fromkeys(range(5), 40)
 
 
-class Rows:
+class Rows(RowOrdering):
     """An ordering of packed rows, of 1 to 3 documents each."""
 
     shuffle, algorithm, seed = "exact", "rows", 0
@@ -160,10 +160,12 @@ class Rows:
     def __init__(self, lengths: list[list[int]]) -> None:
         self.lengths = lengths
 
-    def row_document_lengths(self, rows: Words) -> tuple[Int, Int]:
+    def pieces(self, rows: Any) -> RowPieces:
         own = [self.lengths[row] for row in rows.tolist()]
-        ends = np.cumsum([0, *map(len, own)])
-        return np.array([s for row in own for s in row], np.int64), ends
+        lengths = np.array([s for row in own for s in row], np.int64)
+        documents = np.arange(len(lengths), dtype=np.uint64)
+        offsets = np.cumsum([0, *map(len, own)])
+        return RowPieces(offsets, documents, 0 * lengths, lengths, lengths, {})
 
 
 def test_rows_cost_what_their_documents_cost() -> None:
