@@ -1,4 +1,5 @@
-// Any sizes, pixels, layouts and types: all kernels write the same bits, inside their target.
+// Any sizes, pixels, layouts and types: all kernels write the same bits, inside their target. Pictures are
+// small mostly; some are long enough for taps that are summed exactly.
 #include "images/crop.hpp"
 #include "images/resample.hpp"
 
@@ -15,10 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto number = [&](std::size_t at, std::uint32_t most) {
     return 1 + (data[at] | std::uint32_t{data[at + 1]} << 8) % most;
   };
-  const Size image{number(0, 200), number(2, 200)};
+  const std::uint32_t most = data[12] < 8 ? 700 : data[12] < 64 ? 90 : 24;
+  Size image{number(0, most), number(2, most)};
+  if (most == 700) (data[12] % 2 != 0 ? image.height : image.width) = number(0, 12);
   CropRule rule;
   rule.kind = static_cast<Kind>(data[4] % 3);
-  rule.target = {number(5, 40), number(7, 40)};
+  rule.target = {number(5, most == 24 ? 20 : 36), number(7, most == 24 ? 20 : 36)};
   rule.shorter = data[9] % 2 != 0 ? 40u + data[9] : 0u;
   rule.area_low = 0.01;
   rule.ratio_low = 0.2;

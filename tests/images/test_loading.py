@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock
 from penstock import images
@@ -101,6 +106,113 @@ def test_a_cache_changes_no_pixel(folder: Path, expected: dict[tuple[int, int], 
     options: Any = {"seed": 5, "decode": crop, "cache": cache, "rank": 0, "world_size": 1}
     with penstock.Loader(dataset, 8, **options) as loader:
         assert is_same(collect(loader, 2), expected)
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the folder, and the same files with positions beside them."""
+    other = tmp_path_factory.mktemp("indexed") / "train"
+    shutil.copytree(folder, other)
+    find_positions(penstock.open(other))
+    return folder, other
+
+
+transforms = st.one_of(
+    st.builds(
+        images.RandomResizedCrop,
+        st.integers(1, 40),
+        st.sampled_from([(0.08, 1), (0.05, 0.3)]),
+        flip=st.sampled_from([0, 0.5]),
+        boxes=st.just(True),
+        layout=st.sampled_from(["chw", "hwc"]),
+        dtype=st.sampled_from(["uint8", "float16", "float32"]),
+    ),
+    st.builds(images.CenterCrop, st.integers(1, 40), st.sampled_from([None, 48])),
+    st.builds(images.Resize, st.tuples(st.integers(1, 40), st.integers(1, 40))),
+)
+
+
+@given(
+    transform=transforms,
+    threads=st.integers(1, 4),
+    batch_size=st.integers(1, 9),
+    ranks=st.integers(1, 4),
+    other_ranks=st.integers(1, 4),
+    stop=st.integers(0, 3),
+    has_cache=st.booleans(),
+    has_positions=st.booleans(),
+    seed=st.integers(0, 2**63),
+)
+def test_no_way_of_loading_changes_a_pixel(
+    both: tuple[Path, Path],
+    transform: Any,
+    threads: int,
+    batch_size: int,
+    ranks: int,
+    other_ranks: int,
+    stop: int,
+    has_cache: bool,
+    has_positions: bool,
+    seed: int,
+) -> None:
+    """Threads, batches, ranks, a resumed run on as many ranks or others, a cache and positions:
+    each sample has the pixels of the function, once."""
+    dataset = penstock.open(both[has_positions], index="memory")
+    options: Any = {"seed": seed, "decode": transform, "decode_threads": threads}
+    found: dict[int, Any] = {}
+
+    def keep(batch: Any) -> None:
+        for row, number in enumerate(batch.ids.tolist()):
+            assert number not in found
+            found[number] = np.array(batch["image"][row])
+
+    state = None
+    for rank in range(ranks):
+        cache = penstock.Cache(ram_bytes=1 << 22) if has_cache and ranks == 1 else None
+        with penstock.Loader(
+            dataset, batch_size * other_ranks, rank=rank, world_size=ranks, cache=cache, **options
+        ) as loader:
+            for _, batch in zip(range(stop), loader, strict=False):
+                keep(batch)
+            state = loader.state_dict()
+    assert state is not None
+    # The same global batch on the ranks that there are now.
+    for rank in range(other_ranks):
+        with penstock.Loader(
+            dataset, batch_size * ranks, rank=rank, world_size=other_ranks, **options
+        ) as loader:
+            loader.load_state_dict(state)
+            for batch in loader:
+                if batch.epoch == 0:
+                    keep(batch)
+    assert sorted(found) == list(range(len(dataset)))
+    for number, image in found.items():
+        made = transform(dataset[number], penstock.rng(seed, 0, number))["image"]
+        assert np.array_equal(made, image)
+
+
+def test_files_of_other_kinds_are_pillows(tmp_path: Path) -> None:
+    """Whatever a file is called and holds, its pixels are those of Pillow's convert("RGB")."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    pixels = pictures.paint(40, 30)
+    kinds = [("PNG", mode) for mode in ("RGB", "RGBA", "P", "LA", "L", "1", "I;16")]
+    kinds += [("JPEG", "CMYK"), ("JPEG", "YCbCr"), ("BMP", "RGB"), ("GIF", "P"), ("TIFF", "RGB")]
+    for number, (kind, mode) in enumerate(kinds):
+        if mode == "I;16":
+            file = io.BytesIO()
+            pictures.Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(file, kind)
+            data = file.getvalue()
+        else:
+            data = pictures.encode(pixels, kind, mode)
+        (folder / f"{number:02}.JPEG").write_bytes(data)
+    dataset = penstock.open(folder, index="memory")
+    with penstock.Loader(dataset, 4, decode=images.Decode()) as loader:
+        for batch in loader:
+            for row, number in enumerate(batch.ids.tolist()):
+                made = batch["image"][row].reshape(30, 40, 3)
+                assert (made == pictures.decode(dataset[number]["data"])).all(), kinds[number]
+        assert loader.stats()["decoded"] == {"core": 1, "pillow": len(kinds) - 1}
 
 
 def test_mixtures_crop_by_the_pass(folder: Path) -> None:
@@ -440,3 +552,90 @@ def test_the_command_finds_positions_and_shows_them(tmp_path: Path) -> None:
     bad.write_bytes(bad.read_bytes()[:-20])
     damaged = run("index", folder, "--positions", "--force", code=1)
     assert "000.jpg" in damaged.stdout + damaged.stderr
+
+
+@pytest.mark.parametrize("has_older", [False, True])
+def test_a_search_that_is_interrupted_leaves_the_positions_as_they_were(
+    tmp_path: Path, has_older: bool
+) -> None:
+    """Ctrl-C while everything is decoded: the old positions, or none, and no other file."""
+    folder = pictures.write_folder(tmp_path / "train", 70, progressive=False)
+    dataset = penstock.open(folder)
+    before = find_positions(dataset).saved.entries.tobytes() if has_older else b""
+    files = sorted(os.listdir(tmp_path))
+
+    def interrupt(done: int, count: int) -> None:
+        assert 0 < done < count
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_positions(dataset, force=True, progress=interrupt)
+    assert sorted(os.listdir(tmp_path)) == files
+    found = load_positions(dataset.index, 0, str(folder))
+    assert (b"" if found is None else found.entries.tobytes()) == before
+    assert find_positions(dataset).saved.images == 70
+
+
+# Finds positions once for each point, and is killed there: at an event that the interpreter tells, or
+# when the file has so many bytes.
+KILLED = """
+import os, resource, signal, sys
+import penstock
+from penstock.images.positions import find_positions
+
+folder, points = sys.argv[1], sys.argv[2:]
+dataset = penstock.open(folder)
+
+def find(point):
+    def hook(event, arguments):
+        if event == point and any("positions" in str(one) for one in arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+    if point.isdigit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(point), int(point)))
+    else:
+        sys.addaudithook(hook)
+    find_positions(dataset, force=True)
+
+for point in points:
+    child = os.fork()
+    if child == 0:
+        find(point)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(point, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of other systems end nothing")
+@pytest.mark.parametrize("has_older", [False, True])
+def test_a_search_that_is_killed_leaves_valid_positions_or_none(
+    tmp_path: Path, has_older: bool
+) -> None:
+    """Killed before the file is made, at bytes of it, and before it takes its name."""
+    folder = pictures.write_folder(tmp_path / "train", 12)
+    dataset = penstock.open(folder)
+    place = Path(f"{folder}.positions.penstock")
+    find_positions(dataset)
+    whole = place.read_bytes()
+    expected, _ = load_all(folder)
+    if not has_older:
+        place.unlink()
+    points = ["open", "os.rename", *(str(len(whole) * part // 8) for part in range(8))]
+    command = [sys.executable, "-c", KILLED, str(folder), *points]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdin is not None
+        assert killed.stdout is not None
+        for point in points:
+            name, number = killed.stdout.readline().split()
+            assert (name, number != "0") == (point, True)
+            assert (place.read_bytes() == whole) if has_older else not place.exists()
+            assert is_same(load_all(folder)[0], expected)
+            print(file=killed.stdin, flush=True)
+    assert killed.returncode == 0
+    assert find_positions(dataset, force=True).saved.images == 9
+    assert place.read_bytes() == whole

@@ -27,7 +27,9 @@ class JpegWriter {
   std::vector<jpeg::RowPosition> positions;  // of the picture written last
   std::size_t scan_offset = 0;
 
-  std::string write(Random& random) {
+  // random: gives numbers of 64 bits when called.
+  template <class Source>
+  std::string write(Source& random) {
     positions.clear();
     file_ = write_header();
     scan_offset = file_.size();
@@ -131,7 +133,8 @@ class JpegWriter {
     return size;
   }
 
-  void write_block(unsigned component, Random& random) {
+  template <class Source>
+  void write_block(unsigned component, Source& random) {
     const int level = static_cast<int>(random() % 401) - 200;
     const int difference = level - dc_[component];
     dc_[component] = level;
