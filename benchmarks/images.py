@@ -2,18 +2,20 @@
 
 RandomResizedCrop(224) with a flip by penstock, with and without its index of positions, against
 libjpeg's crop and skip with penstock's resize (a floor in C++, where libjpeg's headers are), and
-what others do: simplejpeg or Pillow with Pillow's resize, torch's antialiased resize of uint8,
-OpenCV's without antialiasing. All decode the same files in memory to the same crops. Contenders
-take turns; the rates are those of processor time. Record: benchmarks/results/images.json.
+against other libraries (`image_rivals`), each on one thread. All make the same crops of the same
+files in memory, but for FFCV, which has a format and draws of its own. Contenders take turns; the
+rates are those of processor time, of all threads. Record: benchmarks/results/images.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
+import os
+import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,11 +35,15 @@ from penstock.order import derive_epoch_key
 from .__main__ import build_floors, finish
 from .contender import ROOT
 from .corpus import Corpora, Sizes
+from .image_rivals import OWN_FORMAT, RIVALS, Absent, Rival, finish_by_pillow
 from .record import Record, Row
 from .suite import FLOORS
 from .text import make_row, take_turns
 
 SIZE = 224
+
+
+Clock = Callable[[], float]
 
 
 class Photographs:
@@ -95,101 +101,35 @@ class Photographs:
 
 
 def time_work(work: Callable[[], Any]) -> float:
-    """Processor seconds of the calling thread."""
-    began = time.thread_time()
+    """Processor seconds of all threads."""
+    began = time.process_time()
     work()
-    return time.thread_time() - began
+    return time.process_time() - began
 
-
-# -- other libraries -------------------------------------------------------------------------------
-
-
-def crop_by_pillow(photographs: Photographs) -> None:
-    for data, (left, top, width, height, flips, _, _) in zip(
-        photographs.files, photographs.boxes, strict=True
-    ):
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        finish_by_pillow(image, (left, top, left + width, top + height), flips)
-
-
-def crop_by_simplejpeg(photographs: Photographs) -> None:
-    import simplejpeg
-
-    for data, (left, top, width, height, flips, _, _) in zip(
-        photographs.files, photographs.boxes, strict=True
-    ):
-        image = Image.fromarray(simplejpeg.decode_jpeg(data))
-        finish_by_pillow(image, (left, top, left + width, top + height), flips)
-
-
-def finish_by_pillow(image: Image.Image, box: tuple[int, int, int, int], flips: int) -> Any:
-    made = image.crop(box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-    if flips:
-        made = made.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(made)
-
-
-def crop_by_torch(photographs: Photographs) -> None:
-    import simplejpeg
-
-    import torch
-
-    for data, (left, top, width, height, flips, _, _) in zip(
-        photographs.files, photographs.boxes, strict=True
-    ):
-        pixels = torch.from_numpy(simplejpeg.decode_jpeg(data))
-        part = pixels[top : top + height, left : left + width].permute(2, 0, 1)[None]
-        made = torch.nn.functional.interpolate(
-            part, size=(SIZE, SIZE), mode="bilinear", antialias=True
-        )
-        if flips:
-            made = made.flip(-1)
-        made.contiguous()
-
-
-def crop_by_opencv(photographs: Photographs) -> None:
-    import cv2
-
-    for data, (left, top, width, height, flips, _, _) in zip(
-        photographs.files, photographs.boxes, strict=True
-    ):
-        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        part = pixels[top : top + height, left : left + width]
-        made = cv2.cvtColor(cv2.resize(part, (SIZE, SIZE)), cv2.COLOR_BGR2RGB)
-        if flips:
-            cv2.flip(made, 1)
-
-
-RIVALS: dict[str, tuple[Callable[[Photographs], None], str, float | None]] = {
-    "simplejpeg + Pillow": (crop_by_simplejpeg, "simplejpeg", 2.2),
-    "simplejpeg + torch uint8 antialias": (crop_by_torch, "simplejpeg", 1.7),
-    "Pillow": (crop_by_pillow, "PIL", None),
-    "OpenCV, which does not antialias": (crop_by_opencv, "cv2", None),
-}
 
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def rival_rows(photographs: Photographs, rounds: int, seed: int) -> list[tuple[Row, Any]]:
+def rival_rows(
+    photographs: Photographs,
+    name: str,
+    rivals: dict[str, Rival],
+    scratch: Path,
+    rounds: int,
+    seed: int,
+) -> list[tuple[Row, Any]]:
     """R without an index against other libraries, over photographs."""
-    found = []
-    for name, (crop, module, target) in RIVALS.items():
-        title = f"R, photos, no index / {name}"
-        if importlib.util.find_spec(module) is None:
-            found.append((Row(title, None, "", note=f"{module} is not installed"), None))
+    found: list[tuple[Row, Any]] = []
+    for rival, (use, target) in rivals.items():
+        title = f"R, {name}, no index / {rival}"
+        try:
+            theirs = use(photographs, scratch)
+        except Absent as error:
+            found.append((Row(title, None, "", note=str(error)), None))
             continue
-        found.append(
-            compare(
-                title,
-                photographs,
-                partial(time_work, partial(photographs.run, no_positions)),
-                partial(time_work, partial(crop, photographs)),
-                target,
-                rounds,
-                seed,
-            )
-        )
+        ours = partial(photographs.run, no_positions)
+        times = partial(time_work, ours), partial(time_work, theirs)
+        found.append(compare(title, photographs, *times, target, rounds, seed))
     return found
 
 
@@ -296,21 +236,73 @@ def bytes_row(folder: Path) -> tuple[Row, Any]:
     ), None
 
 
-def run_loader(folder: Path, transform: Any, threads: int) -> float:
-    """Processor seconds of an epoch of a loader, all threads: the second, in memory that is used
-    again."""
+PASSES = 3
+"""Epochs that are timed at once."""
+
+
+def run_loader(folder: Path, transform: Any, threads: int, clock: Clock) -> float:
+    """Seconds of an epoch of a loader, behind one that has taken all memory."""
     dataset = penstock.open(folder)
     with penstock.Loader(dataset, 16, seed=0, decode=transform, decode_threads=threads) as loader:
         for _ in loader:
             pass
-        began = time.process_time()
-        for _ in loader:
-            pass
-        return time.process_time() - began
+        began = clock()
+        for _ in range(PASSES):
+            for _ in loader:
+                pass
+        return (clock() - began) / PASSES
+
+
+def run_bare(folder: Path, transform: Any, threads: int, clock: Clock) -> float:
+    """Seconds of reading all files and of the core's calls on 8 at a time, in bare threads."""
+    dataset = penstock.open(folder)
+    native = transform.open_data(dataset.index, None).native
+    files = dataset.index.files
+    numbers = np.arange(len(dataset), dtype=np.uint64)
+    keys = np.full(len(dataset), derive_epoch_key(0, 0), np.uint64)
+    none = np.empty(0, np.int32), np.empty(0, np.int64)
+    most = 8 * max(os.path.getsize(files.path(number)) for number in range(len(dataset)))
+    memory = [np.zeros((2, max(most, 8 * native.row_bytes)), np.uint8) for _ in range(threads)]
+
+    def work(first: int) -> None:
+        values, out = memory[first]
+        view = memoryview(values)
+        for start in range(first * 8, len(dataset), threads * 8):
+            end = min(start + 8, len(dataset))
+            bounds = np.zeros(end - start + 1, np.int64)
+            for row, number in enumerate(range(start, end)):
+                with open(files.path(number), "rb", buffering=0) as file:
+                    bounds[row + 1] = bounds[row] + file.readinto(view[bounds[row] :])
+            problems = native.transform_rows(
+                values,
+                bounds,
+                0,
+                end - start,
+                keys[start:end],
+                numbers[start:end],
+                no_positions,
+                out[: (end - start) * native.row_bytes],
+                *none,
+            )
+            assert not any(problem[1] > 1 for problem in problems), problems
+
+    def run() -> None:
+        workers = [threading.Thread(target=work, args=(first,)) for first in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    run()
+    began = clock()
+    for _ in range(PASSES):
+        run()
+    return (clock() - began) / PASSES
 
 
 def loader_rows(folder: Path, count: int, rounds: int, seed: int) -> list[tuple[Row, Any]]:
-    """Whole epochs of a loader: normalised float16 against uint8; against bare calls."""
+    """Whole epochs of a loader without an index, then with one: normalised float16 against uint8;
+    and two threads against as many bare ones, by both clocks."""
     plain = images.RandomResizedCrop(SIZE, flip=0.5)
     normal = images.RandomResizedCrop(
         SIZE,
@@ -320,39 +312,31 @@ def loader_rows(folder: Path, count: int, rounds: int, seed: int) -> list[tuple[
         mean=images.IMAGENET_MEAN,
         std=images.IMAGENET_STD,
     )
-    pairs = take_turns(
-        partial(run_loader, folder, normal, 2), partial(run_loader, folder, plain, 2), rounds
-    )
-    row = make_row(
-        "epoch, float16 CHW normalised / uint8 HWC",
-        pairs,
-        count,
-        "images/s",
-        0.95,
-        seed,
-        "of processor time",
-    )
-    bare = partial(run_bare, folder, plain)
-    other = take_turns(partial(run_loader, folder, plain, 2), bare, rounds)
-    loop = make_row(
-        "epoch of a loader / bare loop of reads and the same calls",
-        other,
-        count,
-        "images/s",
-        0.95,
-        seed,
-        "of processor time, 2 threads against 1",
-    )
-    return [(row, {"seconds": pairs}), (loop, {"seconds": other})]
+    found: list[tuple[Row, Any]] = []
 
+    def add(title: str, ours: Callable[[], float], theirs: Callable[[], float], note: str) -> None:
+        pairs = take_turns(ours, theirs, rounds)
+        row = make_row(title, pairs, count, "images/s", 0.95, seed, note)
+        found.append((row, {"seconds": pairs, "images": count}))
 
-def run_bare(folder: Path, transform: Any) -> float:
-    """Processor seconds of reading each file and calling the transform on it."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    began = time.process_time()
-    for number, path in enumerate(paths):
-        transform(path.read_bytes(), penstock.rng(0, 0, number))
-    return time.process_time() - began
+    processor, wall = "of processor time", "of the time that passes"
+    for clock, note in ((time.perf_counter, wall), (time.process_time, processor)):
+        add(
+            f"epoch of a loader, 2 threads / bare loop of the same calls, 2 threads, {note}",
+            partial(run_loader, folder, plain, 2, clock),
+            partial(run_bare, folder, plain, 2, clock),
+            note,
+        )
+    for name in ("no index", "index"):
+        if name == "index":
+            find_positions(penstock.open(folder))
+        add(
+            f"epoch, {name}, float16 CHW normalised / uint8 HWC",
+            partial(run_loader, folder, normal, 1, time.process_time),
+            partial(run_loader, folder, plain, 1, time.process_time),
+            processor,
+        )
+    return found
 
 
 def error_rows(photographs: Photographs) -> list[tuple[Row, Any]]:
@@ -365,7 +349,7 @@ def error_rows(photographs: Photographs) -> list[tuple[Row, Any]]:
     ):
         image = Image.open(io.BytesIO(data)).convert("RGB")
         same += bool((images.Decode()(data) == np.asarray(image)).all())
-        theirs = finish_by_pillow(image, (left, top, left + width, top + height), flips)
+        theirs = finish_by_pillow(image, (left, top, width, height), bool(flips))
         difference = np.abs(made[row] - theirs)
         means.append(float(difference.mean()))
         most = max(most, int(difference.max()))
@@ -413,15 +397,20 @@ def main() -> None:
         chosen = sorted(path for path in source.rglob("*") if path.is_file())[:most]
         for number, path in enumerate(chosen):
             (photos / f"{number:05}.jpg").write_bytes(path.read_bytes())
+        bare = Path(scratch) / "bare"
+        shutil.copytree(photos, bare)  # which has no index yet
         q90 = reencode(photos, Path(scratch) / "q90")
         whole = Photographs(photos, (0.08, 1.0), most)
-        found = rival_rows(whole, rounds, seed)
-        found += floor_rows(whole, "photos", (1.0, 1.35), rounds, seed)
-        found += floor_rows(Photographs(q90, (0.08, 1.0), most), "q90", (0.95, 1.2), rounds, seed)
+        lower = Photographs(q90, (0.08, 1.0), most)
         small = Photographs(photos, (0.05, 0.4), most)
+        place = Path(scratch)
+        found = rival_rows(whole, "photos", RIVALS, place, rounds, seed)
+        found += rival_rows(lower, "q90", OWN_FORMAT, place, rounds, seed)
+        found += floor_rows(whole, "photos", (1.0, 1.35), rounds, seed)
+        found += floor_rows(lower, "q90", (0.95, 1.2), rounds, seed)
         found += floor_rows(small, "area 5..40 %, photos", (None, 1.7), rounds, seed)
         found.append(resize_row(whole, rounds, seed))
-        found += loader_rows(photos, len(chosen), rounds, seed)
+        found += loader_rows(bare, len(chosen), rounds, seed)
         found.append(bytes_row(photos))
         found += error_rows(whole)
     for row, raw in found:

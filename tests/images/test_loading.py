@@ -576,8 +576,8 @@ def test_a_search_that_is_interrupted_leaves_the_positions_as_they_were(
     assert find_positions(dataset).saved.images == 70
 
 
-# Finds positions once for each point, and is killed there: at an event that the interpreter tells, or
-# when the file has so many bytes.
+# Finds positions once for each point, and is killed there: at an event that the interpreter tells,
+# or when the file has so many bytes.
 KILLED = """
 import os, resource, signal, sys
 import penstock
