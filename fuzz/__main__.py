@@ -11,12 +11,16 @@ import pkgutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import numpy as np
 
 import fuzz
+from fuzz import structure
 
 _WORDS = [
     *(bytes([value]) for value in (0, 1, 0x7F, 0x80, 0xFF)),
@@ -62,8 +66,18 @@ def _target(name: str) -> ModuleType:
     return importlib.import_module(f"fuzz.fuzz_{name}")
 
 
+def _tokens(target: ModuleType) -> Sequence[bytes]:
+    """Return the words of the target's format."""
+    tokens: Sequence[bytes] = getattr(target, "TOKENS", ())
+    return tokens
+
+
 def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
-    with atheris.instrument_imports(include=["penstock.index.formats", "penstock.index.codecs"]):
+    # Atheris sees nothing of what the loader of an editable install imports: Python's own is first.
+    importlib.import_module("penstock")
+    sys.meta_path.insert(0, PathFinder)
+    packages = ["penstock.index.formats", "penstock.index.codecs"]
+    with atheris.instrument_imports(include=packages):
         target = _target(given.name)
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:
         corpus = given.corpus or Path(temporary)
@@ -73,19 +87,30 @@ def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
         limits = [f"-runs={given.runs}"] if given.runs else []
         limits += [f"-max_total_time={given.seconds}"] if given.seconds else []
         flags = [f"-seed={given.seed}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
-        atheris.Setup([sys.argv[0], *limits, *flags, str(corpus)], target.one)
+
+        def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
+            def mutate_bytes(part: bytes) -> bytes:
+                mutated: bytes = atheris.Mutate(part, bytes_max)
+                return mutated
+
+            return structure.mutate(data, _tokens(target), mutate_bytes, Random(seed))[:bytes_max]
+
+        arguments = [sys.argv[0], *limits, *flags, str(corpus)]
+        atheris.Setup(arguments, target.one, custom_mutator=mutate)
         atheris.Fuzz()
 
 
 def _blind(target: ModuleType, given: argparse.Namespace) -> None:
     random = np.random.default_rng(given.seed)
-    seeds = target.seeds()
+    seeds, tokens = target.seeds(), _tokens(target)
     started = time.monotonic()
     done = 0
     while not (given.runs and done >= given.runs):
         if given.seconds and time.monotonic() - started >= given.seconds:
             break
-        data = _mutated(seeds[int(random.integers(len(seeds)))], random)
+        seed = seeds[int(random.integers(len(seeds)))]
+        chance = Random(int(random.integers(1 << 32)))
+        data = structure.mutate(seed, tokens, lambda part: _mutated(part, random), chance)
         try:
             target.one(data)
         except BaseException:

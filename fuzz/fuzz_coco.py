@@ -8,6 +8,11 @@ from typing import Any
 from fuzz.memory import examine, joined_parts, parted
 
 _FILES = ("annotations/instances_val.json", "val/a.jpg", "val/b.jpg")
+TOKENS = (
+    *(b'"images":[', b'"annotations":[', b'"categories":[', b'"caption":"a"', b'"keypoints":['),
+    *(b'"segmentation":{"counts":[6],"size":[2,3]}', b"[1,2,3,4]", b"NaN", b"1e999", b"\\ud800"),
+    *(b"{", b"}", b"[", b"]", b",", b":", b"null", b"\xc3\xa9", b"\xed\xa0\x80"),
+)
 
 
 def seeds() -> list[bytes]:

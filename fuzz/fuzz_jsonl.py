@@ -9,6 +9,35 @@ from penstock.index.json_fields import KINDS, JsonFields, LineError, fits_type
 
 _KEYS = {kind: kind[0] for kind in ("str", "int", "bool")}
 _KEYS |= {"float": "f", "ints": "l", "any": "a", "bytes": "s"}
+TOKENS = (
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b'"s":',
+        b'"i":',
+        b'"f":',
+        b'"b":',
+        b'"l":',
+        b'"a":',
+        b"\n",
+    ),
+    *(
+        b"null",
+        b"true",
+        b"false",
+        b'""',
+        b'"x\\n"',
+        b"\\u00e9",
+        b"\\ud83d\\ude00",
+        b"\\ud800",
+        b"\xc3\xa9",
+    ),
+    *(b"\xed\xa0\x80", b"-", b"0", b"1.5", b"e9", b"9223372036854775807", b"9223372036854775808"),
+)
 
 
 def seeds() -> list[bytes]:

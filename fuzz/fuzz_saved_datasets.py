@@ -9,6 +9,7 @@ import pyarrow as pa
 from fuzz.memory import examine, joined_parts, parted
 
 _FILES = ("state.json", "dataset_info.json", "x-train.arrow", "x-test.arrow")
+TOKENS = (b'"_data_files"', b'"filename"', b'"splits"', b'"train"', b'"test"', b"x-train.arrow")
 
 
 def seeds() -> list[bytes]:

@@ -10,6 +10,35 @@ import pyarrow.parquet as pq
 from fuzz.memory import examine, joined_parts, parted
 
 _FILES = ("table", "a", "b")
+TOKENS = (
+    *(
+        b",",
+        b"\t",
+        b"\n",
+        b"\r\n",
+        b'"',
+        b'""',
+        b"a",
+        b"b",
+        b"f",
+        b"../a",
+        b"/a",
+        b"007",
+        b"-0",
+        b"1e400",
+    ),
+    *(
+        b"9223372036854775808",
+        b"nan",
+        b"null",
+        b"true",
+        b"\xef\xbb\xbf",
+        b"\xc3\xa9",
+        b"\xff",
+        b"\0",
+    ),
+    *(b'{"f":"a"}', b"[", b"]", b"{", b"}", b"PAR1"),
+)
 
 
 def seeds() -> list[bytes]:

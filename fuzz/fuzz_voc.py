@@ -5,6 +5,31 @@ from __future__ import annotations
 from fuzz.memory import examine, joined_parts, parted
 
 _FILES = ("ImageSets/Main/train.txt", "Annotations/a.xml", "JPEGImages/a.jpg")
+TOKENS = (
+    *(
+        b"<object>",
+        b"</object>",
+        b"<name>cat</name>",
+        b"<bndbox>",
+        b"</bndbox>",
+        b"<xmin>1e9</xmin>",
+    ),
+    *(
+        b"<ymax>-1</ymax>",
+        b"<difficult>2</difficult>",
+        b"<size>",
+        b"<width>",
+        b"<!-- -->",
+        b"<![CDATA[",
+    ),
+    *(
+        b"]]>",
+        b"<?xml version='1.0' encoding='utf-16'?>",
+        b"<!DOCTYPE a [<!ENTITY b 'c'>]>",
+        b"&b;",
+    ),
+    *(b"&#0;", b"&#233;", b"nan", b"inf", b"\xd9\xa1", b"a 1\n", b"a\n", b"../a\n", b"<a>" * 70),
+)
 
 
 def seeds() -> list[bytes]:
