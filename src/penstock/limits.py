@@ -33,7 +33,9 @@ lengths_chunk_bytes = 64 * MIB
 lengths_batch_bytes = 8 * MIB
 """Data that each process reads at a time while it measures lengths."""
 annotation_file_bytes_max = 4096 * MIB
-"""Largest file of annotations that is parsed: it is read whole, once, when the index is made."""
+"""Largest list of names of a split that is parsed: it is read whole, when the index is made."""
+annotation_piece_bytes = 16 * MIB
+"""Text of a large document of annotations that is read and decoded at a time."""
 predicate_characters_max = 100_000
 """Longest condition of a selection; one with more values is a list of ids."""
 packing_batch_max = (1 << 31) - 1

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 
 import penstock
 import penstock.convert
+from penstock import limits
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock.index.formats.coco import parse_sheet as parse_coco
 from penstock.index.formats.image_json import parse_object
+from penstock.index.formats.json_lists import JsonLists
 from penstock.index.formats.voc import parse_sheet as parse_voc
 
 from .annotated import (
@@ -157,7 +160,7 @@ def test_coco_splits_keypoints_captions(tmp_path: Path) -> None:
         batch = next(iter(loader))
     assert batch["keypoints"].values.shape == (10, 2, 3)
     assert batch["captions"][2] == ["é 4", "é 5"]
-    with pytest.raises(UsageError, match="two files with boxes"):
+    with pytest.raises(UsageError, match="2 files with boxes"):
         penstock.open(tmp_path, split="train2017", annotations=["instances", "person_keypoints"])
 
 
@@ -305,6 +308,35 @@ def test_coco_refuses_no_json(coco: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(FormatError, match="instances_train2017.json"):
         penstock.open(coco, index="memory")
+
+
+@pytest.mark.parametrize("key", ["images", "annotations", "categories", "info"])
+def test_coco_refuses_a_key_twice(coco: Path, key: str) -> None:
+    """Of two lists of one name, parsers keep the last: half of the data would be gone."""
+    file = coco / "annotations" / "instances_train2017.json"
+    document = make_coco(NAMES, COUNTS) | {"info": {}}
+    text = json.dumps(document)
+    file.write_text(f'{text[:-1]}, "{key}": {json.dumps(document[key])}}}')
+    with pytest.raises(FormatError, match=f"the key '{key}' comes a second time"):
+        penstock.open(coco, index="memory")
+
+
+def test_coco_takes_little_more_memory_than_its_text() -> None:
+    """A document is never parsed as a whole: what grows is the text of the outlines."""
+    document = make_coco([f"{i}.jpg" for i in range(60)], [10] * 60)
+    for entry in document["annotations"]:
+        entry["segmentation"] = [[0.5, 1.5] * 100]
+    fetch = fetch_from(document)
+    size = len(fetch(0, 1 << 30))
+    limit, limits.annotation_piece_bytes = limits.annotation_piece_bytes, 1 << 14
+    tracemalloc.start()
+    try:
+        parse_coco("x.json", fetch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        limits.annotation_piece_bytes = limit
+    assert peak < 2 * size
 
 
 # -- VOC -------------------------------------------------------------------------------------------
@@ -512,6 +544,41 @@ VALUES = st.recursive(
 )
 
 
+def fetch_from(document: Any) -> Callable[[int, int], bytes]:
+    """A function that returns parts of a document's text."""
+    text = json.dumps(document).encode()
+    return lambda offset, length: text[offset : offset + length]
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.integers(1, 40), st.data())
+def test_lists_are_those_of_the_json_library(value: Any, piece: int, data: st.DataObject) -> None:
+    """However the text is cut into pieces, elements are those of the whole; text that the library
+    refuses is refused."""
+    text = json.dumps(
+        value, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.none() | st.just(1))
+    )
+    encoded = text.encode("utf-8", "replace")
+    at = data.draw(st.integers(0, len(encoded)))
+    inserted = data.draw(st.sampled_from([b"", b"", b",", b"]", b"}", b"1", b" ", b"\xff", b'"']))
+    encoded = encoded[:at] + inserted + encoded[at:]
+    limit, limits.annotation_piece_bytes = limits.annotation_piece_bytes, piece
+    try:
+        lists = JsonLists("x", lambda offset, length: encoded[offset : offset + length])
+        found = {key: list(lists.parse(key)) for key in lists.keys if key in lists}
+    except FormatError:
+        with pytest.raises((ValueError, AssertionError)):
+            pairs = json.loads(encoded.decode(), object_pairs_hook=list)
+            assert encoded.lstrip().startswith(b"{")
+            assert len(dict(pairs)) == len(pairs)
+        return
+    finally:
+        limits.annotation_piece_bytes = limit
+    whole = json.loads(encoded)
+    assert lists.keys == list(whole)
+    expected = {key: each for key, each in whole.items() if isinstance(each, list)}
+    assert repr(found) == repr(expected)
+
+
 @st.composite
 def mutated(draw: st.DrawFn, document: Any) -> Any:
     """A document with some of its values exchanged, left out or doubled, at any depth."""
@@ -543,21 +610,24 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
 def test_any_coco(document: Any, skip: bool) -> None:
     """A changed document is refused by an error that names the file, or parsed to whole values."""
     try:
-        sheet = parse_coco("x.json", document, skip)
+        sheet = parse_coco("x.json", fetch_from(document), skip)
     except FormatError as error:
         refused = str(error)
         assert refused.startswith("x.json: ")
         return
-    known = {image[1] for image in sheet.images}
-    assert len(known) == len({image[2] for image in sheet.images}) == len(sheet.images) > 0
-    numbers = {number for number, _ in sheet.categories}
-    for image, entries in (sheet.entries or {}).items():
-        assert image in known
-        for entry in entries:
-            assert np.isfinite(np.array(entry.box, np.float32)).all()
-            assert len(entry.box) == 4
-            assert entry.category in numbers
-            json.dumps(entry.outline, allow_nan=False)
+    count = len(sheet.image)
+    assert len({image[1] for image in sheet.images}) == len(sheet.images) > 0
+    assert len({image[2] for image in sheet.images}) == len(sheet.images)
+    assert set(sheet.image) <= set(range(len(sheet.images)))
+    assert len(sheet.number) == len(sheet.texts) == count
+    for text in sheet.texts:
+        json.dumps(json.loads(text), allow_nan=False)
+    if not sheet.has_captions:
+        assert set(sheet.category) <= {number for number, _ in sheet.categories}
+        assert np.isfinite(np.array(sheet.box)).all()
+        assert len(sheet.box) == 4 * count
+        assert len(sheet.crowd) == len(sheet.area) == len(sheet.category) == count
+        assert len(sheet.joint) == 3 * sheet.joints * count
 
 
 @given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 40))

@@ -11,22 +11,26 @@ the file says which samples there are. An image without annotations is a sample 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
-from ...extent import unseen
-from ..attributes import Attribute, make_rows, make_texts
+from ...extent import Int, unseen
+from ..attributes import Attribute, AttributeKind
 from ..table import Index
 from . import image_annotations
 from .image_annotations import Flaws, is_whole, read_number, show
+from .json_lists import JsonLists
 from .location import Location
 
 OPTIONS = ("split", "annotations", "images", "missing", "fields")
@@ -44,26 +48,37 @@ class Entry(NamedTuple):
     category: int
     crowd: int
     area: float
-    number: int
     outline: Any
-    joints: list[list[float]]
+    joints: list[float]
 
 
-class Sheet(NamedTuple):
+class Sheet:
     """One parsed file.
 
     images:      of each image: (its entry's number, id, file name, width, height).
     categories:  of each category of boxes: (id, name), by ascending id.
-    entries:     annotations with boxes, by the id of their image; None if the file has captions.
-    captions:    by the id of their image; None if the file has boxes.
     joints:      points of each person; 0 if the file has none.
+    has_captions:  True if the annotations are sentences, False if they are boxes.
+
+    Columns have a value for each annotation of a listed image: `image` the number of its image in
+    `images`, `number` its id; then `box`, `category`, `crowd`, `area` and `joint` of boxes, and
+    `texts`, documents of JSON: outlines, where they are kept, or captions. Memory: about what the
+    text of the file takes, most of it in `texts`.
     """
 
-    images: list[tuple[int, int, str, int, int]]
-    categories: list[tuple[int, str]]
-    entries: dict[int, list[Entry]] | None
-    captions: dict[int, list[str]] | None
-    joints: int
+    def __init__(
+        self,
+        images: list[tuple[int, int, str, int, int]],
+        categories: Mapping[int, tuple[str, int]],
+    ) -> None:
+        self.images = images
+        self.categories = [(one, categories[one][0]) for one in sorted(categories)]
+        self.joints = max((points for _, points in categories.values()), default=0)
+        self.has_captions = False
+        self.image, self.number, self.category = array("q"), array("q"), array("q")
+        self.box, self.area, self.joint = array("f"), array("f"), array("f")
+        self.crowd = array("b")
+        self.texts: list[bytes] = []
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,14 +150,11 @@ def _build(
     progress: Progress | None,
 ) -> Index:
     read = store.stat(names)
-    skip = missing == "skip"
     sheets = [
         parse_sheet(
             read.path(number),
-            image_annotations.parse_document(
-                read.path(number), image_annotations.read_whole(store, read, number)
-            ),
-            skip,
+            functools.partial(store.read, read.name(number)),
+            missing == "skip",
             fields is None or "segmentations" in fields,
         )
         for number in range(len(read))
@@ -154,12 +166,12 @@ def _build(
                 f"{read.path(number)} lists other images, or in another order, than "
                 f"{read.path(0)}: open one of them (annotations=)"
             )
-    for kind in ("entries", "captions"):
-        if sum(getattr(sheet, kind) is not None for sheet in sheets) > 1:
-            raise UsageError(
-                f"annotations= names two files with {'boxes' if kind == 'entries' else kind}: "
-                f"choose one"
-            )
+    for kind, number in (
+        ("captions", sum(sheet.has_captions for sheet in sheets)),
+        ("boxes", sum(not sheet.has_captions for sheet in sheets)),
+    ):
+        if number > 1:
+            raise UsageError(f"annotations= names {number} files with {kind}: choose one")
     folder = _find_folder(store, names[0], split, images, first)
     files, kept = image_annotations.find_images(
         store,
@@ -172,12 +184,14 @@ def _build(
     attributes: list[Attribute] = []
     categories: list[tuple[int, str]] | None = None
     for sheet in sheets:
-        if sheet.entries is not None:
-            categories = sheet.categories
-            attributes += _make_boxes(sheet, [image[1] for image in chosen], fields)
-        if sheet.captions is not None:
-            texts = [json.dumps(sheet.captions.get(image[1], [])) for image in chosen]
-            attributes.append(make_texts("captions", "json", texts))
+        order, ends = _sort_entries(sheet, kept)
+        if sheet.has_captions:
+            attributes.append(_join_texts("captions", "json", sheet, order, ends))
+            continue
+        categories = sheet.categories
+        attributes += _make_boxes(sheet, order, ends)
+        if fields is None or "segmentations" in fields:
+            attributes.append(_join_texts("segmentations", "text", sheet, order, ends))
     columns = {"image_id": 1, "width": 3, "height": 4}
     attributes += [
         Attribute(name, "numbers", np.array([image[at] for image in chosen], np.int64))
@@ -239,65 +253,95 @@ def _find_folder(store: Store, file: str, split: str, images: str | None, sheet:
     return folders[int(there[0]) // len(few)] if len(there) else folders[0]
 
 
-def _make_boxes(sheet: Sheet, ids: Sequence[int], fields: Sequence[str] | None) -> list[Attribute]:
-    """Make the attributes of the annotations with boxes, of the images with these ids."""
-    assert sheet.entries is not None
-    number = {category: row for row, (category, _) in enumerate(sheet.categories)}
-    rows = [sheet.entries.get(one, []) for one in ids]
+def _sort_entries(sheet: Sheet, kept: Sequence[int]) -> tuple[Int, Int]:
+    """Sort the annotations by their image, each image's as in the file: (order, ends).
+
+    kept:  the images that are there, as numbers in `sheet.images`; annotations of others go.
+    """
+    place = np.full(len(sheet.images), len(kept), np.int64)
+    place[kept] = np.arange(len(kept))
+    image = place[np.frombuffer(sheet.image, np.int64)]
+    counts = np.bincount(image, minlength=len(kept) + 1)[: len(kept)]
+    return np.argsort(image, kind="stable")[: counts.sum()], np.cumsum(counts)
+
+
+def _make_boxes(sheet: Sheet, order: Int, ends: Int) -> list[Attribute]:
+    """Make the attributes of annotations with boxes, in this order."""
+
+    def take(name: str, values: Any, dtype: Any, shape: tuple[int, ...] = ()) -> Attribute:
+        rows = np.asarray(values).reshape(-1, *shape)[order]
+        return Attribute(name, "numbers", rows.astype(dtype, copy=False), ends)
+
+    ids = np.array([category for category, _ in sheet.categories], np.int64)
+    labels = np.searchsorted(ids, np.frombuffer(sheet.category, np.int64))
     found = [
-        make_rows("boxes", [[e.box for e in one] for one in rows], np.float32, (4,)),
-        make_rows("labels", [[number[e.category] for e in one] for one in rows], "i8", (), True),
-        make_rows("category_ids", [[e.category for e in one] for one in rows], np.int64),
-        make_rows("iscrowd", [[e.crowd for e in one] for one in rows], bool),
-        make_rows("areas", [[e.area for e in one] for one in rows], np.float32),
-        make_rows("annotation_ids", [[e.number for e in one] for one in rows], np.int64),
-        Attribute("objects", "numbers", np.array([len(one) for one in rows], np.int64)),
+        take("boxes", sheet.box, np.float32, (4,)),
+        replace(take("labels", labels, np.int64), classes=True),
+        take("category_ids", sheet.category, np.int64),
+        take("iscrowd", sheet.crowd, bool),
+        take("areas", sheet.area, np.float32),
+        take("annotation_ids", sheet.number, np.int64),
+        Attribute("objects", "numbers", np.diff(ends, prepend=0)),
     ]
     if sheet.joints:
-        shape = (sheet.joints, 3)
-        joints = [[e.joints for e in one] for one in rows]
-        found.append(make_rows("keypoints", joints, np.float32, shape))
-    if fields is None or "segmentations" in fields:
-        texts = [json.dumps([e.outline for e in one], separators=(",", ":")) for one in rows]
-        found.append(make_texts("segmentations", "text", texts))
+        found.append(take("keypoints", sheet.joint, np.float32, (sheet.joints, 3)))
     return found
+
+
+def _join_texts(name: str, kind: AttributeKind, sheet: Sheet, order: Int, ends: Int) -> Attribute:
+    """Join the texts of each image's annotations to one list of JSON."""
+    joined, bounds = bytearray(), []
+    begin, rows = 0, order.tolist()
+    for end in ends.tolist():
+        joined += b"[" + b",".join([sheet.texts[row] for row in rows[begin:end]]) + b"]"
+        bounds.append(len(joined))
+        begin = end
+    return Attribute(name, kind, np.frombuffer(joined, np.uint8), np.array(bounds, np.int64))
 
 
 # -- parsing ---------------------------------------------------------------------------------------
 
 
-def parse_sheet(path: str, document: Any, skip: bool = False, outlines: bool = True) -> Sheet:
+def parse_sheet(
+    path: str, fetch: Callable[[int, int], bytes], skip: bool = False, outlines: bool = True
+) -> Sheet:
     """Parse a document of annotations; FormatError names the file, the entry and its value.
 
+    fetch:     returns the bytes [offset, offset + length) of the file.
     skip:      leave out annotations of images that are not listed; else they are errors.
     outlines:  check and keep segmentations.
     """
     flaws = Flaws(path)
-    if not isinstance(document, dict):
-        flaws.refuse("the document", f"it is {show(document)}, no object", "open COCO's JSON")
-    lists: dict[str, Any] = {name: document.get(name) for name in ("images", "annotations")}
-    for name, found in lists.items():
-        if not isinstance(found, list):
-            keys = ", ".join(map(show, list(document)[:8]))
+    lists = JsonLists(path, fetch)
+    for name in ("images", "annotations"):
+        if name not in lists:
+            keys = ", ".join(map(show, lists.keys[:8]))
             flaws.refuse(
                 name,
                 f"there is no such list, but {keys or 'nothing'}",
                 "name a file with annotations by annotations=; image folders open without",
             )
-    images = _parse_images(flaws, lists["images"])
-    categories = _parse_categories(flaws, document.get("categories", []))
-    known = {image[1] for image in images}
-    entries: dict[int, list[Entry]] = {}
-    captions: dict[int, list[str]] = {}
-    ids: dict[int, int] = {}
-    has_captions = any(isinstance(one, dict) and "caption" in one for one in lists["annotations"])
-    joints = max((points for _, points in categories.values()), default=0)
-    for row, value in enumerate(lists["annotations"]):
+    if "categories" in lists.others:
+        flaws.refuse("categories", f"it is {lists.others['categories']}, no list", _FIXED)
+    images = _parse_images(flaws, lists.parse("images"))
+    categories = _parse_categories(
+        flaws, lists.parse("categories") if "categories" in lists else ()
+    )
+    sheet = Sheet(images, categories)
+    known = {image[1]: row for row, image in enumerate(images)}
+    ids = array("q")
+    for row, value in enumerate(lists.parse("annotations")):
         where = f"annotations[{row}]"
         if not isinstance(value, dict):
             flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_id(flaws, where, value, "id", ids, row)
+        number = _read_id(flaws, where, value)
+        ids.append(number)
         where += f" (id {number})"
+        if row == 0:
+            sheet.has_captions = "caption" in value
+        elif sheet.has_captions != ("caption" in value):
+            has = "has no caption" if sheet.has_captions else "has a caption"
+            flaws.refuse(where, f"it {has}, unlike annotations[0]", "divide the file")
         image = value.get("image_id")
         if not is_whole(image) or image not in known:
             if skip and is_whole(image):
@@ -307,21 +351,37 @@ def parse_sheet(path: str, document: Any, skip: bool = False, outlines: bool = T
                 f"image_id is {show(image)}, and images has no such id",
                 "correct it, or give missing='skip' to leave out annotations without an image",
             )
-        if has_captions:
-            text = value.get("caption")
+        sheet.image.append(known[image])
+        sheet.number.append(number)
+        if sheet.has_captions:
+            text = value["caption"]
             if not isinstance(text, str) or not _is_text(text):
                 flaws.refuse(where, f"caption is {show(text)}, no text", _FIXED)
-            captions.setdefault(image, []).append(text)
-        else:
-            entry = _parse_entry(flaws, where, value, number, categories, joints, outlines)
-            entries.setdefault(image, []).append(entry)
-    return Sheet(
-        images,
-        [(one, categories[one][0]) for one in sorted(categories)],
-        None if has_captions else entries,
-        captions if has_captions else None,
-        joints,
-    )
+            sheet.texts.append(json.dumps(text).encode())
+            continue
+        entry = _parse_entry(flaws, where, value, categories, sheet.joints, outlines)
+        sheet.box.extend(entry.box)
+        sheet.category.append(entry.category)
+        sheet.crowd.append(entry.crowd)
+        sheet.area.append(entry.area)
+        sheet.joint.extend(entry.joints)
+        if outlines:
+            sheet.texts.append(json.dumps(entry.outline, separators=(",", ":")).encode())
+    _check_distinct(flaws, ids)
+    return sheet
+
+
+def _check_distinct(flaws: Flaws, ids: array[int]) -> None:
+    """Refuse an id that two annotations have."""
+    numbers = np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64)
+    order = np.argsort(numbers, kind="stable")
+    again = order[1:][numbers[order[1:]] == numbers[order[:-1]]]
+    if len(again):
+        row = int(again.min())
+        first = int(np.flatnonzero(numbers == numbers[row])[0])
+        flaws.refuse(
+            f"annotations[{row}]", f"id {numbers[row]} is that of annotations[{first}], too", _FIXED
+        )
 
 
 def _is_text(text: str) -> bool:
@@ -333,22 +393,27 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _read_id(
-    flaws: Flaws, where: str, value: Mapping[str, Any], name: str, ids: dict[int, int], row: int
-) -> int:
-    """Read a number that no other entry may have."""
-    number = value.get(name)
+def _read_id(flaws: Flaws, where: str, value: Mapping[str, Any]) -> int:
+    number = value.get("id")
     if not is_whole(number):
-        flaws.refuse(where, f"{name} is {show(number)}, no whole number", _FIXED)
+        flaws.refuse(where, f"id is {show(number)}, no whole number", _FIXED)
     assert isinstance(number, int)
-    other = ids.setdefault(number, row)
-    if other != row:
-        kind = where.split("[")[0]
-        flaws.refuse(where, f"{name} {number} is that of {kind}[{other}], too", _FIXED)
     return number
 
 
-def _parse_images(flaws: Flaws, values: list[Any]) -> list[tuple[int, int, str, int, int]]:
+def _read_own_id(
+    flaws: Flaws, where: str, value: Mapping[str, Any], ids: dict[int, int], row: int
+) -> int:
+    """Read a number that no other entry may have."""
+    number = _read_id(flaws, where, value)
+    other = ids.setdefault(number, row)
+    if other != row:
+        kind = where.split("[")[0]
+        flaws.refuse(where, f"id {number} is that of {kind}[{other}], too", _FIXED)
+    return number
+
+
+def _parse_images(flaws: Flaws, values: Iterable[Any]) -> list[tuple[int, int, str, int, int]]:
     images = []
     ids: dict[int, int] = {}
     names: dict[str, int] = {}
@@ -356,7 +421,7 @@ def _parse_images(flaws: Flaws, values: list[Any]) -> list[tuple[int, int, str, 
         where = f"images[{row}]"
         if not isinstance(value, dict):
             flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_id(flaws, where, value, "id", ids, row)
+        number = _read_own_id(flaws, where, value, ids, row)
         where += f" (id {number})"
         name = image_annotations.check_below(
             flaws.path, f"{where}: file_name", value.get("file_name")
@@ -376,10 +441,8 @@ def _parse_images(flaws: Flaws, values: list[Any]) -> list[tuple[int, int, str, 
     return images
 
 
-def _parse_categories(flaws: Flaws, values: Any) -> dict[int, tuple[str, int]]:
+def _parse_categories(flaws: Flaws, values: Iterable[Any]) -> dict[int, tuple[str, int]]:
     """Parse the categories: by id, the name and the number of points of a skeleton."""
-    if not isinstance(values, list):
-        flaws.refuse("categories", f"it is {show(values)}, no list", _FIXED)
     categories: dict[int, tuple[str, int]] = {}
     ids: dict[int, int] = {}
     names: dict[str, int] = {}
@@ -387,7 +450,7 @@ def _parse_categories(flaws: Flaws, values: Any) -> dict[int, tuple[str, int]]:
         where = f"categories[{row}]"
         if not isinstance(value, dict):
             flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_id(flaws, where, value, "id", ids, row)
+        number = _read_own_id(flaws, where, value, ids, row)
         name = value.get("name")
         if not isinstance(name, str) or not _is_text(name):
             flaws.refuse(where, f"name is {show(name)}, no text", _FIXED)
@@ -409,7 +472,6 @@ def _parse_entry(
     flaws: Flaws,
     where: str,
     value: Mapping[str, Any],
-    number: int,
     categories: Mapping[int, tuple[str, int]],
     joints: int,
     outlines: bool,
@@ -441,12 +503,10 @@ def _parse_entry(
     if problem:
         flaws.refuse(where, f"segmentation is {show(outline)}: {problem}", _FIXED)
     points = _parse_joints(flaws, where, value, joints)
-    return Entry(box, category, int(crowd), area or 0.0, number, outline, points)  # type: ignore[arg-type]
+    return Entry(box, category, int(crowd), area or 0.0, outline, points)  # type: ignore[arg-type]
 
 
-def _parse_joints(
-    flaws: Flaws, where: str, value: Mapping[str, Any], joints: int
-) -> list[list[float]]:
+def _parse_joints(flaws: Flaws, where: str, value: Mapping[str, Any], joints: int) -> list[float]:
     """Parse the points of a skeleton: x, y and visibility of each; zeros if there are none."""
     if not joints:
         return []
@@ -459,7 +519,7 @@ def _parse_joints(
             f"{joints} points)",
             _FIXED,
         )
-    return [numbers[at : at + 3] for at in range(0, len(numbers), 3)]  # type: ignore[misc]
+    return numbers  # type: ignore[return-value]
 
 
 def _are_numbers(values: list[Any]) -> bool:

@@ -67,11 +67,11 @@ def check_names(options: Mapping[str, Any], *names: str) -> None:
 
 
 def read_whole(store: Store, files: Files, number: int) -> bytes:
-    """Read a whole file of annotations; FormatError if it is too large."""
+    """Read a whole list of names; FormatError if it is too large."""
     size = int(files.size[number])
     if size > limits.annotation_file_bytes_max:
         raise FormatError(
-            f"{files.path(number)} has {size:,} bytes, and annotations are parsed whole, up to "
+            f"{files.path(number)} has {size:,} bytes, and such a list is read whole, up to "
             f"limits.annotation_file_bytes_max ({limits.annotation_file_bytes_max:,}): divide it"
         )
     return store.read(files.name(number), 0, size)

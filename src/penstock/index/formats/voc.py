@@ -209,12 +209,13 @@ def _parse_keys(path: str, text: bytes) -> list[str]:
 
 
 class _Element:
-    """An element: its name, its text, and its elements."""
+    """An element: its name, the pieces of its text, and its elements."""
 
-    __slots__ = ("inner", "name", "text")
+    __slots__ = ("inner", "name", "pieces")
 
     def __init__(self, name: str) -> None:
-        self.name, self.text = name, ""
+        self.name = name
+        self.pieces: list[str] = []
         self.inner: list[_Element] = []
 
     def find(self, name: str) -> _Element | None:
@@ -223,7 +224,7 @@ class _Element:
     def read(self, name: str) -> str | None:
         """Return the text of the first element of this name."""
         found = self.find(name)
-        return None if found is None else found.text.strip()
+        return None if found is None else "".join(found.pieces).strip()
 
 
 def parse_file(source: StoreFile) -> VocSheet:
@@ -266,7 +267,7 @@ def _parse_elements(path: str, data: bytes) -> _Element:
         )
 
     def read(text: str) -> None:
-        stack[-1].text += text
+        stack[-1].pieces.append(text)
 
     parser = xml.parsers.expat.ParserCreate()
     parser.buffer_text = True
