@@ -79,6 +79,8 @@ def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
     packages = ["penstock.index.formats", "penstock.index.codecs"]
     with atheris.instrument_imports(include=packages):
         target = _target(given.name)
+    if "atheris" not in type(importlib.import_module(packages[0]).__loader__).__module__:
+        sys.exit("penstock's formats were imported before atheris could instrument them")
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:
         corpus = given.corpus or Path(temporary)
         corpus.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fuzz.structure import PART
 from penstock.engine.store import Listing, StoreFile, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
@@ -87,9 +88,6 @@ class MemoryStore:
         found = (self.contents.get(posixpath.normpath(name), b"") for name in names)
         size = np.array([len(content) for content in found], np.int64)
         return Files.of(self.root, list(names), size, np.ones(len(names), np.int64))
-
-
-PART = b"\n--8<--\n"
 
 
 def joined_parts(*contents: bytes) -> bytes:

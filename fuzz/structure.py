@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from fuzz.memory import PART
+PART = b"\n--8<--\n"
+"""What lies between the files of an input."""
 
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 1.5, -0.0, 1e300, 2**31, 2**53 + 1, 2**63, -(2**63), 10**40),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import operator
 import pickle
 from pathlib import Path
@@ -521,6 +522,7 @@ def test_conditions_on_narrow_columns(
     [
         ([2**53 + 1, *[0.5] * 899], "has 9007199254740993, which would be rounded"),
         ([2**63 + 1, *[-1] * 899], "has 9223372036854775809, which would be rounded"),
+        ([1, *["1"] * 899], "has 1 among texts"),
         (np.ma.array(np.ones(900), mask=np.arange(900) < 2), "some of it is masked"),
         (np.ma.array(np.ones(900, bool), mask=np.arange(900) < 2), "some of it is masked"),
     ],
@@ -584,6 +586,34 @@ def test_comparisons_are_exact(dtype: str) -> None:
             text = ", ".join(str(value).replace("inf", "1e999") for value in listed)
             found = Predicate(f"x in [{text}]", kinds)({"x": column}).tolist()
             assert found == [value in listed for value in values], text
+
+
+_NUL_TEXTS = ["a", "a\0", "", "\0", "b\0b"]
+
+
+@pytest.mark.parametrize("act", ["==", "in", "startswith", "columns", "split", "class"])
+def test_texts_that_end_in_nul_are_refused(tmp_path: Path, act: str) -> None:
+    """numpy's arrays of texts drop such an end: "a" would be selected for one that ends in NUL, and
+    the other way. NUL within a text is kept."""
+    rows = [{"f": f"{n}.bin", "t": text} for n, text in enumerate(_NUL_TEXTS)]
+    for row in rows:
+        (tmp_path / row["f"]).write_bytes(b"x")
+    table = tmp_path / "table.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)))
+    dataset = penstock.open(table, files="f", index="memory")
+    assert [sample["t"] for sample in dataset] == _NUL_TEXTS
+    whole = dataset.select([0, 2, 4])
+    assert whole.select(where=r"t == 'b\0b'").ids([0]).tolist() == [4]
+    uses: dict[str, Any] = {
+        "==": lambda: dataset.select(where="t == 'a'"),
+        "in": lambda: whole.select(where=r"t in ['b', 'a\0']"),
+        "startswith": lambda: whole.select(where=r"t.startswith('b\0')"),
+        "columns": lambda: whole.select(where="u == 'a'", columns={"u": ["a\0", "b", "c"]}),
+        "split": lambda: dataset.split({"x": 0.5, "y": 0.5}, by="t"),
+        "class": lambda: dataset.select(where=lambda columns: columns["t"] == "a"),
+    }
+    with pytest.raises(UsageError, match="ends in NUL"):
+        uses[act]()
 
 
 def test_one_long_text_takes_no_memory(tmp_path: Path, monkeypatch: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..index import (
 from ..plan import Ids
 from .batch_reader import BatchReader
 from .lengths import count_bytes
-from .predicate import Kind, describe_unknown
+from .predicate import ENDS_IN_NUL, Kind, describe_unknown
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -117,7 +117,7 @@ class Columns(Mapping[str, Array]):
         if name == "bytes" and not _has_chunks(index):
             return lambda start, stop: count_bytes(index, self._ids(start, stop))
         if name == "key":
-            return lambda start, stop: np.array(index.keys(self._ids(start, stop)), np.str_)
+            return lambda start, stop: _make_texts(name, index.keys(self._ids(start, stop)))
         if name == "source" and isinstance(index, JointIndex):
             first = index.first
             return lambda start, stop: (
@@ -125,7 +125,9 @@ class Columns(Mapping[str, Array]):
             )
         for attribute in index.attributes:
             if attribute.name == name:
-                return lambda start, stop: _make_comparable(attribute.take(self._ids(start, stop)))
+                return lambda start, stop: _make_comparable(
+                    name, attribute.take(self._ids(start, stop))
+                )
         return slice_column(self._read(name))
 
     def _ids(self, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -152,7 +154,7 @@ class Columns(Mapping[str, Array]):
         return values
 
 
-def _make_comparable(column: Column) -> Any:
+def _make_comparable(name: str, column: Column) -> Any:
     """Return a column of the index as conditions take it: texts as an array.
 
     WideTextsError if that would take far more memory than the texts, because one of them is long.
@@ -168,7 +170,17 @@ def _make_comparable(column: Column) -> Any:
             f"array would take {wide_bytes:,} bytes: name the column in a text as condition, or "
             f"select by ids or a mask"
         )
-    return np.array(column, np.str_)
+    return _make_texts(name, column)
+
+
+def _make_texts(name: str, texts: Sequence[str]) -> Array:
+    """Return texts as an array; UsageError if one ends in NUL, which such an array drops."""
+    array = np.array(texts, np.str_)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    cut = np.flatnonzero(np.char.str_len(array) != lengths)
+    if len(cut):
+        raise UsageError(f"{name} has {texts[cut[0]][-50:]!r}: {ENDS_IN_NUL}")
+    return array
 
 
 def _has_chunks(index: Index) -> bool:
@@ -193,6 +205,14 @@ def make_array(name: str, values: Any) -> Array:
         raise UsageError(f"{name} makes no array ({error}): give a row of values") from None
     if np.ma.is_masked(values):
         raise UsageError(f"{name} is a masked array, and some of it is masked: fill it")
+    if array.dtype.kind == "U" and array.ndim == 1 and isinstance(values, list | tuple):
+        others = [value for value in values if not isinstance(value, str)]
+        if others:
+            raise UsageError(
+                f"{name} has {others[0]!r:.100} among texts, which would become a text: give "
+                f"values of one kind"
+            )
+        return _make_texts(name, values)
     if array.dtype.kind == "f" and isinstance(values, list | tuple):
         rounded = [value for value in values if is_rounded(value)]
         if rounded:

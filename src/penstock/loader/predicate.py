@@ -43,6 +43,12 @@ _arithmetic: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+ENDS_IN_NUL = (
+    "it ends in NUL, which numpy's arrays of texts drop, so that it would equal the text without: "
+    "take the NUL off, or select by ids or a mask"
+)
+
+
 class _Term(NamedTuple):
     """A translated part of a condition.
 
@@ -144,6 +150,8 @@ class Predicate:
         kind = kinds.get(type(value))
         if kind is None:
             raise self._refuse(node, f"{value!r} is no number and no text: use one of these")
+        if isinstance(value, str) and value.endswith("\0"):
+            raise self._refuse(node, ENDS_IN_NUL)
         return _Term(kind, lambda _: value, value)
 
     def _column(self, node: ast.Name) -> _Term:
