@@ -166,6 +166,7 @@ bench-text: $(STAMPS)/bench  ## JSON lines: indexing, and text against pread wit
 	$(RUN) -m benchmarks.text $(ARGS)
 	$(RUN) -m benchmarks.tokenizing $(ARGS)
 	$(RUN) -m benchmarks.columns $(ARGS)
+	$(RUN) -m benchmarks.annotations $(ARGS)
 	$(RUN) -m benchmarks.selecting $(ARGS)
 
 bench-packing: $(STAMPS)/bench  ## rows of documents: fill, time, rivals' packers; 18 GB of memory, ARGS="--quick" is a try

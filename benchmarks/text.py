@@ -82,16 +82,17 @@ def make_row(
     pairs: list[list[float]],
     amount: float,
     unit: str,
-    target: float,
+    target: float | None,
     seed: int,
     note: str,
 ) -> Row:
-    """The row of these pairs, as rates of an amount."""
+    """The row of these pairs, as rates of an amount. A target of None is for information."""
     ratios = [theirs / ours for ours, theirs in pairs]
     low, high = bootstrap_interval(ratios, seed)
     ratio = median(ratios)
     own, other = (median(amount / pair[side] for pair in pairs) for side in (0, 1))
-    return Row(name, own, unit, other, ratio, target, ratio >= target, low, high, note=note)
+    met = None if target is None else ratio >= target
+    return Row(name, own, unit, other, ratio, target, met, low, high, note=note)
 
 
 # -- indexing --------------------------------------------------------------------------------------

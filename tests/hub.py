@@ -7,6 +7,7 @@ second host with a signed address for the others. What it was asked is in `log`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -141,6 +142,7 @@ class Hub:
         return 206, headers | said, data[start:stop]
 
 
+@functools.lru_cache
 def sha256(data: bytes) -> str:
     """Return the hash by which the hub names large files."""
     return hashlib.sha256(data).hexdigest()

@@ -212,6 +212,64 @@ def test_every_pair_counts_and_resumes(
     assert found == expected
 
 
+def mix_views(views: list[View], _: Any) -> View:
+    mixed = penstock.mix([(views[0].dataset, 3), (views[1].dataset, 1)])
+    return View(mixed, [*views[0].sources, *views[1].sources])
+
+
+NESTED: dict[str, Any] = {
+    "select": lambda views, random: select(views[0], random),
+    "weigh": lambda views, random: weigh(views[0], random),
+    "mix": mix_views,
+    "curriculum": lambda views, _: View(
+        penstock.curriculum([(0, views[0].dataset), (4, views[1].dataset)], unit="steps"), []
+    ),
+}
+REFUSED = {
+    ("curriculum", "select"): "select from its stages",
+    ("curriculum", "weigh"): "weigh its stages",
+    ("curriculum", "mix"): "make a curriculum of mixtures",
+    ("curriculum", "curriculum"): "stage 0 is a CurriculumDataset: give what",
+    ("mix", "mix"): "dataset 0 is a MixedDataset: mix what",
+}
+
+
+@pytest.mark.parametrize("inner", NESTED)
+@pytest.mark.parametrize("outer", NESTED)
+def test_each_pair_in_each_nesting(tmp_path: Path, inner: str, outer: str) -> None:
+    """Each of selection, weights, mixture and curriculum of each other counts what its weights say,
+    and resumes at every step on another world; what is not composed is refused by name."""
+    random = np.random.default_rng(5)
+
+    def make_base(name: str, count: int, first: int) -> View:
+        made = write_numbers(tmp_path / f"{name}.bin", count, first)
+        return View(made, [(np.ones(count), count)])
+
+    # Views that the outer one can take: of one data for stages, of two data sets for a mixture.
+    turns = [("a", 70, 0), ("b", 33, 70)] if outer == "mix" else [("a", 70, 0)] * 2
+    views = []
+    for turn in turns:
+        others = ("b", 33, 70) if inner == "mix" and turn[0] == "a" else ("a", 70, 0)
+        bases = [make_base(*turn), make_base(*(others if turn[0] == "a" else turn))]
+        views.append(NESTED[inner](bases, random))
+    if (inner, outer) in REFUSED:
+        with pytest.raises(UsageError, match=REFUSED[inner, outer]):
+            NESTED[outer](views, random)
+        return
+    view = NESTED[outer](views, random)
+    dataset, options = view.dataset, {"global_batch_size": 16, "shuffle": "exact", "seed": 2}
+    options["drop_last"] = False
+    steps = 12
+    expected, _ = read_steps(dataset, 1, None, steps, options)
+    drawn = [row for step in expected for row in step]
+    check_counts(views if outer == "curriculum" else [view], drawn)
+    for stop in range(steps + 1):
+        head, state = read_steps(dataset, stop % 3 + 1, None, stop, options)
+        again = pickle.loads(pickle.dumps(dataset)) if stop % 2 else dataset
+        tail, _ = read_steps(again, (stop + 1) % 3 + 1, state, steps - stop, options)
+        assert head + tail == expected
+
+
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: Any) -> penstock.Dataset:
     """Records that hold their own number."""
