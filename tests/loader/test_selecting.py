@@ -588,6 +588,40 @@ def test_comparisons_are_exact(dtype: str) -> None:
             assert found == [value in listed for value in values], text
 
 
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i4", "u1"])
+@pytest.mark.parametrize("sign", ["+", "-", "*", "//", "%"])
+def test_sums_are_exact_or_refused(dtype: str, sign: str) -> None:
+    """Whole numbers are computed as Python does; what is beyond 64 bits is refused, where numpy
+    wraps around."""
+    kinds: Any = {"x": "number", "y": "number"}
+    compute: Any = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+    compute |= {"//": operator.floordiv, "%": operator.mod}
+    whole = [int(value) for value in _fit_numbers(dtype).tolist()]
+    columns = [[value] for value in whole] + [whole, [0, 1, 2], [whole[0], 5]]
+
+    def check(text: str, left: list[int], right: list[int], made: list[int]) -> None:
+        arrays = {"x": np.array(left, dtype), "y": np.array(right, dtype)}
+        fits = min(made) >= -(2**63) and max(made) < (2**64 if min(made) >= 0 else 2**63)
+        if fits:
+            assert Predicate(f"{text} == {made[0]}", kinds)(arrays)[0], (text, left, right)
+            least = Predicate(f"{text} < {made[0]}", kinds)(arrays).tolist()
+            assert least == [value < made[0] for value in made], (text, left, right)
+        else:
+            with pytest.raises(UsageError, match="beyond 64 bits"):
+                Predicate(f"{text} < 5", kinds)(arrays)
+
+    for left in columns:
+        for number in (1, -1, 3, 2**31, 2**62 + 1, -(2**63), 2**63):
+            made = [compute[sign](value, number) for value in left]
+            check(f"x {sign} {number}", left, left, made)
+        if sign not in ("//", "%"):
+            right = left[::-1]
+            made = list(map(compute[sign], left, right))
+            check(f"x {sign} y", left, right, made)
+        if sign == "-":
+            check("-x", left, left, [-value for value in left])
+
+
 _NUL_TEXTS = ["a", "a\0", "", "\0", "b\0b"]
 
 

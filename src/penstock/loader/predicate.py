@@ -185,7 +185,7 @@ class Predicate:
             return term
         if term.value is not None:
             return self._constant(node, -term.value)
-        return _Term("number", lambda columns: -_widen(term.evaluate(columns)))
+        return _Term("number", lambda columns: _negate_numbers(term.evaluate(columns)))
 
     def _compute(self, node: ast.BinOp) -> _Term:
         compute = _arithmetic.get(type(node.op))
@@ -203,8 +203,8 @@ class Predicate:
                 raise self._refuse(node, f"{error}: correct it") from None
         return _Term(
             "number",
-            lambda columns: compute(
-                _widen(left.evaluate(columns)), _widen(right.evaluate(columns))
+            lambda columns: _compute_numbers(
+                compute, left.evaluate(columns), right.evaluate(columns)
             ),
         )
 
@@ -341,6 +341,40 @@ def _widen(value: Any) -> Any:
     if value.dtype == np.uint64 and value.size and int(value.max()) >> 63:
         return value
     return value.astype(np.int64, copy=False)
+
+
+def _compute_numbers(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Compute with numbers; whole ones exactly, where numpy would wrap around at 64 bits.
+
+    OverflowError if a whole result is beyond 64 bits.
+    """
+    left, right = _widen(left), _widen(right)
+    if compute is operator.truediv or not (_is_whole(left) and _is_whole(right)):
+        return compute(left, right)
+    ends = _find_ends(left), _find_ends(right)
+    if compute is operator.mod:
+        results = [-abs(ends[1][0]), abs(ends[1][0])]
+    else:  # extremes are results of extremes
+        results = [compute(one, other) for one in ends[0] for other in ends[1]]
+    every = [*ends[0], *ends[1], *results]
+    if min(every) >= -(1 << 63) and max(every) < 1 << 63:
+        return compute(left, right)
+    exact = compute(np.asarray(left, object), np.asarray(right, object))
+    least, most = min(exact, default=0), max(exact, default=0)
+    if least < -(1 << 63) or most >= 1 << (64 if least >= 0 else 63):
+        raise OverflowError(f"{least if least < 0 and most < 1 << 63 else most} is a result")
+    return exact.astype(np.int64 if most < 1 << 63 else np.uint64)
+
+
+def _negate_numbers(value: Any) -> Any:
+    return _compute_numbers(operator.sub, 0, value) if _is_whole(value) else -_widen(value)
+
+
+def _find_ends(value: Any) -> tuple[int, int]:
+    """Return the least and the largest of whole numbers."""
+    if not isinstance(value, np.ndarray):
+        return int(value), int(value)
+    return (int(value.min()), int(value.max())) if value.size else (0, 0)
 
 
 _EXACT_MAX = 1 << 53
