@@ -420,6 +420,12 @@ def test_voc_refuses_images_of_one_name(tmp_path: Path) -> None:
         penstock.open(tmp_path, index="memory")
 
 
+def test_text_among_elements_is_whole() -> None:
+    """A name that comments, elements and entities cut is one name."""
+    text = make_voc([("cat", (1, 1, 2, 2))]).replace(">cat<", ">c<!-- -->a<b>x</b>&#116;<b/>s<")
+    assert [one.name for one in parse_voc("x.xml", text.encode()).objects] == ["cats"]
+
+
 def test_an_xml_bomb_is_not_unfolded(tmp_path: Path) -> None:
     """A document that would unfold to gigabytes is refused at its first line."""
     entities = "".join(f'<!ENTITY x{i} "{f"&x{i - 1};" * 10}">' for i in range(1, 30))

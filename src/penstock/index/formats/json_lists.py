@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterator
-from json.decoder import WHITESPACE
 from typing import Any, NoReturn
 
 from ... import limits
 from ...errors import FormatError
 from .image_annotations import show
 
+_NO_BLANK = re.compile(r"[^ \t\n\r]")
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -90,7 +91,8 @@ class _Text:
     def peek(self) -> str:
         """Return the next character that is no blank; "" at the end."""
         while True:
-            self.at = WHITESPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+            found = _NO_BLANK.search(self.text, self.at)
+            self.at = len(self.text) if found is None else found.start()
             if self.at < len(self.text) or not self._extend():
                 return self.text[self.at : self.at + 1]
 
