@@ -35,7 +35,7 @@ FOLDERS = {
     "demo": {"", "loader", "checkpoint"},
     "page": {""},
     "sim": {"", "order", "plan", "page"},
-    "convert": {"", "order", "engine", "index", "loader"},
+    "convert": {"", "order", "engine", "index", "loader", "images"},
     "bench": {"", "order", "engine", "index", "loader"}
     | {"checkpoint", "doctor", "page", "convert"},
     "testing": {"", "engine", "cache", "loader"},

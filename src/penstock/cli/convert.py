@@ -40,21 +40,27 @@ def convert(
         bool, typer.Option(help="TFRecord: bytes rather than tf.train.Example.")
     ] = False,
     datum: Annotated[bool, typer.Option(help="LMDB: Caffe's Datum, with the label.")] = False,
+    resize: Annotated[
+        int | None,
+        typer.Option(help="Images: reduce the shorter side of larger ones to this length."),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Begin anew over another conversion.")] = False,
     options: FormatOptions,
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
 
-    After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
-    Each shard is read back and compared before it gets its name.
+      After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
+      Each shard is read back and compared before it gets its name.
 
-    Examples:
+      Examples:
 
-      penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
+        penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
 
-      penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
+        penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
 
-      penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
+        penstock convert /data/imagenet/train /fast/small --to tar --resize 256
+
+    penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
     started = time.monotonic()
     source = open_data(path, options)
@@ -75,6 +81,7 @@ def convert(
             keys=keys,  # type: ignore[arg-type]
             raw=raw,
             datum=datum,
+            resize=resize,
             force=force,
             progress=progress,
         )

@@ -22,17 +22,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import limits
-from ..arguments import check_flag, check_function, check_path
+from ..arguments import check_flag, check_function, check_path, check_whole
 from ..engine import is_url, open_store
 from ..errors import ChangedError, UsageError
 from ..loader import Dataset
-from .encoding import Container, Keys, choose_recipe
+from .encoding import Container, Keys, choose_recipe, resize_images
 from .lmdb import LmdbConversion
 from .manifest import Converted, Progress
 from .shards import ShardsConversion
 
 __all__ = ["Converted", "convert"]
 
+_side_max = 65_535  # of a JPEG
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -49,6 +50,7 @@ def convert(
     keys: Keys | None = None,
     raw: bool = False,
     datum: bool = False,
+    resize: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Converted:
@@ -65,6 +67,9 @@ def convert(
                   or "both"; by default names, and in LMDB, which sorts by key, both.
     raw:          plain records in TFRecord files rather than tf.train.Example.
     datum:        Caffe's Datum as values of LMDB, with the label.
+    resize:       length to which the shorter side of larger images is reduced: decoded by Pillow,
+                  resized with antialiasing and written in their own format, at quality 90. Images
+                  that Pillow cannot read are written as they are.
     force:        start over if the destination holds another conversion.
 
     Labels are members "key.cls" in tar and a feature "label" in Example; if a container has no
@@ -108,7 +113,12 @@ def convert(
     check_flag("force", force)
     check_outside(source, path)
     check_unchanged(source)
+    if resize is not None and to == "records":
+        raise UsageError("records have one size, and resized images have many: write tar")
     recipe = choose_recipe(source, to, fields=fields, keys=keys, raw=raw, as_datum=datum)
+    if resize is not None:
+        side = check_whole("resize", resize, 1, _side_max)
+        recipe = resize_images(source, recipe, side)
     sizes = _resolve_sizes(to, shard_bytes, shards, len(source))
     options = {
         "to": to,
@@ -120,6 +130,8 @@ def convert(
         "raw": bool(raw),
         "datum": bool(datum),
     }
+    if resize is not None:  # not in manifests that were written before
+        options["resize"] = int(resize)
     kind = LmdbConversion if to == "lmdb" else ShardsConversion
     return kind(source, path, recipe, options, force, progress).run()
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from .. import limits
 from ..engine import Bytes
 from ..errors import UsageError
+from ..images import choose_field, make_smaller_copy
 from ..index import SUMS_FIELD, Field, Fixed, Index
 from ..loader import Batch, Dataset
 from . import containers
@@ -69,6 +70,7 @@ class EncodingRecipe:
     user_options:    options that users have to give to `penstock.open`.
     has_keys, has_labels:  whether keys and labels can be read back from the container.
     has_label_file:  labels are not in the container, and are written beside it.
+    shrink:          makes of a sample that was read the one to store; several threads call it.
     """
 
     suffix: str
@@ -82,6 +84,7 @@ class EncodingRecipe:
     has_keys: bool = False
     has_labels: bool = False
     has_label_file: bool = False
+    shrink: Callable[[Sample], Sample] | None = None
 
     def iterate_samples(self, index: Index, batch: Batch, start: int) -> Iterator[Sample]:
         """Yield the samples of a batch whose first has position `start`."""
@@ -166,6 +169,27 @@ def choose_recipe(
     if to == "lmdb":
         return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
     raise UsageError(f"to is {to!r}: use tar, tfrecord, records or lmdb")
+
+
+def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> EncodingRecipe:
+    """Return the recipe with smaller copies of the images, in place of those above this side."""
+    part = source.index.fields[choose_field(source.index, None)]
+    if part not in recipe.fields or part.shape is not None:
+        raise UsageError(
+            f"resize is for images, which are the field {part.name!r}: write that field "
+            "(fields=, --field)"
+        )
+    at = recipe.fields.index(part)
+    make_smaller_copy(b"", side)  # UsageError now if there is no Pillow
+
+    def shrink(sample: Sample) -> Sample:
+        copy = make_smaller_copy(sample.values[at], side)
+        if copy is None:
+            return sample
+        values = (*sample.values[:at], memoryview(copy), *sample.values[at + 1 :])
+        return sample._replace(values=values)
+
+    return replace(recipe, shrink=shrink)
 
 
 def _choose_fields(index: Index, names: Sequence[str] | None) -> tuple[Field, ...]:

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -233,14 +234,19 @@ class Conversion:
         index, seed = self.source.index, self.options["shuffle"]
         size = choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
-        with Loader(
-            self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
-        ) as loader:
+        with (
+            ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+            Loader(
+                self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
+            ) as loader,
+        ):
             loader.load_state_dict({**loader.state_dict(), "step": start // size})
             at = start // size * size
             for batch in loader:
                 samples = self.recipe.iterate_samples(index, batch, at)
                 fresh = itertools.islice(samples, max(start - at, 0), None)
+                if self.recipe.shrink is not None:
+                    fresh = pool.map(self.recipe.shrink, fresh)
                 yield [self.recipe.store_sample(sample) for sample in fresh]
                 at += len(batch.ids)
 

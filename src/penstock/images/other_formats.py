@@ -1,4 +1,5 @@
-"""Images that the core does not decode, by Pillow: PNG, WebP, progressive JPEG, CMYK and others."""
+"""Images that Pillow reads or writes: those that the core does not decode (PNG, WebP, progressive
+JPEG, CMYK and others), and smaller copies."""
 
 from __future__ import annotations
 
@@ -62,3 +63,33 @@ def build_size_error(where: str, size: str) -> LimitError:
         f"{where}: the image has {size}, more than limits.image_pixels_max = "
         f"{limits.image_pixels_max:,}: write a smaller copy, or leave the sample out"
     )
+
+
+def make_smaller_copy(data: bytes | memoryview | Pixels, side: int) -> bytes | None:
+    """Return an image in its own format whose shorter side is `side`, at quality 90.
+
+    None for an image that is no larger, and for one that Pillow cannot read or write. Rotation in
+    EXIF data stays what it is. UsageError without Pillow.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise UsageError(
+            "smaller copies of images are made by Pillow: pip install 'penstock[jpeg]'"
+        ) from None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            check_pixels(image.width, image.height, "an image")
+            shorter = min(image.size)
+            if shorter <= side:
+                return None
+            width, height = (max(side, round(length * side / shorter)) for length in image.size)
+            kind, exif = image.format, image.info.get("exif", b"")
+            image.draft("RGB", (2 * width, 2 * height))  # JPEG: decoded near its new size
+            whole = image.convert("L" if image.mode == "L" else "RGB")
+        file = io.BytesIO()
+        copy = whole.resize((width, height), Image.Resampling.BILINEAR)
+        copy.save(file, kind, quality=90, exif=exif)
+    except Exception:
+        return None
+    return file.getvalue()
