@@ -21,7 +21,15 @@ from penstock.extent import Files
 from penstock.loader import engine_source, epoch_iterator
 from penstock.loader import loader as loaders
 from penstock.loader.epoch_record import record_epoch
-from penstock.loader.explain import PARTS, READY, Explanation, Setup, divide_time, explain_run
+from penstock.loader.explain import (
+    PARTS,
+    READY,
+    DecodeGain,
+    Explanation,
+    Setup,
+    divide_time,
+    explain_run,
+)
 from penstock.loader.workers import TimedFetch
 from penstock.meter import STALL_BUCKETS, Counters, Meter, Span, divide_wait
 from tests.attempts import retried
@@ -606,3 +614,50 @@ def test_a_fetch_is_timed() -> None:
     with pytest.raises(ZeroDivisionError):
         timed(0)
     assert timed.spent.busy_ns == 0
+
+
+# -- changes that were measured --------------------------------------------------------------------
+
+
+def decoding(**changes: Any) -> Counters:
+    """A hundred steps of a second, in which two threads decode; half of it is waited for."""
+    return counted(
+        compute_ns=50 * SECOND,
+        bytes_ns=0,
+        decode_ns=50 * SECOND,
+        own_ns=0,
+        stall_ns=58 * SECOND,
+        decode_busy_ns=200 * SECOND,
+        decode_cpu_ns=200 * SECOND,
+        **changes,
+    )
+
+
+def test_measured_gains_shrink_what_threads_decode_for() -> None:
+    """A step takes what its threads decode for, and at least what it takes without waiting."""
+    gains = [DecodeGain(1.25, "an index"), DecodeGain(4.0, "smaller copies")]
+    setup = Setup(decode_threads=2, cores=2)
+    found = explain_run(decoding(), setup, None, lambda: gains)
+    factors = {each.how: each.factor for each in found.remedies if each.against == "decode"}
+    assert factors["an index"] == pytest.approx(1.25)
+    assert factors["smaller copies"] == pytest.approx(2)  # the other half of a step is compute
+    assert factors["twice as many processors: 2 threads decode now"] == pytest.approx(2)
+    few = explain_run(decoding(), Setup(decode_threads=2, cores=3), None, lambda: gains)
+    (more,) = (each for each in few.remedies if each.how.startswith("more than 2"))
+    assert more.factor == pytest.approx(1.5)
+    turns = explain_run(
+        decoding(), Setup(decode_threads=2, cores=2, ahead=False), None, lambda: gains
+    )
+    assert all(each.how != "an index" for each in turns.remedies) == (turns.bound != "decode")
+
+
+def test_nothing_is_measured_unless_decoding_binds() -> None:
+    """Images are decoded for an explanation only if it is of decoding."""
+
+    def measure() -> list[DecodeGain]:
+        raise AssertionError("measured")
+
+    for run in (counted(), counted(batches=0), counted(decode_ns=0)):
+        assert explain_run(run, Setup(), None, measure).bound != "decode"
+    with pytest.raises(AssertionError, match="measured"):
+        explain_run(decoding(), Setup(decode_threads=2, cores=2), None, measure)

@@ -17,10 +17,11 @@ from ..engine import read_extent
 from ..errors import DecodeError, UsageError
 from ..extent import Int
 from ..index import Index
-from ..loader import Arrays, Leaves, LoadedStep, Ragged
+from ..loader import Arrays, DecodeGain, Leaves, LoadedStep, Ragged
 from ..order import derive_epoch_key
 from ..plan import PlanSource
 from .cropped_reads import CroppedReads, can_crop_reads
+from .gains import WORDS, measure_gains
 from .other_formats import build_size_error, decode_by_pillow
 from .positions import SavedPositions
 from .sources import list_rows
@@ -30,8 +31,6 @@ log = logging.getLogger("penstock")
 NOT_OURS, BROKEN, TOO_LARGE, NEEDS_WHOLE = 1, 2, 3, 4
 """Status of a row in the problems that the core lists; 0 is none."""
 
-WORDS = 44
-"""Random words that a crop takes of its sample's stream."""
 CROP_COLUMNS = 7
 """Values of a crop: left, top, width, height, flips, width and height of the image."""
 
@@ -58,6 +57,9 @@ class ImageDecoder:
 
     field:      number of the field that has them.
     positions:  those of the data's JPEG files, if they are known.
+    path:       of the data, if positions can be found for it.
+    copy_side:  shorter side of smaller copies that would give about the same images; None if none
+                would.
     """
 
     def __init__(
@@ -69,7 +71,11 @@ class ImageDecoder:
         dtype: str,
         rotate: bool,
         boxes: bool,
+        path: str | None,
+        copy_side: int | None,
     ) -> None:
+        self._path, self._copy_side = path, copy_side
+        self._gains: tuple[DecodeGain, ...] | None = None
         self.field, self.native = field, native
         self.shape, self.dtype, self.rotate, self.boxes = shape, dtype, rotate, boxes
         self._saved = positions
@@ -86,6 +92,16 @@ class ImageDecoder:
     def open_rows(self, step: LoadedStep) -> ImageRows:
         """Return the rows of a step, to be decoded in chunks."""
         return ImageRows(self, step)
+
+    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
+        """Measure, once, what positions or smaller copies would gain."""
+        if self.rotate:  # Pillow decodes all of each image
+            return ()
+        if self._gains is None:
+            self._gains = measure_gains(
+                index, self.field, self.native, self._saved, self._path, self._copy_side
+            )
+        return self._gains
 
     def warn_dropped(self, where: str) -> None:
         """Warn, once, that positions do not fit: their image was decoded without them."""
@@ -227,6 +243,11 @@ class WholeImageDecoder:
     def open_rows(self, step: LoadedStep) -> WholeImageRows:
         """Return the rows of a step, to be decoded in chunks."""
         return WholeImageRows(step, self._field, self._rotate)
+
+    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
+        """Return (): every pixel of these images is asked for."""
+        del index
+        return ()
 
 
 class WholeImageRows:

@@ -124,6 +124,11 @@ class _SizedTransform:
         """Whether the pixels depend on random numbers."""
         return self.flip > 0 or self.flip_rows > 0
 
+    @property
+    def copy_side(self) -> int | None:
+        """Shorter side of copies that are large enough for these images: 256 for 224."""
+        return -(-max(self.output.height, self.output.width) * 8 // 7)
+
     def open_data(self, index: Index, path: str | None) -> RowReader:
         """Return the decoder of this data, for loaders; UsageError if it has no field of images."""
         field = choose_field(index, self.field)
@@ -131,7 +136,15 @@ class _SizedTransform:
         positions = None if path is None else load_positions(index, field, path)
         output = self.output
         return ImageDecoder(
-            field, self._native, positions, output.shape, output.dtype, self.rotate, self.boxes
+            field,
+            self._native,
+            positions,
+            output.shape,
+            output.dtype,
+            self.rotate,
+            self.boxes,
+            path,
+            self.copy_side,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,6 +312,10 @@ class CenterCrop(_SizedTransform):
         self.resize = (
             0 if resize is None else check_whole(f"{name}: resize", resize, least, _size_max)
         )
+
+    @property
+    def copy_side(self) -> int | None:
+        return self.resize or None  # of an image that keeps its size no copy shows the same
 
     @cached_property
     def _native(self) -> ImageTransform:

@@ -26,7 +26,7 @@ from .curricula import curriculum
 from .dataset import Dataset, list_saved_paths, locate_data, open, sidecar_paths
 from .decode import Decode, can_take_views, takes_views
 from .epoch_iterator import EpochIterator, OpenEpoch
-from .explain import Explanation, Setup, explain_run
+from .explain import DecodeGain, Explanation, Setup, explain_run
 from .lengths import choose_saved_path, measure_lengths
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
@@ -54,6 +54,7 @@ __all__ = [
     "Buckets",
     "Dataset",
     "Decode",
+    "DecodeGain",
     "DeviceTransfer",
     "Endpoint",
     "EpochIterator",

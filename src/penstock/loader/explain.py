@@ -1,4 +1,5 @@
 """The bound of a run, computed from its loader's counters: pure arithmetic, nothing is measured.
+What would make decoding cheaper is measured by others, and asked for only if decoding binds.
 
 A loader that reads ahead makes a step wait only if loading is slower than the step. If more than a
 little time goes to waiting, the run is therefore bound by the longest kind of waiting, however long
@@ -12,7 +13,7 @@ themselves show which property of a storage binds: see `_find_storage_bound`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -81,6 +82,20 @@ class Remedy(NamedTuple):
     against: str
     factor: float
     how: str
+
+
+class DecodeGain(NamedTuple):
+    """A change that makes decoding cheaper, as it was measured on the user's samples.
+
+    factor:  times as many samples that a thread decodes in a time.
+    how:     the change, in words.
+    """
+
+    factor: float
+    how: str
+
+
+MeasureGains = Callable[[], Sequence[DecodeGain]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,19 +217,31 @@ def describe_setup(
     )
 
 
-def explain_run(until: Counters, setup: Setup, since: Explanation | None = None) -> Explanation:
-    """Explain what has bounded a run since an earlier explanation, or since its beginning."""
+def explain_run(
+    until: Counters,
+    setup: Setup,
+    since: Explanation | None = None,
+    measure_gains: MeasureGains | None = None,
+) -> Explanation:
+    """Explain what has bounded a run since an earlier explanation, or since its beginning.
+
+    measure_gains:  called if decoding binds.
+    """
     counted = until if since is None else until.since(since.until)
     shares = divide_time(counted, setup)
     bound: Bound = "unknown"
     if counted.batches > 1 and counted.steps_ns > 0:
         part = _find_binding_part(shares, setup)
         bound = _find_storage_bound(counted, setup) if part == "storage" else part
+    gains = measure_gains() if bound == "decode" and measure_gains is not None else ()
+    remedies: tuple[Remedy, ...] = ()
+    if bound != "unknown":
+        remedies = _suggest_remedies(bound, shares, counted, setup, gains)
     return Explanation(
         bound=bound,
         shares=shares,
         samples_per_s=1e9 * counted.samples / counted.steps_ns if counted.steps_ns else 0.0,
-        remedies=() if bound == "unknown" else _suggest_remedies(bound, shares, counted, setup),
+        remedies=remedies,
         certainty=_judge_certainty(bound, shares, counted),
         counters=counted,
         setup=setup,
@@ -294,7 +321,11 @@ def _find_storage_bound(counted: Counters, setup: Setup) -> Bound:
 
 
 def _suggest_remedies(
-    bound: Bound, shares: Mapping[Part, float], counted: Counters, setup: Setup
+    bound: Bound,
+    shares: Mapping[Part, float],
+    counted: Counters,
+    setup: Setup,
+    gains: Sequence[DecodeGain],
 ) -> tuple[Remedy, ...]:
     """Return a remedy against each part that takes time: without it the others remain (Amdahl)."""
     if bound == "compute":
@@ -307,14 +338,44 @@ def _suggest_remedies(
     remedies = [
         Remedy(part, 1 / max(1 - shares[part], 1e-3), _suggest_change(part, counted, setup))
         for part in PARTS
-        if part != "compute" and shares[part] >= 0.01
+        if part != "compute" and shares[part] >= 0.01 and not (part == "decode" and gains)
     ]
+    if gains:
+        remedies += _compare_gains(shares["decode"], counted, setup, gains)
     if not setup.ahead:
         longest = max(shares["compute"], 1 - shares["compute"])
         remedies.append(
             Remedy("turns", 1 / longest, "num_workers=, to load while the step computes")
         )
     return tuple(sorted(remedies, key=lambda remedy: -remedy.factor))
+
+
+def _compare_gains(
+    share: float, counted: Counters, setup: Setup, gains: Sequence[DecodeGain]
+) -> list[Remedy]:
+    """Return what measured gains of decoding, and more cores, mean for the whole run.
+
+    A step takes what its threads decode for, and at least what it takes without waiting for them.
+    If loading and computing take turns, nothing overlaps: only the waiting shrinks.
+    """
+    busy = share
+    if setup.ahead and setup.decode_threads and counted.steps_ns:
+        busy = min(1.0, counted.decode_busy_ns / (setup.decode_threads * counted.steps_ns))
+
+    def compute_factor(gain: float) -> float:
+        left = max(1 - share, busy / gain) if setup.ahead else 1 - share + share / gain
+        return 1 / min(1.0, max(left, 1e-3))
+
+    most = max(setup.cores, setup.decode_threads + 1) / max(1, setup.decode_threads)
+    how = _suggest_decode(counted, setup)
+    if setup.decode_threads >= setup.cores:
+        most = 2.0
+        if how == _cheaper_decode:
+            how = f"twice as many processors: {setup.decode_threads} threads decode now"
+    return [
+        Remedy("decode", compute_factor(gain.factor), gain.how)
+        for gain in (*gains, DecodeGain(most, how))
+    ]
 
 
 def _suggest_change(part: Part, counted: Counters, setup: Setup) -> str:
@@ -362,7 +423,12 @@ def _suggest_decode(counted: Counters, setup: Setup) -> str:
             f"a decode that releases the GIL and does not wait, and processors that nobody else "
             f"uses: its threads ran {share:.0%} of the time"
         )
-    return "a cheaper decode: smaller images, another decoder, or decoding once (penstock convert)"
+    return _cheaper_decode
+
+
+_cheaper_decode = (
+    "a cheaper decode: smaller images, another decoder, or decoding once (penstock convert)"
+)
 
 
 # -- certainty -------------------------------------------------------------------------------------

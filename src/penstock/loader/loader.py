@@ -393,8 +393,10 @@ class Loader:
         """Answer "why is this run not faster, and what would help, by how much at most?"
 
         The bound is compute, decode, bandwidth, iops, metadata, network or copy; print() shows it.
-        It is computed from the counters since the loader was made, or since an earlier explanation;
-        nothing is read or measured for it. See `penstock.loader.Explanation`.
+        It is computed from the counters since the loader was made, or since an earlier explanation.
+        Only if decoding binds, and `decode` is one of `penstock.images`, some images are read and
+        decoded once, for two seconds at most, to say what would help. See
+        `penstock.loader.Explanation`.
         """
         choice = None if self._engine is None else self._engine.choice
         threads = self._decode_threads if self._in_threads else 0
@@ -403,7 +405,10 @@ class Loader:
         setup = describe_setup(
             choice, self._budget, threads, cores, self._step_sampler.choice_record, leased
         )
-        return explain_run(self.counters(), setup, since)
+        measure = None
+        if self._rows is not None:
+            measure = partial(self._rows.measure_gains, self.dataset.index)
+        return explain_run(self.counters(), setup, since, measure)
 
     def run_record(self) -> dict[str, Any]:
         """Answer "how would this run do on another machine or setting?": the input to a simulation.

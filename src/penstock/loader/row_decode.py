@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from ..index import Index
 from ..order import derive_epoch_key
 from ..plan import PlanSource, StepPlan
 from .collate import Leaves, Take
+from .explain import DecodeGain
 
 
 class RowWriter(Protocol):
@@ -83,6 +84,11 @@ class RowReader(Protocol):
 
     def open_rows(self, step: LoadedStep) -> RowWriter:
         """Return the rows of a step, to be decoded in chunks."""
+        ...
+
+    def measure_gains(self, index: Index) -> Sequence[DecodeGain]:
+        """Measure on some samples, in at most two seconds and once, what would make decoding
+        cheaper."""
         ...
 
 

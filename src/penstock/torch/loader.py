@@ -47,6 +47,7 @@ from ..loader import (
     PackedDataset,
     Pad,
     RowDecode,
+    RowReader,
     SamplerTasks,
     Setup,
     WeightsOf,
@@ -200,8 +201,7 @@ class DataLoader:
         shuffle = kind != "none"
         check_samplers(shuffle, sampler, batch_sampler, batch_size, drop_last)
         check_ours(dataset, decode, workers, sampler, batch_sampler, batch_size, global_batch_size)
-        if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
-            decode.open_data(dataset.index, None)
+        self._rows = _open_decode(decode, dataset)
         self.dataset = dataset
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
@@ -441,7 +441,10 @@ class DataLoader:
             cores=cores,
             ahead=self.num_workers > 0,
         )
-        return explain_run(self.counters(), setup, since)
+        measure = None
+        if self._rows is not None:
+            measure = partial(self._rows.measure_gains, self.dataset.index)
+        return explain_run(self.counters(), setup, since, measure)
 
     def run_record(self) -> dict[str, Any]:
         """Answer "how would this run do elsewhere?" for a simulation; see `Loader.run_record`."""
@@ -592,3 +595,9 @@ class DataLoader:
         if self._open_transfer is not None:
             return batch  # it is copied to pinned memory on its way
         return pin(batch) if self.pin_memory and can_pin() else batch
+
+
+def _open_decode(decode: Decode | None, dataset: Any) -> RowReader | None:
+    if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
+        return decode.open_data(dataset.index, None)
+    return None
