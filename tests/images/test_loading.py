@@ -22,7 +22,7 @@ from penstock._core import read_image_sizes
 from penstock.errors import DecodeError, UsageError
 from penstock.images.positions import find_positions, load_positions
 from penstock.images.rows import BROKEN
-from penstock.loader import list_saved_paths
+from penstock.loader import BatchReader, list_saved_paths
 from tests.command import run
 from tests.images import pictures
 
@@ -369,6 +369,34 @@ def test_positions_read_fewer_bytes(tmp_path: Path) -> None:
         find_positions(dataset)
     assert all((a == b).all() for a, b in zip(*pixels, strict=True))
     assert read[0] == dataset.index.total_bytes
+    assert read[1] < 0.7 * read[0]
+
+
+def test_a_reader_of_given_samples_reads_fewer_bytes(tmp_path: Path) -> None:
+    """Workers, which read the samples that they are told, read the rows of the crops alone."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for number in range(4):
+        data = pictures.encode(pictures.paint(300, 400, number), quality=95)
+        (folder / f"{number}.jpg").write_bytes(data)
+    dataset = penstock.open(folder)
+    find_positions(dataset)
+    small = images.RandomResizedCrop(24, (0.1, 0.2), boxes=True)
+    ids = np.array([2, 0, 3, 1], np.uint64)
+    read = []
+    for path in (None, str(folder)):
+        reader = BatchReader(dataset.index, decode=small, path=path)
+        for epoch in range(2):
+            batch = reader.read(ids, epoch=epoch, seed=5)
+            for row, number in enumerate(ids.tolist()):
+                expected = small(dataset[number], penstock.rng(5, epoch, number))
+                assert (batch["image"][row] == expected["image"]).all()
+        assert reader._engine is not None
+        read.append(reader._engine.counters()["bytes"])
+        by_row = reader.read(ids[:1], epoch=0, seed=5, by_row=True)
+        assert (by_row["image"][0] == small(dataset[2], penstock.rng(5, 0, 0))["image"]).all()
+        reader.close()
+    assert read[0] == 2 * dataset.index.total_bytes
     assert read[1] < 0.7 * read[0]
 
 

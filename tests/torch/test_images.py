@@ -41,6 +41,31 @@ def test_tensors_have_the_pixels_of_the_function(folder: Path, options: Any) -> 
     assert rows == (3 if "sampler" in options else 9)
 
 
+def test_workers_that_load_batches_use_positions(tmp_path: Path) -> None:
+    """Processes, and the calling thread with a sampler, give the same pixels with positions."""
+    folder = pictures.write_folder(tmp_path / "train", 9)
+    crop = images.RandomResizedCrop(16, flip=0.5, boxes=True)
+    processes: Any = {"workers": "processes", "num_workers": 1, "shuffle": True}
+    found = []
+    for _ in range(2):
+        dataset = penstock.open(folder)
+        for options in (processes, {"sampler": [3, 1, 4, 1]}):
+            loader = penstock.torch.DataLoader(dataset, 4, seed=3, decode=crop, **options)
+            batches = [batch for _ in range(2) for batch in loader]
+            loader.close()
+            for batch in batches if options is processes else ():
+                for row, number in enumerate(batch.ids.tolist()):
+                    made = crop(dataset[number], penstock.rng(3, batch.epoch, number))
+                    assert torch.equal(batch["image"][row], torch.from_numpy(made["image"]))
+            found.append([(batch["image"], batch["crop"], batch.ids) for batch in batches])
+        images.find_positions(dataset)
+    for one, other in zip(found[:2], found[2:], strict=True):
+        for parts in zip(one, other, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(*parts, strict=True))
+    drawn = found[1][0][0]
+    assert not torch.equal(drawn[1], drawn[3])  # a sample that comes twice is drawn anew
+
+
 def test_bfloat16_is_torchs(folder: Path) -> None:
     """Tensors of bfloat16 need no other library, and hold the rounded values of float32."""
     dataset = penstock.open(folder, index="memory")

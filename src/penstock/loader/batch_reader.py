@@ -14,7 +14,7 @@ from ..budget import Budget
 from ..engine import Arena, ReadingEngine, open_engine
 from ..index import Index
 from ..order import Marks
-from ..plan import Ids, plan_samples
+from ..plan import Ids, PlanSource, plan_samples
 from .batch import (
     build_fields,
     choose_gap,
@@ -35,6 +35,8 @@ class BatchReader:
 
     Without `decode` a batch is a `Batch`; with it, the same value that `Loader` makes of the same
     arguments. Engine and memory are taken at the first batch.
+
+    path:  of the data, if files beside it may help a `RowDecode`.
     """
 
     def __init__(
@@ -45,13 +47,15 @@ class BatchReader:
         collate: Collate | None = None,
         leaves: Leaves | None = None,
         budget: Budget | None = None,
+        path: str | None = None,
     ) -> None:
         self._index = index
         self._decode = decode
         self._collate = collate
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
-            self._rows = decode.open_data(index, None)
+            self._rows = decode.open_data(index, path)
+        self._cropped: tuple[tuple[int, int], PlanSource | None] = ((-1, -1), None)
         self._counts = DecodedCounts()
         self._leaves = leaves
         self._budget = budget or Budget()
@@ -77,7 +81,9 @@ class BatchReader:
         engine = self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
         gap_bytes = choose_gap(index, engine.choice)
-        (group,) = plan_samples(index, ids, bounds, step, gap_bytes, repeats, marks)
+        cropped = None if by_row else self._crop_reads(seed, epoch)
+        source = index if cropped is None else cropped
+        (group,) = plan_samples(source, ids, bounds, step, gap_bytes, repeats, marks)
         (planned,) = group.steps
         buffer = self._arena.take(planned.layout.bytes)
         ticket = engine.submit(planned.requests, [buffer], "demand")
@@ -100,7 +106,8 @@ class BatchReader:
                 self._arena.take,
                 self._leaves or Arrays(),
                 self._counts.add,
-                by_row=by_row,
+                cropped is not None,
+                by_row,
             )
             rows = self._rows.open_rows(step_rows)
             rows.decode(0, len(ids))
@@ -129,6 +136,14 @@ class BatchReader:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+    def _crop_reads(self, seed: int, epoch: int) -> PlanSource | None:
+        """Return the data with the bytes alone that the rows of an epoch need, if they are fewer."""
+        if self._rows is None:
+            return None
+        if self._cropped[0] != (seed, epoch):
+            self._cropped = (seed, epoch), self._rows.crop_reads(self._index, seed, epoch)
+        return self._cropped[1]
 
     def _open_engine(self) -> ReadingEngine:
         if self._engine is None:

@@ -157,7 +157,8 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
-            self._rows = decode.open_data(dataset.index, dataset.path)
+            path = dataset.path if dataset.can_mix else None
+            self._rows = decode.open_data(dataset.index, path)
         self.dataset = dataset
         self._cache = cache
         self._membership: CacheMembership | None = None

@@ -599,5 +599,5 @@ class DataLoader:
 
 def _open_decode(decode: Decode | None, dataset: Any) -> RowReader | None:
     if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
-        return decode.open_data(dataset.index, None)
+        return decode.open_data(dataset.index, dataset.path if dataset.can_mix else None)
     return None

@@ -22,6 +22,7 @@ from ..loader import (
     BatchTask,
     Dataset,
     Decode,
+    RowDecode,
     can_take_views,
     takes_views,
 )
@@ -101,12 +102,15 @@ class ReadSamples:
             assert collate is not None
             return seeds.call(whole, collate, samples)
 
+        # A RowDecode draws from the samples' streams alone.
+        is_rows = isinstance(decode, RowDecode) and collate is None
         reader = BatchReader(
             self.dataset.index,
-            decode=decode and decode_seeded,
+            decode=decode if is_rows else decode and decode_seeded,
             collate=collate and collate_seeded,
             leaves=Tensors(),
             budget=self.budget,
+            path=self.dataset.path if self.dataset.can_mix else None,
         )
 
         def read(task: BatchTask) -> Any:
