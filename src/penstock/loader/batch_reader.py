@@ -138,7 +138,7 @@ class BatchReader:
             self._engine = None
 
     def _crop_reads(self, seed: int, epoch: int) -> PlanSource | None:
-        """Return the data with the bytes alone that the rows of an epoch need, if they are fewer."""
+        """Return the data with the bytes alone that an epoch needs, if they are fewer."""
         if self._rows is None:
             return None
         if self._cropped[0] != (seed, epoch):
