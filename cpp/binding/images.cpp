@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -39,33 +38,15 @@ using Pixels = nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::c_contig, nb::de
 using Problem = std::tuple<std::int64_t, int, std::uint64_t, std::int64_t, std::string,
                            std::uint64_t, bool>;
 
-// A transform, and what its threads use again.
-class BoundTransform {
- public:
-  explicit BoundTransform(const Transform& transform) : transform(transform) {}
-
-  const Transform transform;
-
-  template <class Work>
-  void use(const Work& work) {
-    std::unique_ptr<Transformer> transformer;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        transformer = std::move(free_.back());
-        free_.pop_back();
-      }
-    }
-    if (!transformer) transformer = std::make_unique<Transformer>();
-    work(*transformer);
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(transformer));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Transformer>> free_;
-};
+// Do work with the memory of this thread, which its next work uses again. Nothing is locked, so that
+// a process that was forked meanwhile may go on; what an exception has left behind is dropped.
+template <class Work>
+void use_transformer(const Work& work) {
+  thread_local std::unique_ptr<Transformer> kept;
+  auto transformer = kept ? std::move(kept) : std::make_unique<Transformer>();
+  work(*transformer);
+  kept = std::move(transformer);
+}
 
 images::Kind parse_kind(const std::string& kind) {
   if (kind == "random") return images::Kind::random;
@@ -189,7 +170,7 @@ using Plan = std::tuple<OwnedArray<std::int64_t>, OwnedArray<std::int64_t>,
                         OwnedArray<std::int64_t>>;
 
 // Bytes of the header, and begin and end of those of the rows, that the crops of samples need.
-Plan plan_reads(const BoundTransform& bound, const Positions& positions, std::uint64_t key,
+Plan plan_reads(const Transform& transform, const Positions& positions, std::uint64_t key,
                 const Words64& numbers, const Ints& lengths) {
   if (numbers.size() != lengths.size()) throw nb::value_error("the arrays differ in size");
   std::vector<std::int64_t> heads(numbers.size()), begins(numbers.size()), ends(numbers.size());
@@ -197,7 +178,7 @@ Plan plan_reads(const BoundTransform& bound, const Positions& positions, std::ui
     const WithoutGil released;
     std::vector<jpeg::RowPosition> copy;
     for (std::size_t row = 0; row < numbers.size(); ++row) {
-      const auto needed = find_needed(bound.transform, positions, key, numbers.data()[row],
+      const auto needed = find_needed(transform, positions, key, numbers.data()[row],
                                       static_cast<std::uint64_t>(lengths.data()[row]), copy);
       heads[row] = static_cast<std::int64_t>(needed.header_bytes);
       begins[row] = static_cast<std::int64_t>(needed.begin);
@@ -208,13 +189,13 @@ Plan plan_reads(const BoundTransform& bound, const Positions& positions, std::ui
           make_array<std::int64_t>(std::move(ends))};
 }
 
-std::vector<Problem> transform_rows(BoundTransform& bound, const Bytes& values, const Ints& bounds,
+std::vector<Problem> transform_rows(const Transform& transform, const Bytes& values, const Ints& bounds,
                                     std::size_t first, std::size_t end, const Words64& keys,
                                     const Words64& numbers, const Positions& positions,
                                     const OutBytes& out,
                                     const WritableColumn<std::int32_t>& crops,
                                     const Ints& lengths) {
-  const std::size_t rows = keys.size(), row_bytes = bound.transform.row_bytes();
+  const std::size_t rows = keys.size(), row_bytes = transform.row_bytes();
   if (first > end || end > rows || numbers.size() != rows || out.size() != rows * row_bytes ||
       (crops.size() != 0 && crops.size() != rows * crop_columns) ||
       (lengths.size() != 0 && lengths.size() != rows))
@@ -223,7 +204,7 @@ std::vector<Problem> transform_rows(BoundTransform& bound, const Bytes& values, 
   std::vector<Problem> problems;
   const WithoutGil released;
   check_bounds(at, rows, values.size());
-  bound.use([&](Transformer& transformer) {
+  use_transformer([&](Transformer& transformer) {
     std::vector<jpeg::RowPosition> copy, needed_copy;
     for (std::size_t row = first; row < end; ++row) {
       bool is_damaged;
@@ -232,13 +213,13 @@ std::vector<Problem> transform_rows(BoundTransform& bound, const Bytes& values, 
       const auto words = images::draw_words(keys.data()[row], numbers.data()[row]);
       images::NeededBytes needed{0, 0, file.size()};
       if (lengths.size() != 0)
-        needed = find_needed(bound.transform, positions, keys.data()[row], numbers.data()[row],
+        needed = find_needed(transform, positions, keys.data()[row], numbers.data()[row],
                              static_cast<std::uint64_t>(lengths.data()[row]), needed_copy);
       const bool is_part =
           lengths.size() != 0 && needed.size() != static_cast<std::uint64_t>(lengths.data()[row]);
       std::uint8_t* to = out.data() + row * row_bytes;
-      auto made = is_part ? transformer.transform_part(bound.transform, file, needed, words, known, to)
-                          : transformer.transform_file(bound.transform, file, words, known, to);
+      auto made = is_part ? transformer.transform_part(transform, file, needed, words, known, to)
+                          : transformer.transform_file(transform, file, words, known, to);
       made.index_dropped |= is_damaged;
       if (!made.outcome.is_ok() || made.stray_bytes != 0 || made.index_dropped)
         problems.push_back(describe(row, made.outcome, made.stray_bytes, made.index_dropped));
@@ -251,15 +232,15 @@ std::vector<Problem> transform_rows(BoundTransform& bound, const Bytes& values, 
 
 using CropList = std::array<std::int32_t, crop_columns>;
 
-std::tuple<Problem, CropList> transform_file(BoundTransform& bound, const Bytes& file,
+std::tuple<Problem, CropList> transform_file(const Transform& transform, const Bytes& file,
                                              const Words64& words, const OutBytes& out) {
-  if (out.size() != bound.transform.row_bytes()) throw nb::value_error("the row has another size");
+  if (out.size() != transform.row_bytes()) throw nb::value_error("the row has another size");
   const auto checked = check_words(words);
   images::Made made;
   {
     const WithoutGil released;
-    bound.use([&](Transformer& transformer) {
-      made = transformer.transform_file(bound.transform, view_bytes(file), checked, {}, out.data());
+    use_transformer([&](Transformer& transformer) {
+      made = transformer.transform_file(transform, view_bytes(file), checked, {}, out.data());
     });
   }
   return {describe(0, made.outcome, made.stray_bytes, false), list_crop(made.crop, made.image)};
@@ -294,7 +275,7 @@ std::tuple<OwnedArray<std::int32_t>, std::vector<Problem>> read_image_sizes(
   return {make_array<std::int32_t>(std::move(sizes)), std::move(problems)};
 }
 
-std::vector<Problem> decode_images(BoundTransform& bound, const Bytes& values, const Ints& bounds,
+std::vector<Problem> decode_images(const Transform&, const Bytes& values, const Ints& bounds,
                                    std::size_t first, std::size_t end,
                                    const Column<std::int32_t>& sizes, const OutBytes& out,
                                    const Ints& out_bounds) {
@@ -304,7 +285,7 @@ std::vector<Problem> decode_images(BoundTransform& bound, const Bytes& values, c
   const WithoutGil released;
   check_bounds(view(bounds), rows, values.size());
   check_bounds(view(out_bounds), rows, out.size());
-  bound.use([&](Transformer& transformer) {
+  use_transformer([&](Transformer& transformer) {
     for (std::size_t row = first; row < end; ++row) {
       const images::Size size{static_cast<std::uint32_t>(sizes.data()[2 * row]),
                               static_cast<std::uint32_t>(sizes.data()[2 * row + 1])};
@@ -325,7 +306,7 @@ using FoundPositions =
     std::tuple<OwnedArray<std::uint8_t>, OwnedArray<std::int64_t>, OwnedArray<std::uint32_t>,
                OwnedArray<std::int32_t>, std::vector<Problem>>;
 
-FoundPositions find_positions(BoundTransform& bound, const Bytes& values, const Ints& bounds) {
+FoundPositions find_positions(const Transform& transform, const Bytes& values, const Ints& bounds) {
   const std::size_t rows = bounds.size() == 0 ? 0 : bounds.size() - 1;
   std::vector<std::uint32_t> sums(rows);
   std::vector<std::int32_t> heads(3 * rows);
@@ -336,10 +317,10 @@ FoundPositions find_positions(BoundTransform& bound, const Bytes& values, const 
     const WithoutGil released;
     check_bounds(view(bounds), rows, values.size());
     std::vector<jpeg::RowPosition> positions;
-    bound.use([&](Transformer& transformer) {
+    use_transformer([&](Transformer& transformer) {
       for (std::size_t row = 0; row < rows; ++row) {
         const auto made = transformer.find_positions(cut(view_bytes(values), view(bounds), row),
-                                                     bound.transform.pixels_max, positions);
+                                                     transform.pixels_max, positions);
         counts[row] = static_cast<std::int64_t>(positions.size());
         const auto* begin = reinterpret_cast<const std::uint8_t*>(positions.data());
         const std::size_t size = positions.size() * sizeof(jpeg::RowPosition);
@@ -360,17 +341,17 @@ FoundPositions find_positions(BoundTransform& bound, const Bytes& values, const 
           std::move(problems)};
 }
 
-CropList transform_pixels(BoundTransform& bound, const Pixels& pixels, const Words64& words,
+CropList transform_pixels(const Transform& transform, const Pixels& pixels, const Words64& words,
                           const OutBytes& out) {
-  if (pixels.shape(2) != 3 || out.size() != bound.transform.row_bytes())
+  if (pixels.shape(2) != 3 || out.size() != transform.row_bytes())
     throw nb::value_error("pixels are not RGB, or the row has another size");
   const auto size = check_size(static_cast<std::uint32_t>(pixels.shape(0)),
                                static_cast<std::uint32_t>(pixels.shape(1)));
   const auto checked = check_words(words);
   CropList crop;
   const WithoutGil released;
-  bound.use([&](Transformer& transformer) {
-    crop = list_crop(transformer.transform_pixels(bound.transform,
+  use_transformer([&](Transformer& transformer) {
+    crop = list_crop(transformer.transform_pixels(transform,
                                                   {pixels.data(), pixels.shape(1) * 3}, size,
                                                   checked, out.data()),
                      size);
@@ -386,11 +367,11 @@ void bind_images(nb::module_& m) {
       .def(nb::init<Bytes, Ints, Column<std::uint32_t>, Column<std::int32_t>>(),
            "entries"_a.noconvert(), "first"_a.noconvert(), "sums"_a.noconvert(),
            "heads"_a.noconvert());
-  nb::class_<BoundTransform>(m, "ImageTransform",
+  nb::class_<Transform>(m, "ImageTransform",
                              "A crop, a size, a layout and a type of images, for any thread.")
       .def(
           "__init__",
-          [](BoundTransform* self, const std::string& kind, std::uint32_t height,
+          [](Transform* self, const std::string& kind, std::uint32_t height,
              std::uint32_t width, std::uint32_t shorter, std::array<double, 2> area,
              std::array<double, 2> ratio, double flip, double flip_rows, bool is_planar,
              const std::string& type, std::array<float, 3> scale, std::array<float, 3> offset,
@@ -403,12 +384,12 @@ void bind_images(nb::module_& m) {
             transform.scale = scale;
             transform.offset = offset;
             transform.pixels_max = pixels_max;
-            new (self) BoundTransform(transform);
+            new (self) Transform(transform);
           },
           "kind"_a, "height"_a, "width"_a, "shorter"_a, "area"_a, "ratio"_a, "flip"_a,
           "flip_rows"_a, "is_planar"_a, "type"_a, "scale"_a, "offset"_a, "pixels_max"_a)
       .def_prop_ro(
-          "row_bytes", [](const BoundTransform& bound) { return bound.transform.row_bytes(); },
+          "row_bytes", [](const Transform& transform) { return transform.row_bytes(); },
           "Bytes of one image.")
       .def("transform_rows", transform_rows, "values"_a.noconvert(), "bounds"_a.noconvert(),
            "first"_a, "end"_a, "keys"_a.noconvert(), "numbers"_a.noconvert(),
@@ -447,10 +428,10 @@ void bind_images(nb::module_& m) {
            "Make one row of an image that is decoded, by 44 random words. Returns its crop.")
       .def(
           "choose_crop",
-          [](const BoundTransform& bound, std::uint32_t height, std::uint32_t width,
+          [](const Transform& transform, std::uint32_t height, std::uint32_t width,
              const Words64& words) {
             const auto size = check_size(height, width);
-            return list_crop(images::choose_crop(bound.transform.rule, size, check_words(words)),
+            return list_crop(images::choose_crop(transform.rule, size, check_words(words)),
                              size);
           },
           "height"_a, "width"_a, "words"_a.noconvert(),

@@ -108,7 +108,7 @@ struct RowRange {
 };
 
 // The MCU rows whose samples the region depends on. At 4:2:0 upsampling needs the nearest row of chroma
-// above and below. With positions, decoding them touches these bytes of the file:
+// above and below; the lowest row comes with the one above it. With positions, decoding them touches these bytes of the file:
 //   [positions[begin].offset, end < mcu_rows ? positions[end].offset + 1 : size of the file)
 RowRange find_rows(const Header& header, const Region& region);
 

@@ -327,10 +327,14 @@ std::string name_damage(Damage damage) {
 
 RowRange find_rows(const Header& header, const Region& region) {
   const std::uint32_t end = region.top + region.height;
-  if (header.sampling != Sampling::s420)
-    return {region.top / 8, (end + 7) / 8};
-  const Range halves = find_halves(region.top, end, header.height, is_mixed(header));
-  return {halves.begin / 8, (halves.end + 7) / 8};
+  RowRange rows{region.top / 8, (end + 7) / 8};
+  if (header.sampling == Sampling::s420) {
+    const Range halves = find_halves(region.top, end, header.height, is_mixed(header));
+    rows = {halves.begin / 8, (halves.end + 7) / 8};
+  }
+  // No position comes behind the lowest row: that its own fits is told by the end of the row above.
+  if (rows.begin != 0 && rows.begin + 1 == header.mcu_rows()) --rows.begin;
+  return rows;
 }
 
 std::span<const Kernel> list_kernels() {

@@ -14,6 +14,7 @@ import penstock
 from penstock import images
 from penstock.images.gains import measure_gains
 from penstock.images.positions import find_positions
+from penstock.loader import Arrays
 from tests.images import pictures
 
 low = images.RandomResizedCrop(16, (0.05, 0.1))
@@ -31,7 +32,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def list_gains(dataset: Any, transform: Any, path: str | None) -> list[Any]:
-    return list(transform.open_data(dataset.index, path).measure_gains(dataset.index))
+    return list(transform.open_data(dataset.index, path, Arrays()).measure_gains(dataset.index))
 
 
 def test_small_crops_gain_by_positions_and_by_smaller_copies(large: Path, tmp_path: Path) -> None:

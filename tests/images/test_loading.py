@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,10 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import images
-from penstock._core import read_image_sizes
+from penstock._core import decode_jpeg, find_jpeg_positions, read_image_sizes
 from penstock.errors import DecodeError, UsageError
 from penstock.images.positions import find_positions, load_positions
-from penstock.images.rows import BROKEN
+from penstock.images.rows import BROKEN, NEEDS_WHOLE
 from penstock.loader import BatchReader, list_saved_paths
 from tests.command import run
 from tests.images import pictures
@@ -245,6 +248,57 @@ def test_whole_images_are_ragged(folder: Path) -> None:
             for row, number in enumerate(batch.ids.tolist()):
                 made = batch["image"][row].reshape(*batch["size"][row], 3)
                 assert (made == pictures.decode(dataset[number]["data"])).all()
+
+
+def test_whole_images_by_pillow_are_decoded_one_by_one(tmp_path: Path) -> None:
+    """Their sizes are read from headers, turned as asked, and no more than some are in memory."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    exif = pictures.Image.Exif()
+    for number in range(12):
+        exif[0x0112] = number % 8 + 1
+        data = pictures.encode(pictures.paint(400, 300, number), progressive=True, exif=exif)
+        (folder / f"{number:02}.jpg").write_bytes(data)
+    dataset = penstock.open(folder, index="memory")
+    for rotate in (False, True):
+        whole = images.Decode(rotate=rotate)
+        with penstock.Loader(dataset, 12, decode=whole, decode_threads=1) as loader:
+            tracemalloc.start()
+            (batch,) = loader
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert peak < 5 * 400 * 300 * 3  # the batch itself lies in the arena
+        for row, number in enumerate(batch.ids.tolist()):
+            expected = whole(dataset[number]["data"])
+            assert batch["size"][row].tolist() == list(expected.shape[:2])
+            assert (batch["image"][row].reshape(expected.shape) == expected).all()
+
+
+def test_a_process_forked_while_images_are_decoded_decodes_its_own(tmp_path: Path) -> None:
+    """A child uses a parent's transform, whatever the parent's threads were doing at the fork."""
+    data = pictures.encode(pictures.paint(200, 200))
+    small = images.Resize(8)
+    expected = small(data)
+    ending = threading.Event()
+
+    def decode_on() -> None:
+        while not ending.is_set():
+            small(data)
+
+    threads = [threading.Thread(target=decode_on) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                os._exit(0 if (small(data) == expected).all() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_rank_without_samples_has_an_empty_batch(folder: Path) -> None:
@@ -476,6 +530,23 @@ def test_an_edited_file_of_the_same_size_and_header_is_not_decoded_by_old_positi
                 for row, number in enumerate(batch.ids.tolist()):
                     expected = small(edited[number], penstock.rng(0, batch.epoch, number))
                     assert (batch["image"][row] == expected).all()
+
+
+def test_a_crop_of_the_lowest_row_alone_notices_old_positions() -> None:
+    """The end of the row above tells whether the lowest row's position fits."""
+    out = np.empty((5, 8, 3), np.uint8)
+    kinds: list[Any] = [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"mode": "L"}]
+    for number in range(24):
+        files = [
+            np.frombuffer(pictures.encode(pictures.paint(64, 96, seed), **kinds[number % 4]), "u1")
+            for seed in (number, 100 + number)
+        ]
+        rows, _ = find_jpeg_positions(files[0], 0, np.empty(0, np.uint8))
+        _, problem = decode_jpeg(files[0], 16, 91, out, 0, rows, stretch_only=True)
+        assert problem[0] == 0
+        assert (out == pictures.decode(files[0].tobytes())[91:96, 16:24]).all()
+        _, problem = decode_jpeg(files[1], 16, 91, out, 0, rows)
+        assert problem[0] == NEEDS_WHOLE
 
 
 def test_fields_with_the_names_of_results_are_told_when_the_loader_is_made(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import copy
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,6 +214,21 @@ def test_an_image_without_pixels_is_refused() -> None:
     start = JPEG.index(b"\xff\xc0") + 7
     with pytest.raises(DecodeError):
         images.Resize(8)(JPEG[:start] + b"\0\0" + JPEG[start + 2 :])
+
+
+def test_bfloat16_without_ml_dtypes_is_told_when_the_loader_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy has no bfloat16 then; tensors have it."""
+    (tmp_path / "a.jpg").write_bytes(pictures.encode(pictures.paint(20, 20)))
+    dataset = penstock.open(tmp_path, index="memory")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    transform = images.Resize(8, dtype="bfloat16")
+    with pytest.raises(UsageError, match="pip install ml_dtypes"):
+        penstock.Loader(dataset, 1, decode=transform)
+    torch = pytest.importorskip("torch")
+    (batch,) = penstock.torch.DataLoader(dataset, 1, decode=transform)
+    assert batch["image"].dtype == torch.bfloat16
 
 
 def test_without_pillow_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,25 @@ void test_every_way_gives_the_same() {
   }
 }
 
+// A region of the lowest row of blocks alone: the end of the row above says whether its position fits.
+void test_lowest_row() {
+  Random random(7);
+  for (int round = 0; round < 60; ++round) {
+    JpegWriter writer = make_writer(random);
+    const std::string file = writer.write(random);
+    const jpeg::Header header = parse(file);
+    Positions positions = writer.positions;
+    if (positions.size() < 2) continue;
+    jpeg::Decoder decoder;
+    Pixels pixels;
+    const jpeg::Region corner{0, header.height - 1, 1, 1};
+    CHECK(decode(decoder, header, {0, view(file)}, corner, pixels, positions).is_ok());
+    positions.back().dc[0] ^= 1;
+    CHECK(decode(decoder, header, {0, view(file)}, corner, pixels, positions).status ==
+          jpeg::Status::index_misfit);
+  }
+}
+
 void test_damage() {
   Random random(2);
   for (int round = 0; round < 300; ++round) {
@@ -198,6 +217,7 @@ void test_threads() {
 
 int main() {
   test_every_way_gives_the_same();
+  test_lowest_row();
   test_damage();
   test_positions_of_another_file();
   test_threads();

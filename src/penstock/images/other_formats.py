@@ -3,7 +3,9 @@ JPEG, CMYK and others), and smaller copies."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,26 @@ def decode_by_pillow(data: bytes | memoryview, where: str, why: str, rotate: boo
     Raises DecodeError for what Pillow refuses, LimitError above `limits.image_pixels_max`, and
     UsageError without Pillow.
     """
+    with _open_image(data, where, why) as image:
+        upright = image
+        if rotate:
+            upright = _import_pillow(where, why)[1].exif_transpose(image)
+        return np.array(upright.convert("RGB"))
+
+
+def read_size_by_pillow(
+    data: bytes | memoryview, where: str, why: str, rotate: bool
+) -> tuple[int, int]:
+    """Return height and width of what `decode_by_pillow` gives, from the header alone."""
+    with _open_image(data, where, why) as image:
+        is_turned = rotate and image.getexif().get(_orientation, 1) in (5, 6, 7, 8)
+        return (image.width, image.height) if is_turned else (image.height, image.width)
+
+
+_orientation = 0x0112  # tag of EXIF data
+
+
+def _import_pillow(where: str, why: str) -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
@@ -32,11 +54,17 @@ def decode_by_pillow(data: bytes | memoryview, where: str, why: str, rotate: boo
             f"{where}: penstock decodes baseline JPEG itself, and this image is something else "
             f"({why}): pip install 'penstock[jpeg]' for Pillow, or leave the sample out"
         ) from None
+    return Image, ImageOps
+
+
+@contextlib.contextmanager
+def _open_image(data: bytes | memoryview, where: str, why: str) -> Iterator[Any]:
+    """Open an image of an allowed size; errors of Pillow are those of `decode_by_pillow`."""
+    pillow, _ = _import_pillow(where, why)
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with pillow.open(io.BytesIO(data)) as image:
             check_pixels(image.width, image.height, where)
-            upright: Any = ImageOps.exif_transpose(image) if rotate else image
-            pixels = np.array(upright.convert("RGB"))
+            yield image
     except (DecodeError, LimitError):
         raise
     except MemoryError:
@@ -46,7 +74,6 @@ def decode_by_pillow(data: bytes | memoryview, where: str, why: str, rotate: boo
             f"{where}: the image cannot be decoded ({why}; Pillow: {type(error).__name__}: "
             f"{error}): restore the file from a good copy, or leave the sample out"
         ) from None
-    return pixels
 
 
 def check_pixels(width: int, height: int, where: str) -> None:

@@ -26,6 +26,8 @@ from ..extent import Int
 from ..index import Index, read_sidecar, write_sidecar
 from ..loader import (
     Dataset,
+    DecodeGain,
+    Leaves,
     LoadedStep,
     Loader,
     RowReader,
@@ -238,9 +240,13 @@ class _Finding:
     def __call__(self, sample: Any) -> Any:
         raise AssertionError("positions are found for many rows at a time")
 
-    def open_data(self, index: Index, path: str | None) -> RowReader:
-        del index, path
+    def open_data(self, index: Index, path: str | None, leaves: Leaves) -> RowReader:
+        del index, path, leaves
         return self
+
+    def measure_gains(self, index: Index) -> tuple[DecodeGain, ...]:
+        del index
+        return ()
 
     def crop_reads(self, index: Index, seed: int, epoch: int) -> None:
         del index, seed, epoch

@@ -22,7 +22,7 @@ from ..order import derive_epoch_key
 from ..plan import PlanSource
 from .cropped_reads import CroppedReads, can_crop_reads
 from .gains import WORDS, measure_gains
-from .other_formats import build_size_error, decode_by_pillow
+from .other_formats import build_size_error, decode_by_pillow, read_size_by_pillow
 from .positions import SavedPositions
 from .sources import list_rows
 
@@ -254,27 +254,23 @@ class WholeImageRows:
     """Images of one step in their own sizes, one after the other."""
 
     def __init__(self, step: LoadedStep, field: int, rotate: bool) -> None:
-        self._step, self._field = step, field
+        self._step, self._field, self._rotate = step, field, rotate
         name = step.index.fields[field].name
         self._values, self._bounds = list_rows(step.fields[name])
         self._others = {key: value for key, value in step.fields.items() if key != name}
         rows = len(step.planned.ids)
-        self._pixels: dict[int, npt.NDArray[np.uint8]] = {}  # of rows that Pillow has decoded
         if rotate:
             sizes = np.zeros((rows, 2), np.int32)
-            whys = dict.fromkeys(range(rows), "its rotation is to be obeyed")
+            self._whys = dict.fromkeys(range(rows), "its rotation is to be obeyed")
         else:
             found, problems = read_image_sizes(self._values, self._bounds, limits.image_pixels_max)
             sizes = found.reshape(rows, 2)
-            whys = {}
+            self._whys = {}  # reasons why Pillow decodes a row
             for problem in problems:
                 check_problem(problem, self._describe(problem[0]))
-                whys[problem[0]] = problem[4]
-        for row, why in whys.items():
-            data = self._values[int(self._bounds[row]) : int(self._bounds[row + 1])].data
-            pixels = decode_by_pillow(data, self._describe(row), why, rotate)
-            self._pixels[row] = pixels
-            sizes[row] = pixels.shape[:2]
+                self._whys[problem[0]] = problem[4]
+        for row, why in self._whys.items():
+            sizes[row] = read_size_by_pillow(self._cut(row), self._describe(row), why, rotate)
         self._sizes = sizes
         self._ends = np.zeros(rows + 1, np.int64)
         np.cumsum(sizes[:, 0].astype(np.int64) * sizes[:, 1], out=self._ends[1:])
@@ -285,7 +281,7 @@ class WholeImageRows:
         row = first
         while row < end:
             until = row
-            while until < end and until not in self._pixels:
+            while until < end and until not in self._whys:
                 until += 1
             problems = _whole.decode_images(
                 self._values,
@@ -301,10 +297,23 @@ class WholeImageRows:
                 count_stray(self._step, problem, self._describe(problem[0]))
             self._step.count("core", until - row)
             if until < end:
-                begin, stop = int(self._ends[until]), int(self._ends[until + 1])
-                self._out[3 * begin : 3 * stop] = self._pixels.pop(until).reshape(-1)
+                self._decode_row(until)
                 self._step.count("pillow", 1)
             row = until + 1
+
+    def _decode_row(self, row: int) -> None:
+        where, size = self._describe(row), tuple(self._sizes[row].tolist())
+        pixels = decode_by_pillow(self._cut(row), where, self._whys[row], self._rotate)
+        if pixels.shape[:2] != size:
+            raise DecodeError(
+                f"{where}: its header says {size[1]} x {size[0]} pixels, and it has "
+                f"{pixels.shape[1]} x {pixels.shape[0]}: write it again, or leave the sample out"
+            )
+        begin, stop = int(self._ends[row]), int(self._ends[row + 1])
+        self._out[3 * begin : 3 * stop] = pixels.reshape(-1)
+
+    def _cut(self, row: int) -> memoryview:
+        return self._values[int(self._bounds[row]) : int(self._bounds[row + 1])].data
 
     def result(self) -> dict[str, Any]:
         """Return the batch: images, sizes, the label and what else the samples have."""

@@ -15,7 +15,7 @@ from .._core import ImageTransform
 from ..arguments import check_flag, check_kind, check_whole
 from ..errors import UsageError
 from ..index import Index
-from ..loader import RowReader
+from ..loader import Arrays, Leaves, RowReader
 from .other_formats import decode_by_pillow
 from .positions import load_positions
 from .rows import (
@@ -129,9 +129,11 @@ class _SizedTransform:
         """Shorter side of copies that are large enough for these images: 256 for 224."""
         return -(-max(self.output.height, self.output.width) * 8 // 7)
 
-    def open_data(self, index: Index, path: str | None) -> RowReader:
+    def open_data(self, index: Index, path: str | None, leaves: Leaves) -> RowReader:
         """Return the decoder of this data, for loaders; UsageError if it has no field of images."""
         field = choose_field(index, self.field)
+        if self.output.dtype == "bfloat16" and isinstance(leaves, Arrays):
+            find_bfloat16()
         check_names(list_other_names(index, field), ("image", "crop") if self.boxes else ("image",))
         positions = None if path is None else load_positions(index, field, path)
         output = self.output
@@ -377,9 +379,9 @@ class Decode:
         pixels = decode_whole(_view_bytes("Decode", sample[name]), where, self.rotate)
         return {"image": pixels} | others
 
-    def open_data(self, index: Index, path: str | None) -> RowReader:
+    def open_data(self, index: Index, path: str | None, leaves: Leaves) -> RowReader:
         """Return the decoder of this data, for loaders; UsageError if it has no field of images."""
-        del path  # all rows of blocks are decoded: positions would not help
+        del path, leaves  # all rows of blocks are decoded: positions would not help
         field = choose_field(index, self.field)
         check_names(list_other_names(index, field), ("image", "size"))
         return WholeImageDecoder(field, self.rotate)

@@ -54,7 +54,7 @@ class BatchReader:
         self._collate = collate
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
-            self._rows = decode.open_data(index, path)
+            self._rows = decode.open_data(index, path, leaves or Arrays())
         self._cropped: tuple[tuple[int, int], PlanSource | None] = ((-1, -1), None)
         self._counts = DecodedCounts()
         self._leaves = leaves

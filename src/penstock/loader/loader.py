@@ -106,6 +106,8 @@ class Loader:
     MissingError or StorageError, which name file, offset and sample.
     """
 
+    leaves: Leaves = Arrays()  # of batches; the faces of frameworks have others
+
     def __init__(
         self,
         dataset: Dataset,
@@ -158,7 +160,7 @@ class Loader:
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
             path = dataset.path if dataset.can_mix else None
-            self._rows = decode.open_data(dataset.index, path)
+            self._rows = decode.open_data(dataset.index, path, self.leaves)
         self.dataset = dataset
         self._cache = cache
         self._membership: CacheMembership | None = None
@@ -207,7 +209,6 @@ class Loader:
             or any(part.parser or part.text for part in dataset.index.fields)
         )
         self._collate = collate
-        self._leaves: Leaves = Arrays()
         self._decode_threads = (
             len(os.sched_getaffinity(0))
             if decode_threads is None
@@ -523,12 +524,12 @@ class Loader:
     def cursor(self) -> Cursor:
         return self._step_sampler.cursor
 
-    def follow(self, step_sampler: StepSampler, leaves: Leaves) -> None:
-        """Follow another step sampler of the same data, and make batches of these leaves.
+    def follow(self, step_sampler: StepSampler) -> None:
+        """Follow another step sampler of the same data.
 
         For the faces of frameworks; to be called before the first use.
         """
-        self._step_sampler, self._leaves = step_sampler, leaves
+        self._step_sampler = step_sampler
         self.drop_last, self.pad = step_sampler.drop_last, step_sampler.pad
 
     # -- an epoch --------------------------------------------------------------------------------
@@ -640,7 +641,7 @@ class Loader:
         decoding = Decoding(
             self._decode,
             self._collate,
-            self._leaves,
+            self.leaves,
             self._threads,
             self.place.rank,
             partial(self.dataset.__getitem__, 0),

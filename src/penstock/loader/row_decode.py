@@ -96,10 +96,11 @@ class RowReader(Protocol):
 class RowDecode(Protocol):
     """A `decode` that decodes many rows at a time."""
 
-    def open_data(self, index: Index, path: str | None) -> RowReader:
+    def open_data(self, index: Index, path: str | None, leaves: Leaves) -> RowReader:
         """Return the decoder of this data; UsageError if it has not what is to be decoded.
 
-        path:  of the data, if files beside it may help.
+        path:    of the data, if files beside it may help.
+        leaves:  of the batches.
         """
         ...
 

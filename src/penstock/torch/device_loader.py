@@ -12,14 +12,14 @@ import torch
 
 from ..budget import Budget
 from ..errors import LimitError, UsageError
-from ..loader import Batch, Dataset, Decode, Loader, StepSampler
+from ..loader import Batch, Dataset, Decode, StepSampler
 from ..order import Selection, find_base
 from ..plan import Ids
 from ..topology import Place, choose_place
 from .arguments import parse_shuffle
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
 from .samplers import EpochSampler, make_sampler
-from .tensors import Tensors, as_tensors
+from .tensors import TensorLoader, as_tensors
 
 
 class DeviceLoader:
@@ -112,7 +112,7 @@ class DeviceLoader:
             self._check_room()
             resident = DeviceDataset(len(self.dataset), self.device)
             rows = max(1, int(_loading_bytes / max(1.0, self.dataset.index.mean_bytes)))
-            loader = Loader(
+            loader = TensorLoader(
                 self.dataset,
                 decode=self._decode,
                 decode_threads=self._threads or None,
@@ -127,8 +127,7 @@ class DeviceLoader:
                     drop_last=False,
                     pad=False,
                     place=Place(0, 1),
-                ),
-                Tensors(),
+                )
             )
             with contextlib.closing(loader):
                 for batch in loader:

@@ -81,7 +81,7 @@ from .arguments import (
 )
 from .device_copies import choose_device, open_transfer
 from .samplers import EpochSampler, UnshuffledSampler, make_sampler
-from .tensors import Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
+from .tensors import TensorLoader, Tensors, as_tensors, can_pin, finish_batch, pin, reduce_tensor
 from .worker_tasks import (
     FetchItems,
     ReadSamples,
@@ -483,7 +483,7 @@ class DataLoader:
         """Make the loader that reads ahead and decodes in threads of this process."""
         assert isinstance(self._epochs, OrderTasks)
         decode, collate = self._choose_decode()
-        loader = Loader(
+        loader = TensorLoader(
             self.dataset,
             decode=decode,
             collate=collate,
@@ -492,7 +492,7 @@ class DataLoader:
             cache=self._cache,
             budget=self._budget,
         )
-        loader.follow(self._epochs.step_sampler, Tensors())
+        loader.follow(self._epochs.step_sampler)
         return loader
 
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
@@ -599,5 +599,6 @@ class DataLoader:
 
 def _open_decode(decode: Decode | None, dataset: Any) -> RowReader | None:
     if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
-        return decode.open_data(dataset.index, dataset.path if dataset.can_mix else None)
+        path = dataset.path if dataset.can_mix else None
+        return decode.open_data(dataset.index, path, Tensors())
     return None

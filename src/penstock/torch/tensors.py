@@ -10,7 +10,7 @@ from torch.utils._pytree import register_pytree_node
 
 import torch
 
-from ..loader import Batch, Ragged
+from ..loader import Batch, Loader, Ragged
 
 register_pytree_node(
     Batch,
@@ -40,6 +40,12 @@ class Tensors:
 
 
 _stand_ins = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class TensorLoader(Loader):
+    """A loader whose batches are tensors."""
+
+    leaves = Tensors()
 
 
 def _share_memory(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
