@@ -283,10 +283,10 @@ NUMBERS = (
         "samples/s of files of 100 kB / a bare C++ loop of open, read, close (0.85 was wanted)",
     ),
     Number(
-        "bench",
-        "jpeg / torch, 2 workers",
-        "make bench ARGS=jpeg",
-        "samples/s of JPEG files on two cores / DataLoader: decoding binds, no loader helps",
+        "images",
+        "R, photos, no index / simplejpeg + Pillow",
+        "make bench-images",
+        "random crops of photographs, decoded and resized by a core / simplejpeg + Pillow",
     ),
     Number(
         "cluster",
