@@ -375,7 +375,7 @@ void bind_images(nb::module_& m) {
              std::uint32_t width, std::uint32_t shorter, std::array<double, 2> area,
              std::array<double, 2> ratio, double flip, double flip_rows, bool is_planar,
              const std::string& type, std::array<float, 3> scale, std::array<float, 3> offset,
-             std::uint64_t pixels_max) {
+             std::uint64_t pixels_max, bool shrinks) {
             Transform transform;
             transform.rule = {parse_kind(kind), check_size(height, width), shorter, area[0],
                               area[1], ratio[0], ratio[1], flip, flip_rows};
@@ -384,10 +384,12 @@ void bind_images(nb::module_& m) {
             transform.scale = scale;
             transform.offset = offset;
             transform.pixels_max = pixels_max;
+            transform.shrinks = shrinks;
             new (self) Transform(transform);
           },
           "kind"_a, "height"_a, "width"_a, "shorter"_a, "area"_a, "ratio"_a, "flip"_a,
-          "flip_rows"_a, "is_planar"_a, "type"_a, "scale"_a, "offset"_a, "pixels_max"_a)
+          "flip_rows"_a, "is_planar"_a, "type"_a, "scale"_a, "offset"_a, "pixels_max"_a,
+          "shrinks"_a = false)
       .def_prop_ro(
           "row_bytes", [](const Transform& transform) { return transform.row_bytes(); },
           "Bytes of one image.")

@@ -65,7 +65,7 @@ std::tuple<HeaderFields, Problem> parse_header(const Bytes& file, std::uint64_t 
 // A whole file, of which the decoder may be shown a stretch of the scan alone.
 std::tuple<OwnedArray<std::uint8_t>, Problem> decode_region(
     const Bytes& file, std::uint32_t left, std::uint32_t top, const Rgb& out, std::size_t kernel,
-    const Bytes& positions, bool stretch_only) {
+    const Bytes& positions, bool stretch_only, unsigned shrink) {
   jpeg::Decoder decoder(find_kernel(kernel));
   const auto known = list_positions(positions);
   std::vector<jpeg::RowPosition> found;
@@ -77,7 +77,7 @@ std::tuple<OwnedArray<std::uint8_t>, Problem> decode_region(
     jpeg::Header header;
     outcome = jpeg::parse_header(bytes, ~std::uint64_t{0}, header);
     const jpeg::Region region{left, top, static_cast<std::uint32_t>(out.shape(1)),
-                              static_cast<std::uint32_t>(out.shape(0))};
+                              static_cast<std::uint32_t>(out.shape(0)), shrink};
     if (outcome.is_ok()) {
       jpeg::Stretch scan{0, bytes};
       std::vector<std::byte> copy;
@@ -131,7 +131,9 @@ void bind_jpeg(nb::module_& m) {
         "not fit. Sampling is 0 for grey, 1 for 4:4:4, 2 for 4:2:2, 3 for 4:2:0.");
   m.def("decode_jpeg", decode_region, "file"_a.noconvert(), "left"_a, "top"_a,
         "out"_a.noconvert(), "kernel"_a, "positions"_a.noconvert(), "stretch_only"_a = false,
+        "shrink"_a = 1,
         "Decode the region of a JPEG that has the shape of `out`: (height, width, 3).\n\n"
+        "`shrink` divides the sides of the picture in which it lies: 1, 2, 4 or 8.\n"
         "With positions, decoding begins at the region's first row of blocks; `stretch_only` has\n"
         "it read no byte of the scan that it does not need. Returns the positions that it found on\n"
         "the way if it had none, and a problem as `parse_jpeg_header`.");

@@ -99,9 +99,15 @@ struct RowPosition {
 };
 static_assert(sizeof(RowPosition) == 12);
 
-struct Region {  // in pixels of the picture
+// In pixels of the picture, or of the picture with sides divided by `shrink`, rounded up: 2, 4 or 8,
+// of pictures that `can_shrink`. Its pixels are those that libjpeg gives at that scale.
+struct Region {
   std::uint32_t left = 0, top = 0, width = 0, height = 0;
+  unsigned shrink = 1;
 };
+
+// Whether pictures can be shrunken while they are decoded: without halves in one direction alone.
+inline bool can_shrink(const Header& header) { return header.sampling != Sampling::s422; }
 
 struct RowRange {
   std::uint32_t begin = 0, end = 0;

@@ -313,6 +313,10 @@ Range find_halves(std::uint32_t begin, std::uint32_t end, std::uint32_t size, bo
 
 Range find_columns(const Header& header, const Region& region) {
   const std::uint32_t end = region.left + region.width;
+  if (region.shrink != 1) {  // chroma has as many samples as luma
+    const std::uint32_t size = header.mcu_width() / region.shrink;
+    return {region.left / size, (end + size - 1) / size};
+  }
   if (header.mcu_width() == 8) return {region.left / 8, (end + 7) / 8};
   const Range halves = find_halves(region.left, end, header.width, is_mixed(header));
   return {halves.begin / 8, (halves.end + 7) / 8};
@@ -327,8 +331,9 @@ std::string name_damage(Damage damage) {
 
 RowRange find_rows(const Header& header, const Region& region) {
   const std::uint32_t end = region.top + region.height;
-  RowRange rows{region.top / 8, (end + 7) / 8};
-  if (header.sampling == Sampling::s420) {
+  const std::uint32_t size = region.shrink == 1 ? 8 : header.mcu_height() / region.shrink;
+  RowRange rows{region.top / size, (end + size - 1) / size};
+  if (header.sampling == Sampling::s420 && region.shrink == 1) {
     const Range halves = find_halves(region.top, end, header.height, is_mixed(header));
     rows = {halves.begin / 8, (halves.end + 7) / 8};
   }
@@ -362,9 +367,20 @@ struct Decoder::State {
   // Of the picture being decoded.
   const Header* header = nullptr;
   std::uint32_t interval_left = 0;
+  unsigned shrink = 1;
 
-  void open(const Header& of, Stretch stretch) {
+  std::uint32_t mcu_width() const { return header->mcu_width() / shrink; }
+  std::uint32_t mcu_height() const { return header->mcu_height() / shrink; }
+
+  // Samples of a side of the blocks of a component.
+  unsigned find_side(unsigned component) const {
+    if (shrink == 1 || component == 0) return 8 / shrink;
+    return mcu_width();
+  }
+
+  void open(const Header& of, Stretch stretch, unsigned shrink_by) {
     header = &of;
+    shrink = shrink_by;
     stray = 0;
     scan.open(stretch);
     const bool is_wide = of.mcu_width() == 16, is_high = of.mcu_height() == 16;
@@ -500,18 +516,23 @@ struct Decoder::State {
       if (block.component == 0 && block.step == 2 && b % 2 == 1) continue;  // done with its left neighbour
       Plane& plane = planes[block.component];
       const std::size_t block_row = block.component == 0 ? b / 2 : 0;
-      const std::size_t high = block.component == 0 ? header->mcu_height() : 8;
+      const unsigned side = find_side(block.component);
+      const std::size_t high = block.component == 0 ? mcu_height() : side;
       std::uint8_t* const out =
-          plane.row(row % 2 * high + block_row * 8) + column * block.step * 8;
-      kernel.transform(blocks.data() + std::size_t{block.first} * 64, last.data() + block.first,
-                       count * block.step, header->quantisers[block.component].data(), out,
-                       plane.stride);
+          plane.row(row % 2 * high + block_row * side) + column * block.step * side;
+      std::int16_t* const first = blocks.data() + std::size_t{block.first} * 64;
+      const std::uint8_t* const ends = last.data() + block.first;
+      const std::uint16_t* const quantisers = header->quantisers[block.component].data();
+      if (side == 8)
+        kernel.transform(first, ends, count * block.step, quantisers, out, plane.stride);
+      else
+        kernel.transform_shrunken(side, first, ends, count * block.step, quantisers, out, plane.stride);
     }
   }
 
   // Rows [from, to) of the picture, of which all samples are there.
   void emit(const Region& region, Range columns, std::uint32_t from, std::uint32_t to, Output output) {
-    const std::size_t shift = region.left - std::size_t{columns.begin} * header->mcu_width();
+    const std::size_t shift = region.left - std::size_t{columns.begin} * mcu_width();
     for (std::uint32_t y = from; y < to; ++y) {
       std::uint8_t* const rgb = output.rgb + std::size_t{y - region.top} * output.stride_bytes;
       const std::uint8_t* const luma = planes[0].row(y) + shift;
@@ -521,7 +542,7 @@ struct Decoder::State {
       }
       const std::uint8_t* chroma[2];
       for (unsigned i = 0; i < 2; ++i)
-        chroma[i] = header->sampling == Sampling::s444
+        chroma[i] = header->sampling == Sampling::s444 || shrink != 1
                         ? planes[i + 1].row(y) + shift
                         : widen(planes[i + 1], wide[i], y, shift, region.width);
       kernel.convert(luma, chroma[0], chroma[1], region.width, rgb);
@@ -563,11 +584,11 @@ struct Decoder::State {
 
   void take_memory(Range columns, std::size_t width) {
     const std::size_t count = columns.end - columns.begin;
-    planes[0].resize(count * header->mcu_width(), 2 * header->mcu_height());
+    planes[0].resize(count * mcu_width(), 2 * mcu_height());
     if (header->sampling == Sampling::grey) return;
     for (unsigned i = 0; i < 2; ++i) {
-      planes[i + 1].resize(count * 8, 16);
-      if (header->sampling != Sampling::s444 && wide[i].size() < width + 4 * row_margin)
+      planes[i + 1].resize(count * find_side(1), 2 * find_side(1));
+      if (header->sampling != Sampling::s444 && shrink == 1 && wide[i].size() < width + 4 * row_margin)
         wide[i].resize(width + 4 * row_margin);
     }
   }
@@ -591,9 +612,14 @@ Outcome refuse_index(std::uint64_t offset, std::uint32_t row, std::string messag
 Outcome Decoder::decode(const Header& header, Stretch stretch, const Region& region, Output output,
                         std::span<const RowPosition> positions, std::vector<RowPosition>* found) {
   State& s = *state_;
-  if (region.width == 0 || region.height == 0 || region.left > header.width ||
-      region.width > header.width - region.left || region.top > header.height ||
-      region.height > header.height - region.top)
+  const unsigned shrink = region.shrink;
+  if (shrink != 1 && ((shrink != 2 && shrink != 4 && shrink != 8) || !can_shrink(header)))
+    return s.report(0, no_row, "the picture cannot be shrunken so");
+  const std::uint32_t width = (header.width + shrink - 1) / shrink;
+  const std::uint32_t height = (header.height + shrink - 1) / shrink;
+  if (region.width == 0 || region.height == 0 || region.left > width ||
+      region.width > width - region.left || region.top > height ||
+      region.height > height - region.top)
     return s.report(0, no_row, "the region does not lie in the picture");
   const bool is_indexed = !positions.empty();
   const RowRange rows = find_rows(header, region);
@@ -618,7 +644,7 @@ Outcome Decoder::decode(const Header& header, Stretch stretch, const Region& reg
       return s.report(header.scan_offset, no_row, "the header is longer than 4 GiB");
     first.offset = static_cast<std::uint32_t>(header.scan_offset);
   }
-  s.open(header, stretch);
+  s.open(header, stretch, shrink);
   s.take_memory(columns, region.width);
   s.begin(is_indexed ? rows.begin : 0, first);
 
@@ -658,10 +684,11 @@ Outcome Decoder::decode(const Header& header, Stretch stretch, const Region& reg
       return *failed;
     }
     if (!is_needed) continue;
-    if (header.sampling == Sampling::s422 || header.sampling == Sampling::s420) s.extend(row, columns);
-    std::uint32_t complete = (row + 1) * header.mcu_height();
+    const bool is_halved = header.mcu_width() == 16 && shrink == 1;
+    if (is_halved) s.extend(row, columns);
+    std::uint32_t complete = (row + 1) * s.mcu_height();
     if (row + 1 == header.mcu_rows()) complete = bottom;
-    else if (header.sampling == Sampling::s420 && is_mixed(header)) --complete;
+    else if (is_halved && header.sampling == Sampling::s420 && is_mixed(header)) --complete;
     complete = std::min(complete, bottom);
     if (complete > emitted) {
       s.emit(region, columns, emitted, complete, output);
@@ -693,7 +720,7 @@ Outcome Decoder::find_positions(const Header& header, Stretch stretch,
     return refuse_index(from.offset, row, "a position does not lie in the scan");
   if (from.offset < stretch.offset || from.offset >= end)
     return s.report(end, row, "the file ends inside the entropy-coded data");
-  s.open(header, stretch);
+  s.open(header, stretch, 1);
   s.begin(row, from);
   for (; row < header.mcu_rows(); ++row) {
     if (auto failed = s.skip(row, 0, header.mcu_columns())) return *failed;

@@ -77,6 +77,10 @@ struct KernelFunctions {
   // 8 samples more than the blocks have.
   void (*transform)(std::int16_t* blocks, const std::uint8_t* last, std::size_t count,
                     const std::uint16_t* quantisers, std::uint8_t* out, std::size_t stride);
+  // The same to samples of a reduced side: 4, 2 or 1.
+  void (*transform_shrunken)(unsigned side, std::int16_t* blocks, const std::uint8_t* last,
+                             std::size_t count, const std::uint16_t* quantisers, std::uint8_t* out,
+                             std::size_t stride);
   // Twice as many samples from in[0:count], each 3/4 the nearer and 1/4 the farther one.
   void (*widen)(const std::uint8_t* in, std::size_t count, std::uint8_t* out);
   // The same of rows that are first mixed in the same way, rounded once.

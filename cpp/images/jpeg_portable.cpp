@@ -4,6 +4,7 @@
 
 #include "images/jpeg_entropy.hpp"
 #include "images/jpeg_kernel.hpp"
+#include "images/jpeg_shrink.hpp"
 
 namespace penstock::jpeg {
 namespace {
@@ -146,7 +147,7 @@ void repeat(const std::uint8_t* grey, std::size_t count, std::uint8_t* rgb) {
 
 }  // namespace
 
-const KernelFunctions portable_functions{unstuff, decode, skip,    transform,
-                                         widen,   widen_rows, convert, repeat};
+const KernelFunctions portable_functions{
+    unstuff, decode, skip, transform, transform_shrunken, widen, widen_rows, convert, repeat};
 
 }  // namespace penstock::jpeg

@@ -22,9 +22,9 @@ struct Window {
   std::vector<double> weights;
 };
 
-void weigh(std::size_t sources, double scale, std::size_t target, Window& window) {
+void weigh(std::size_t sources, double origin, double scale, std::size_t target, Window& window) {
   const double support = std::max(scale, 1.0), inverse = 1 / support;
-  const double centre = (static_cast<double>(target) + 0.5) * scale;
+  const double centre = origin + (static_cast<double>(target) + 0.5) * scale;
   auto first = static_cast<std::size_t>(std::max(0.0, centre - support + 0.5));
   const auto end = std::min(sources, static_cast<std::size_t>(centre + support + 0.5));
   const auto weight_at = [&](std::size_t source) {
@@ -59,8 +59,13 @@ void quantise(const Window& window, std::uint32_t one, std::uint16_t* out) {
 }  // namespace
 
 Taps::Taps(std::size_t all_sources, std::size_t all_targets, std::size_t first_target,
-           std::size_t targets, std::uint32_t one) {
-  const double scale = static_cast<double>(all_sources) / static_cast<double>(all_targets);
+           std::size_t targets, std::uint32_t one)
+    : Taps(all_sources, 0, static_cast<double>(all_sources), all_targets, first_target, targets,
+           one) {}
+
+Taps::Taps(std::size_t all_sources, double origin, double length, std::size_t all_targets,
+           std::size_t first_target, std::size_t targets, std::uint32_t one) {
+  const double scale = length / static_cast<double>(all_targets);
   width = std::min(all_sources, static_cast<std::size_t>(2 * std::max(scale, 1.0)) + 3);
   Window window;
   window.weights.resize(width);
@@ -69,7 +74,7 @@ Taps::Taps(std::size_t all_sources, std::size_t all_targets, std::size_t first_t
   weights.assign(targets * width, 0);
   std::size_t end = 0;
   for (std::size_t target = 0; target < targets; ++target) {
-    weigh(all_sources, scale, first_target + target, window);
+    weigh(all_sources, origin, scale, first_target + target, window);
     first[target] = static_cast<std::uint32_t>(window.first);
     count[target] = static_cast<std::uint32_t>(window.count);
     quantise(window, one, &weights[target * width]);

@@ -32,6 +32,9 @@ struct Taps {
   // one: the sum of the weights of a target, 65,536 or 32,768.
   Taps(std::size_t sources, std::size_t all_targets, std::size_t first_target, std::size_t targets,
        std::uint32_t one);
+  // The targets are made of `length` sources from `origin` on, neither of them a whole number.
+  Taps(std::size_t sources, double origin, double length, std::size_t all_targets,
+       std::size_t first_target, std::size_t targets, std::uint32_t one);
 
   std::size_t first_source = 0;
   std::size_t sources = 0;

@@ -1,11 +1,37 @@
 #include "images/transform.hpp"
 
+#include <algorithm>
+
 namespace penstock::images {
 namespace {
 
-Resize make_resize_of(const Crop& crop, Size target) {
-  return make_resize(crop.height, crop.width, crop.resized.height, crop.resized.width,
-                     crop.first.height, crop.first.width, target.height, target.width);
+// Taps of the pixels [begin, begin + size) of an axis that is shrunken: sources count from pixel
+// begin / shrink. Sources at the edges lie in part beyond them.
+Taps make_taps(std::uint32_t begin, std::uint32_t size, unsigned shrink, std::size_t all_targets,
+               std::size_t first_target, std::size_t targets, std::uint32_t one) {
+  const std::uint32_t end = (begin + size + shrink - 1) / shrink;
+  return {end - begin / shrink, static_cast<double>(begin % shrink) / shrink,
+          static_cast<double>(size) / shrink, all_targets, first_target, targets, one};
+}
+
+Taps make_row_taps(const Crop& crop, Size target, unsigned shrink) {
+  return make_taps(crop.top, crop.height, shrink, crop.resized.height, crop.first.height,
+                   target.height, 65536);
+}
+
+Resize make_resize_of(const Crop& crop, Size target, unsigned shrink) {
+  return {make_row_taps(crop, target, shrink),
+          make_taps(crop.left, crop.width, shrink, crop.resized.width, crop.first.width,
+                    target.width, 32768)};
+}
+
+// By how much a crop can be shrunken so that its sides stay twice what they are resized to.
+unsigned choose_shrink(const Transform& transform, const Crop& crop) {
+  unsigned shrink = transform.shrinks ? 8 : 1;
+  while (shrink > 1 && (crop.width < std::uint64_t{2} * shrink * crop.resized.width ||
+                        crop.height < std::uint64_t{2} * shrink * crop.resized.height))
+    shrink /= 2;
+  return shrink;
 }
 
 Target make_target(const Transform& transform, const Crop& crop, std::uint8_t* out) {
@@ -30,11 +56,17 @@ NeededBytes find_needed_bytes(const Transform& transform, Size image, std::uint6
   if (positions.size() != header.mcu_rows()) header.sampling = jpeg::Sampling::s444;
   if (image.height == 0 || image.width == 0 || positions.size() != header.mcu_rows()) return whole;
   const Crop crop = choose_crop(transform.rule, image, words);
-  const Taps rows(crop.height, crop.resized.height, crop.first.height,
-                  transform.rule.target.height, 65536);
-  const auto range = jpeg::find_rows(
-      header, {crop.left, crop.top + static_cast<std::uint32_t>(rows.first_source), crop.width,
-               static_cast<std::uint32_t>(rows.sources)});
+  const auto find_rows = [&](unsigned shrink) {
+    const Taps rows = make_row_taps(crop, transform.rule.target, shrink);
+    return jpeg::find_rows(
+        header, {0, crop.top / shrink + static_cast<std::uint32_t>(rows.first_source), 1,
+                 static_cast<std::uint32_t>(rows.sources), shrink});
+  };
+  jpeg::RowRange range = find_rows(1);
+  if (const unsigned shrink = choose_shrink(transform, crop); shrink != 1) {
+    const jpeg::RowRange other = find_rows(shrink);  // pictures that cannot be shrunken need `range`
+    range = {std::min(range.begin, other.begin), std::max(range.end, other.end)};
+  }
   const std::uint64_t begin = positions[range.begin].offset;
   const std::uint64_t end = range.end < positions.size()
                                 ? std::uint64_t{positions[range.end].offset} + 1
@@ -54,15 +86,16 @@ Made Transformer::transform_file(const Transform& transform, std::span<const std
   made.image = {header.height, header.width};
   if (!made.outcome.is_ok()) return made;
   made.crop = choose_crop(transform.rule, made.image, words);
-  const Resize resize = make_resize_of(made.crop, transform.rule.target);
+  const unsigned shrink = jpeg::can_shrink(header) ? choose_shrink(transform, made.crop) : 1;
+  const Resize resize = make_resize_of(made.crop, transform.rule.target, shrink);
   if (positions.size() != header.mcu_rows()) {
     made.index_dropped = !positions.empty();
     positions = {};
   }
-  made.outcome = decode_region(header, {0, file}, made.crop, resize, positions);
+  made.outcome = decode_region(header, {0, file}, made.crop, shrink, resize, positions);
   if (made.outcome.status == jpeg::Status::index_misfit) {
     made.index_dropped = true;
-    made.outcome = decode_region(header, {0, file}, made.crop, resize, {});
+    made.outcome = decode_region(header, {0, file}, made.crop, shrink, resize, {});
   }
   if (!made.outcome.is_ok()) return made;
   made.stray_bytes = header.stray_bytes + decoder_.stray_bytes();
@@ -86,8 +119,9 @@ Made Transformer::transform_part(const Transform& transform, std::span<const std
     return made;
   made.image = {header.height, header.width};
   made.crop = choose_crop(transform.rule, made.image, words);
-  const Resize resize = make_resize_of(made.crop, transform.rule.target);
-  const auto outcome = decode_region(header, {needed.begin, rows}, made.crop, resize, positions);
+  const unsigned shrink = jpeg::can_shrink(header) ? choose_shrink(transform, made.crop) : 1;
+  const Resize resize = make_resize_of(made.crop, transform.rule.target, shrink);
+  const auto outcome = decode_region(header, {needed.begin, rows}, made.crop, shrink, resize, positions);
   if (!outcome.is_ok()) return made;
   made.outcome = outcome;
   made.stray_bytes = header.stray_bytes;
@@ -97,14 +131,14 @@ Made Transformer::transform_part(const Transform& transform, std::span<const std
 }
 
 jpeg::Outcome Transformer::decode_region(const jpeg::Header& header, jpeg::Stretch scan,
-                                         const Crop& crop, const Resize& resize,
+                                         const Crop& crop, unsigned shrink, const Resize& resize,
                                          std::span<const jpeg::RowPosition> positions) {
   // Only the pixels that the taps need: less than the crop where a centre is cut out of it.
   const jpeg::Region region{
-      crop.left + static_cast<std::uint32_t>(resize.horizontal.first_source),
-      crop.top + static_cast<std::uint32_t>(resize.vertical.first_source),
+      crop.left / shrink + static_cast<std::uint32_t>(resize.horizontal.first_source),
+      crop.top / shrink + static_cast<std::uint32_t>(resize.vertical.first_source),
       static_cast<std::uint32_t>(resize.horizontal.sources),
-      static_cast<std::uint32_t>(resize.vertical.sources)};
+      static_cast<std::uint32_t>(resize.vertical.sources), shrink};
   const std::size_t stride = std::size_t{region.width} * 3;
   const std::size_t bytes = stride * region.height;
   if (bytes <= kept_bytes && region_.capacity() > kept_bytes) region_ = {};
@@ -146,7 +180,7 @@ Made Transformer::find_positions(std::span<const std::byte> file, std::uint64_t 
 Crop Transformer::transform_pixels(const Transform& transform, Pixels whole, Size size,
                                    const Words& words, std::uint8_t* out) {
   const Crop crop = choose_crop(transform.rule, size, words);
-  const Resize resize = make_resize_of(crop, transform.rule.target);
+  const Resize resize = make_resize_of(crop, transform.rule.target, 1);
   const std::size_t row = crop.top + resize.vertical.first_source;
   const std::size_t column = crop.left + resize.horizontal.first_source;
   const Pixels part{whole.first + row * whole.stride + column * 3, whole.stride};

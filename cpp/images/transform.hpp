@@ -19,6 +19,7 @@ struct Transform {
   std::array<float, 3> scale{1, 1, 1};
   std::array<float, 3> offset{0, 0, 0};
   std::uint64_t pixels_max = ~std::uint64_t{0};
+  bool shrinks = false;  // JPEGs, while they are decoded, to no less than twice the target
 
   std::size_t row_bytes() const noexcept {
     return std::size_t{rule.target.height} * rule.target.width * 3 * size_of(type);
@@ -78,7 +79,8 @@ class Transformer {
  private:
   // Decode what the taps need of a crop, to `region_`.
   jpeg::Outcome decode_region(const jpeg::Header& header, jpeg::Stretch scan, const Crop& crop,
-                              const Resize& resize, std::span<const jpeg::RowPosition> positions);
+                              unsigned shrink, const Resize& resize,
+                              std::span<const jpeg::RowPosition> positions);
 
   jpeg::Decoder decoder_;
   ResampleScratch scratch_;

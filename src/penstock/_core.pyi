@@ -445,10 +445,12 @@ def decode_jpeg(
         NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
     ],
     stretch_only: bool = False,
+    shrink: int = 1,
 ) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,))], tuple[int, int, int, str, int]]:
     """
     Decode the region of a JPEG that has the shape of `out`: (height, width, 3).
 
+    `shrink` divides the sides of the picture in which it lies: 1, 2, 4 or 8.
     With positions, decoding begins at the region's first row of blocks; `stretch_only` has
     it read no byte of the scan that it does not need. Returns the positions that it found on
     the way if it had none, and a problem as `parse_jpeg_header`.
@@ -868,6 +870,7 @@ class ImageTransform:
         scale: Sequence[float],
         offset: Sequence[float],
         pixels_max: int,
+        shrinks: bool = False,
     ) -> None: ...
     @property
     def row_bytes(self) -> int:

@@ -111,6 +111,39 @@ void test_every_way_gives_the_same() {
   }
 }
 
+// Shrunken pictures: regions are parts of the whole, with positions and without, by all kernels alike.
+void test_shrunken() {
+  Random random(5);
+  for (int round = 0; round < 60; ++round) {
+    JpegWriter writer = make_writer(random);
+    const std::string file = writer.write(random);
+    const jpeg::Header header = parse(file);
+    for (const unsigned shrink : {2u, 4u, 8u}) {
+      const std::uint32_t width = (header.width + shrink - 1) / shrink;
+      const std::uint32_t height = (header.height + shrink - 1) / shrink;
+      const jpeg::Region all{0, 0, width, height, shrink};
+      jpeg::Region region{static_cast<std::uint32_t>(random() % width),
+                          static_cast<std::uint32_t>(random() % height), 0, 0, shrink};
+      region.width = 1 + static_cast<std::uint32_t>(random() % (width - region.left));
+      region.height = 1 + static_cast<std::uint32_t>(random() % (height - region.top));
+      Pixels first;
+      for (const jpeg::Kernel kernel : jpeg::list_kernels()) {
+        jpeg::Decoder decoder(kernel);
+        Pixels whole, part;
+        const auto outcome = decode(decoder, header, {0, view(file)}, all, whole);
+        CHECK(outcome.is_ok() == jpeg::can_shrink(header));
+        if (!outcome.is_ok()) continue;
+        if (first.empty()) first = whole;
+        CHECK(whole == first);
+        for (const Positions& positions : {Positions{}, writer.positions}) {
+          CHECK(decode(decoder, header, {0, view(file)}, region, part, positions).is_ok());
+          CHECK(part == cut(whole, width, region));
+        }
+      }
+    }
+  }
+}
+
 // A region of the lowest row of blocks alone: the end of the row above says whether its position fits.
 void test_lowest_row() {
   Random random(7);
@@ -217,6 +250,7 @@ void test_threads() {
 
 int main() {
   test_every_way_gives_the_same();
+  test_shrunken();
   test_lowest_row();
   test_damage();
   test_positions_of_another_file();

@@ -31,6 +31,7 @@ from .sources import check_names, choose_field, find_image, list_other_names
 
 Layout = Literal["hwc", "chw"]
 Type = Literal["uint8", "float16", "bfloat16", "float32"]
+Scale = Literal["dct"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's red, green and blue, where 1 is the brightest."""
@@ -78,6 +79,7 @@ class _SizedTransform:
         rotate: bool,
         flip: float,
         flip_rows: float,
+        scale: Scale | None,
     ) -> None:
         self.name = name
         height, width = _check_size(name, size)
@@ -89,12 +91,15 @@ class _SizedTransform:
             )
         if field is not None:
             check_kind(f"{name}: field", field, str, "the name of a field")
-        scale, offset = _make_scale(name, dtype, mean, std)
+        if scale is not None and scale not in get_args(Scale):
+            raise UsageError(f"{name}: scale is {scale!r:.100}: use 'dct', or leave it out")
+        self.scale = scale
+        factor, offset = _make_scale(name, dtype, mean, std)
         self.field = field
         self.rotate = check_flag(f"{name}: rotate", rotate)
         self.flip = _check_number(f"{name}: flip", flip, 0, 1)
         self.flip_rows = _check_number(f"{name}: flip_rows", flip_rows, 0, 1)
-        self.output = _Output(height, width, layout, dtype, scale, offset)
+        self.output = _Output(height, width, layout, dtype, factor, offset)
 
     def __call__(self, sample: Any, rng: np.random.Generator | None = None) -> Any:
         """Return the image of an encoded one; given a sample, the sample with it as "image".
@@ -185,6 +190,7 @@ class _SizedTransform:
             list(output.scale),
             list(output.offset),
             limits.image_pixels_max,
+            self.scale == "dct",
         )
 
     def _make_image(
@@ -247,6 +253,9 @@ class RandomResizedCrop(_SizedTransform):
              mirrored (2 upside down, 3 both), and width and height of the image.
     field:   field of the samples that has the images, if it is not evident.
     rotate:  obey the rotation in EXIF data. The image is then decoded whole, by Pillow.
+    scale:   "dct" for large images: those that the core decodes are shrunken by 2, 4 or 8 while
+             they are decoded, as far as the crop's sides stay twice those of the result. Other
+             pixels: by some 0.2 levels in the mean.
 
     All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images/crops.md. UsageError
     for a value that cannot be.
@@ -267,9 +276,12 @@ class RandomResizedCrop(_SizedTransform):
         boxes: bool = False,
         field: str | None = None,
         rotate: bool = False,
+        scale: Scale | None = None,
     ) -> None:
         name = "RandomResizedCrop"
-        super().__init__(name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+        super().__init__(
+            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
+        )
         self.area = _check_range(f"{name}: area", area, 1.0)
         self.ratio = _check_range(f"{name}: ratio", ratio, 1000.0)
         self.boxes = check_flag(f"{name}: boxes", boxes)
@@ -307,9 +319,12 @@ class CenterCrop(_SizedTransform):
         std: Channels | None = None,
         field: str | None = None,
         rotate: bool = False,
+        scale: Scale | None = None,
     ) -> None:
         name = "CenterCrop"
-        super().__init__(name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+        super().__init__(
+            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
+        )
         least = max(self.output.height, self.output.width)
         self.resize = (
             0 if resize is None else check_whole(f"{name}: resize", resize, least, _size_max)
@@ -345,8 +360,12 @@ class Resize(_SizedTransform):
         std: Channels | None = None,
         field: str | None = None,
         rotate: bool = False,
+        scale: Scale | None = None,
     ) -> None:
-        super().__init__("Resize", size, layout, dtype, mean, std, field, rotate, flip, flip_rows)
+        name = "Resize"
+        super().__init__(
+            name, size, layout, dtype, mean, std, field, rotate, flip, flip_rows, scale
+        )
 
 
 class Decode:
