@@ -23,7 +23,7 @@ from ..extent import Int
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
 from ..order import Order, Shuffle
-from .encoding import SUFFIXES, EncodingRecipe, StoredSample
+from .encoding import SUFFIXES, EncodingRecipe, Sample, StoredSample
 
 MANIFEST = ".penstock-convert.json"
 LABELS = "labels.npy"
@@ -244,7 +244,7 @@ class Conversion:
             at = start // size * size
             for batch in loader:
                 samples = self.recipe.iterate_samples(index, batch, at)
-                fresh = itertools.islice(samples, max(start - at, 0), None)
+                fresh: Iterator[Sample] = itertools.islice(samples, max(start - at, 0), None)
                 if self.recipe.shrink is not None:
                     fresh = pool.map(self.recipe.shrink, fresh)
                 yield [self.recipe.store_sample(sample) for sample in fresh]

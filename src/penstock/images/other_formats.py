@@ -105,7 +105,7 @@ def make_smaller_copy(data: bytes | memoryview | Pixels, side: int) -> bytes | N
             "smaller copies of images are made by Pillow: pip install 'penstock[jpeg]'"
         ) from None
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(memoryview(data))) as image:
             check_pixels(image.width, image.height, "an image")
             shorter = min(image.size)
             if shorter <= side:

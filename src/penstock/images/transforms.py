@@ -16,10 +16,10 @@ from ..arguments import check_flag, check_kind, check_whole
 from ..errors import UsageError
 from ..index import Index
 from ..loader import Arrays, Leaves, RowReader
+from .gains import WORDS
 from .other_formats import decode_by_pillow
 from .positions import load_positions
 from .rows import (
-    WORDS,
     ImageDecoder,
     WholeImageDecoder,
     check_problem,
@@ -257,8 +257,8 @@ class RandomResizedCrop(_SizedTransform):
              they are decoded, as far as the crop's sides stay twice those of the result. Other
              pixels: by some 0.2 levels in the mean.
 
-    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images/crops.md. UsageError
-    for a value that cannot be.
+    All random numbers are those of `penstock.rng(seed, epoch, sample)`: docs/images/crops.md.
+    UsageError for a value that cannot be.
     """
 
     def __init__(
