@@ -57,7 +57,7 @@ def measure_gains(
         copy = None
         if copy_side is not None and now_ns is not None:
             with contextlib.suppress(UsageError):  # without Pillow nothing is said of copies
-                copy = make_smaller_copy(data, copy_side)
+                copy = make_smaller_copy(data.data, copy_side)
         copy_ns = now_ns
         if copy is not None:
             copy_ns = timed.time_file(np.frombuffer(copy, np.uint8), None)

@@ -92,7 +92,7 @@ def build_size_error(where: str, size: str) -> LimitError:
     )
 
 
-def make_smaller_copy(data: bytes | memoryview | Pixels, side: int) -> bytes | None:
+def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
     """Return an image in its own format whose shorter side is `side`, at quality 90.
 
     None for an image that is no larger, and for one that Pillow cannot read or write. Rotation in
@@ -105,7 +105,7 @@ def make_smaller_copy(data: bytes | memoryview | Pixels, side: int) -> bytes | N
             "smaller copies of images are made by Pillow: pip install 'penstock[jpeg]'"
         ) from None
     try:
-        with Image.open(io.BytesIO(memoryview(data))) as image:
+        with Image.open(io.BytesIO(data)) as image:
             check_pixels(image.width, image.height, "an image")
             shorter = min(image.size)
             if shorter <= side:
