@@ -30,12 +30,13 @@ PROGRAMS = ("sh", "sed", "cat", "ls", "dirname", "readlink", "uname")
 class Trial:
     """A trial: its script, what lies in the folder beforehand, and what its output ends with.
 
+    prepare:     writes what lies in the folder, given that and the environment's Python.
     with_torch:  it is the environment of someone who has torch and what comes with it.
     """
 
     name: str
     promise: str
-    prepare: Callable[[Path], None] = lambda folder: None
+    prepare: Callable[[Path, Path], None] = lambda folder, python: None
     with_torch: bool = False
 
 
@@ -56,7 +57,7 @@ class Result:
         return not self.fault
 
 
-def _write_documents(folder: Path) -> None:
+def _write_documents(folder: Path, python: Path) -> None:
     """JSON lines, and a tokenizer that knows their words."""
     words = [f"word{number}" for number in range(500)]
     with open(folder / "documents.jsonl", "w") as file:
@@ -80,12 +81,39 @@ def _write_documents(folder: Path) -> None:
     shutil.copy(SCRIPTS / "train_tokens.py", folder / "train.py")
 
 
-def _write_torch_script(folder: Path) -> None:
+_DRAW = """
+import pathlib, numpy as np
+from PIL import Image
+random = np.random.default_rng(0)
+for number in range(150):
+    name = ("green", "red", "blue")[number % 3]
+    height, width = (int(side) for side in random.integers(40, 120, 2))
+    pixels = random.integers(0, 80, (height, width, 3)).astype(np.uint8)
+    pixels[:, :, ("red", "green", "blue").index(name)] += 120
+    path = pathlib.Path("pictures", name, f"{number:03}.jpg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, quality=90)
+"""
+
+
+def _draw_pictures(folder: Path, python: Path) -> None:
+    """JPEG files of three classes, of different sizes."""
+    subprocess.run([python, "-c", _DRAW], check=True, cwd=folder)
+    shutil.copy(SCRIPTS / "train_pictures.py", folder / "train.py")
+
+
+def _write_torch_script(folder: Path, python: Path) -> None:
     shutil.copy(SCRIPTS / "train_torch.py", folder / "train.py")
 
 
 TRIALS = (
     Trial("demo", r"All held, in \d+ s\."),
+    Trial(
+        "pictures",
+        r"epoch 2: 2 ranks, \[75, 75\] pictures, each once: True",
+        _draw_pictures,
+        with_torch=True,
+    ),
     Trial("tokens", r"1 epoch: [1-9]\d* batches of 4 x 64 tokens", _write_documents),
     Trial("torch", r"epoch 2: 1000 of 1000 samples once", _write_torch_script, with_torch=True),
     Trial("report", r"report\.html", with_torch=True),
@@ -115,7 +143,7 @@ def run_trial(trial: Trial, wheel: Path, python: str) -> Result:
         variables = _prepare_environment(folder, python, packages)
         work = folder / "work"
         work.mkdir()
-        trial.prepare(work)
+        trial.prepare(work, folder / "env" / "bin" / "python")
         output, fault, started = "", "", time.monotonic()
         for command in commands:
             if command.startswith("pip install"):  # what an index would have under that name
