@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..index import missing_library
-from .problems import suggest, tell_value
+from ..nearest import suggest
+from .problems import tell_value
 
 try:
     from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema

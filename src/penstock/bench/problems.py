@@ -42,21 +42,6 @@ def _line_of(problem: Problem) -> float:
     return int(line[1]) if line else float("inf")
 
 
-def find_nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that was probably meant: nearly the same letters, whatever their case and `_`."""
-    import difflib  # only errors need it
-
-    bare = {known.replace("_", "").lower(): known for known in words}
-    near = difflib.get_close_matches(word.replace("_", "").lower(), bare, n=1, cutoff=0.7)
-    return bare[near[0]] if near else None
-
-
-def suggest(word: str, words: Iterable[str]) -> str:
-    """The end of a message that names the word that was probably meant, or ""."""
-    near = find_nearest(word, words)
-    return f"; did you mean {near!r}?" if near else ""
-
-
 def tell_value(value: Any, text: str = "") -> str:
     """A value as messages name it. text: how the file wrote it."""
     match value:

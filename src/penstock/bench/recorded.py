@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, MissingError
+from ..nearest import suggest_path
 
 VERSION = 1
 """Version of the records that are understood."""
@@ -175,7 +176,10 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise MissingError(f"{path} is not there: name a record.json, or its folder") from None
+        near = suggest_path(str(path))
+        raise MissingError(
+            f"{path} does not exist{near}: name a record.json, or its folder"
+        ) from None
     except OSError as error:
         raise MissingError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

@@ -11,8 +11,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from ..nearest import find_nearest, suggest
 from .document import Given
-from .problems import Level, find_nearest, suggest, tell_value
+from .problems import Level, tell_value
 from .workload import DlioWorkload
 
 ALIASES: Mapping[str, str] = MappingProxyType({"data_reader": "reader"})

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine import trace_file as traces
 from ..errors import FormatError, MissingError, UsageError
+from ..nearest import suggest_path
 from . import trace_strace, trace_tables
 
 Keep = Callable[[str], bool]
@@ -144,6 +145,6 @@ def _open_text(path: str) -> Iterator[IO[str]]:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             yield file
     except FileNotFoundError:
-        raise MissingError(f"{path} is not there: check the path") from None
+        raise MissingError(f"{path} does not exist{suggest_path(path)}: check the path") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None

@@ -17,10 +17,11 @@ from typing import Any
 
 from ..arguments import check_path
 from ..errors import UsageError
+from ..nearest import suggest, suggest_path
 from . import checks, document, schema
 from . import overrides as grammar
 from .document import Given
-from .problems import Level, Problem, settle, suggest
+from .problems import Level, Problem, settle
 from .workload import SECRETS, DlioWorkload
 
 Warn = Callable[[str], object]
@@ -109,7 +110,8 @@ def _root(source: str | Path | Mapping[str, Any]) -> tuple[Given, str, list[Prob
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read workload {name} ({reason}): check the path") from None
+        near = suggest_path(str(file)) if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"cannot read workload {name} ({reason}){near}: check the path") from None
     root, problems = document.read(text, name)
     # DLIO's record of its configuration holds all of it below `workload`.
     if isinstance(root.value.get("workload", Given(None, "")).value, dict):

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
+from ..nearest import suggest_path
 from ..own_files import check_own_folder, open_new, open_own
 from . import repository
 from .array_leaves import Memory
@@ -53,7 +54,10 @@ class Folder(Repository):
                 os.makedirs(self.path, exist_ok=True)
         self._unremoved: list[str] = []  # no checkpoints, and not removed yet
         if not _is_there(os.path.join(self.path, "")):
-            raise MissingError(f"{self.path} is not a folder: name the folder of the checkpoints")
+            near = suggest_path(self.path)
+            raise MissingError(
+                f"{self.path} is not a folder{near}: name the folder of the checkpoints"
+            )
 
     def entries(self) -> list[CheckpointEntry]:
         entries = []

@@ -14,29 +14,47 @@ from ..lazy_exports import COMPILED, explain_import_error
 from .lazy_group import make_app
 
 app = make_app(
-    "Training data from storage to accelerators: look at data, index it.",
+    """Training data from storage to accelerators: exact shuffles, explicit reads, exact resume.
+
+    Examples:
+
+      penstock demo
+
+      penstock inspect /data/imagenet/train
+
+      penstock doctor /data/imagenet/train --step-seconds 0.25 --ranks 8
+    """,
     {
-        "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.",
-        "index": "Find the samples of a data set and save where they are, beside the data.",
-        "lengths": "Measure how long each sample of a data set is, and save that beside the index.",
-        "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
-        "Writes nothing.",
-        "formats": "List the formats that are read, and the options that each takes.",
-        "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify "
-        "it.",
-        "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
-        "simulate": "Simulate policies of caching and prefetching on a cluster that is described.",
-        "plan": "Find the cheapest cluster whose epochs are short enough: nodes, caches and "
-        "storage.",
-        "schedule": "Plan when jobs transfer through a storage that they share.",
-        "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
-        "Writes nothing.",
-        "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
-        "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
-        "bench": "DLIO and MLPerf Storage workloads, any loader, one report.",
-        "trace": "Record what a job reads, take it from logs, or look at it.",
-        "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
-        "one.",
+        "Data": {
+            "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
+            "Writes nothing.",
+            "index": "Find the samples of a data set and save where they are, beside the data.",
+            "lengths": "Measure how long each sample of a data set is, and save that beside the "
+            "index.",
+            "formats": "List the formats that are read, and the options that each takes.",
+            "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and "
+            "verify it.",
+            "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
+        },
+        "Before a run": {
+            "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a "
+            "race.",
+            "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
+            "Writes nothing.",
+            "bench": "DLIO and MLPerf Storage workloads, any loader, one report.",
+            "simulate": "Simulate policies of caching and prefetching on a cluster that is "
+            "described.",
+            "plan": "Find the cheapest cluster whose epochs are short enough: nodes, caches and "
+            "storage.",
+            "schedule": "Plan when jobs transfer through a storage that they share.",
+        },
+        "During and after": {
+            "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
+            "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
+            "trace": "Record what a job reads, take it from logs, or look at it.",
+            "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
+            "one.",
+        },
     },
     completion=True,
 )

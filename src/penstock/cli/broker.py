@@ -16,8 +16,10 @@ from ..errors import UsageError
 from ..sharing import Address, Broker, Ledger, Resources, Upstream, find_socket, read_key
 from . import console
 from .amounts import parse_bytes
+from .interrupt import explain_interrupt
 
 
+@explain_interrupt("jobs take their own budgets again, until a broker serves here")
 def broker(
     cores: Annotated[
         float | None, typer.Option(help="That loaders share. (default: all that may be used here)")

@@ -13,12 +13,22 @@ import typer
 from ..errors import DataError, FormatError
 from ..page import counted, duration
 from . import console
+from .interrupt import explain_interrupt
+from .lazy_group import Command, Group
 
 if TYPE_CHECKING:
     from ..checkpoint import Advice, CheckpointEntry, Repository
 
 app = typer.Typer(
-    help="Checkpoints: list them, verify them, remove old ones; how often to save one.",
+    cls=Group,
+    help="""Checkpoints: list them, verify them, remove old ones; how often to save one.
+
+    Examples:
+
+      penstock checkpoint list run/checkpoints
+
+      penstock checkpoint verify run/checkpoints --step 12000
+    """,
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -32,7 +42,8 @@ def _commands() -> None:
     """Checkpoints: list them, verify them, remove old ones; how often to save one."""
 
 
-@app.command("list")
+@app.command("list", cls=Command)
+@explain_interrupt()
 def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
     """List what is committed, in the order in which it was; the last is what a job goes on with.
 
@@ -60,7 +71,8 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
         console.show(f"{console.escape(name)}: on its way, or left by a job that was killed")
 
 
-@app.command()
+@app.command(cls=Command)
+@explain_interrupt()
 def verify(
     folder: Place,
     step: Annotated[int | None, typer.Option(help="Of this step alone.")] = None,
@@ -106,7 +118,8 @@ def verify(
         )
 
 
-@app.command()
+@app.command(cls=Command)
+@explain_interrupt("what was removed stays removed, and the same command removes the rest")
 def prune(
     folder: Place,
     keep: Annotated[int, typer.Option(min=2, help="How many stay, the last ones.")] = 3,
@@ -162,7 +175,8 @@ def prune(
         console.show("there is nothing to remove")
 
 
-@app.command()
+@app.command(cls=Command)
+@explain_interrupt()
 def interval(
     blocked_s: Annotated[
         float, typer.Option("--blocked-s", help="Seconds for which a save holds training up.")

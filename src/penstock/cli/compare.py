@@ -9,12 +9,14 @@ import typer
 
 from ..errors import UsageError
 from . import console
-from .output_files import check_writable, write_page
+from .interrupt import explain_interrupt
+from .output_files import check_writable, write_page, write_text
 
 _SHOWN = 3
 """Differences that are named."""
 
 
+@explain_interrupt()
 def compare(
     results: Annotated[
         list[Path],
@@ -28,6 +30,7 @@ def compare(
     force: Annotated[
         bool, typer.Option(help="Compare what is not alike, such as other workloads or ranks.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare results: each figure, its ratio to the first, and whether that is more than noise.
 
@@ -40,6 +43,8 @@ def compare(
       penstock bench compare monday/record.json friday/record.json
 
       penstock bench compare results/penstock results/dlio --html both.html
+
+      penstock bench compare monday friday --json | jq '.metrics[] | {name, verdicts}'
     """
     from ..bench import compare as comparing  # other commands start without it
     from ..bench import read_record, recorded, report
@@ -62,11 +67,34 @@ def compare(
     for each in unlike:
         console.say(f"warning: {each}")
     rows = comparing.compare_runs(runs)
-    for place in range(1, len(runs)):
-        _show_comparison(rows, runs[0].label, runs[place].label, place)
-    console.show(console.escape(comparing.basis(runs)))
+    if as_json:
+        values_of = {"runs": [run.label for run in runs], "basis": comparing.basis(runs)}
+        console.print_json(values_of | {"metrics": _list_metrics(rows)})
+    else:
+        for place in range(1, len(runs)):
+            _show_comparison(rows, runs[0].label, runs[place].label, place)
+        console.show(console.escape(comparing.basis(runs)))
     if html is not None:
-        write_page(html, report.render_page(values, [str(path) for path in results]))
+        page = report.render_page(values, [str(path) for path in results])
+        if as_json:
+            write_text(html, page)  # nothing stands beside the JSON
+        else:
+            write_page(html, page)
+
+
+def _list_metrics(rows: Any) -> list[dict[str, Any]]:
+    """List each metric with the value of each run; for all but the first the ratio to that."""
+    from ..bench import judge_ratio
+
+    return [
+        {
+            "name": row.metric.name,
+            "values": list(row.values),
+            "ratios": [None if ratio is None else ratio._asdict() for ratio in row.ratios],
+            "verdicts": [judge_ratio(row, place) for place in range(len(row.values))],
+        }
+        for row in rows
+    ]
 
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:

@@ -12,12 +12,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..page import duration, number
+
 try:
     import rich.box
     import rich.console
     import rich.markup
     import rich.progress
     import rich.table
+    import rich.text
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
@@ -33,16 +36,45 @@ _TOLD_S = 0.05
 """Shortest time between two updates of a bar."""
 
 
+_ONE_LINE = rich.table.Column(no_wrap=True, overflow="ellipsis", ratio=1)
+
+
+class _Pace(rich.progress.ProgressColumn):
+    """How many were seen, the rate, and the time left, or the time so far if nobody knows."""
+
+    def __init__(self, of: str, table_column: rich.table.Column) -> None:
+        super().__init__(table_column)
+        self._of = of
+
+    def render(self, task: rich.progress.Task) -> rich.text.Text:
+        """Describe a task; "bytes" are shown in the largest fitting unit."""
+
+        def count(value: float) -> str:
+            return format_bytes(value) if self._of == "bytes" else f"{value:,.0f}"
+
+        done = count(task.completed)
+        if task.total is not None:
+            done += f" of {count(task.total)}"
+        parts = [done if self._of == "bytes" else f"{done} {self._of}"]
+        if task.speed:
+            rate = format_bytes(task.speed) if self._of == "bytes" else number(task.speed)
+            parts.append(f"{rate}/s")
+        if task.time_remaining is not None:
+            parts.append(f"{duration(task.time_remaining)} left")
+        else:
+            parts.append(duration(task.elapsed or 0.0))
+        return rich.text.Text(", ".join(parts))
+
+
 @contextmanager
 def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
     """Yield a callback that shows, from two seconds on, how many were seen so far, and of how
     many if that is known."""
     bar = rich.progress.Progress(
         rich.progress.SpinnerColumn(),
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.TextColumn(f"{{task.completed:,.0f}} {of}"),
-        rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn("{task.description}", table_column=_ONE_LINE),
+        rich.progress.BarColumn(20),
+        _Pace(of, table_column=rich.table.Column(no_wrap=True)),
         console=err,
         transient=True,
         disable=not err.is_terminal,
@@ -77,16 +109,6 @@ def print_warnings() -> Iterator[None]:
         finally:
             for warning in caught:
                 say(f"warning: {warning.message}")
-
-
-@contextmanager
-def explain_interrupt() -> Iterator[None]:
-    """Say, if the user stops the command, that it can be called again."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("stopped: what is finished is kept, and the same command goes on after it")
-        raise
 
 
 def say(text: str) -> None:

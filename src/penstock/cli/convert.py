@@ -13,10 +13,12 @@ from ..errors import UsageError
 from ..page import counted
 from . import console
 from .amounts import parse_bytes
+from .interrupt import GOES_ON, explain_interrupt
 from .options import FormatOptions, Path, open_data, takes_format_options
 
 
 @takes_format_options
+@explain_interrupt(GOES_ON)
 def convert(
     path: Path,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
@@ -65,7 +67,6 @@ def convert(
     started = time.monotonic()
     source = open_data(path, options)
     with (
-        console.explain_interrupt(),
         console.show_progress(f"Writing {destination}", "samples") as progress,
         console.print_warnings(),
     ):

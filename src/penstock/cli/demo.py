@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from . import console
+from .interrupt import explain_interrupt
 
 
+@explain_interrupt("the data were removed, unless --folder keeps them: name another folder then")
 def demo(
     folder: Annotated[
         Path | None,

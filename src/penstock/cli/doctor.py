@@ -10,6 +10,7 @@ import typer
 
 from ..page import counted
 from . import console
+from .interrupt import explain_interrupt
 from .options import (
     FormatOptions,
     hide_credentials,
@@ -25,6 +26,7 @@ _MARKS = {"good": "[green]good[/]", "note": "[cyan]note[/]", "warning": "[yellow
 
 
 @takes_format_options
+@explain_interrupt()
 def doctor(
     path: Annotated[
         str | None,
@@ -82,9 +84,7 @@ def doctor(
     else:
         dataset = open_data(path, options, "read")
         job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
-        with console.show_progress(
-            f"Measuring {hide_credentials(path)}", "of the measurements"
-        ) as seen:
+        with console.show_progress(f"Measuring {hide_credentials(path)}", "measurements") as seen:
             found = examine(dataset, job, write=write, seen=seen)
     if as_json:
         console.print_json(found.as_json())

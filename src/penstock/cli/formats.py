@@ -8,8 +8,10 @@ import typer
 
 from ..index import FORMATS
 from . import console
+from .interrupt import explain_interrupt
 
 
+@explain_interrupt()
 def formats(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:

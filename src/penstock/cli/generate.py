@@ -11,10 +11,13 @@ import typer
 from .. import limits
 from ..bench import KINDS, MODELS, PARTS
 from ..errors import UsageError
+from ..nearest import check_choice
 from ..topology import detect
 from . import console
+from .interrupt import GOES_ON, explain_interrupt
 
 
+@explain_interrupt(GOES_ON)
 def generate(
     workload: Annotated[
         str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
@@ -59,13 +62,11 @@ def generate(
     """
     from ..bench import generate_data, read_workload
 
-    if part not in (*PARTS, "all"):
-        raise UsageError(f"--part is {part!r}: use {', '.join(PARTS)} or all")
+    check_choice("--part", part, (*PARTS, "all"))
     found = read_workload(workload, overrides or (), warn=console.say)
     place = detect(None, None, os.environ, sys.modules)
     with (
         console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
-        console.explain_interrupt(),
     ):
         result = generate_data(
             found.dataset,

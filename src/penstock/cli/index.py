@@ -14,6 +14,7 @@ from ..images import describe_positions, find_positions
 from ..loader import Dataset, locate_data, sidecar_paths
 from . import console
 from .inspect import describe_index
+from .interrupt import explain_interrupt
 from .options import FormatOptions, Path, open_data, takes_format_options
 
 _shown_max = 20
@@ -21,6 +22,7 @@ _shown_max = 20
 
 
 @takes_format_options
+@explain_interrupt()
 def index(
     path: Path,
     *,
@@ -71,7 +73,6 @@ def _index_positions(found: Dataset, field: str | None, force: bool) -> None:
     """Find the positions of all images, and report those that are damaged."""
     started = time.monotonic()
     with (
-        console.explain_interrupt(),
         console.show_progress(f"Decoding {found.path}", "samples") as progress,
     ):
         report = find_positions(found, field=field, force=force, progress=progress)

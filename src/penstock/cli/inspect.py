@@ -25,6 +25,7 @@ from ..loader import (
 from ..loader import open as open_dataset
 from ..page import counted
 from . import console
+from .interrupt import explain_interrupt
 from .options import FormatOptions, Path, hide_credentials, takes_format_options
 
 _SHOWN = 8
@@ -32,6 +33,7 @@ _SHOWN = 8
 
 
 @takes_format_options
+@explain_interrupt()
 def inspect(
     path: Path,
     *,

@@ -18,6 +18,7 @@ from typing import Annotated
 
 from .. import limits
 from ..errors import UsageError
+from ..nearest import suggest_path
 from ..sharing import schedule
 from ..sim import explain_error, parse_mapping
 from .amounts import parse_bytes
@@ -101,6 +102,10 @@ def read_jobs(path: Path) -> JobsFile:
                 f" {limits.schedule_file_bytes_max:,} bytes: give a file of jobs"
             )
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} does not exist{suggest_path(str(path))}: name a YAML file of jobs"
+        ) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 try:
+    import rich.markup
     import typer
 except ModuleNotFoundError as missing:
     extra = "bench" if sys.argv[1:2] == ["bench"] else "cli"
@@ -20,19 +24,85 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 
 
-class LazyGroup(TyperGroup):
+def arrange_help(text: str, columns: int) -> str:
+    """Arrange a help text for a terminal: paragraphs fill it, examples are whole commands.
+
+    An example, which is indented, that is longer than a line goes on after a backslash: what is
+    copied from the terminal runs.
+    """
+    arranged: list[str] = []
+    examples, closing = False, ""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if not paragraph.startswith(" "):
+            arranged += [closing, " ".join(paragraph.split("\n"))]
+            examples, closing = paragraph == "Examples:", ""
+            continue
+        for line in rich.markup.escape(textwrap.dedent(paragraph)).split("\n"):
+            for part in _wrap_command(line, columns - 8) if examples else [line]:
+                # typer strips what is common to the beginnings of lines: markup stands there.
+                arranged.append(f"{closing}[not dim]  {part}")
+                closing = "[/]"
+    return "\n".join(arranged).strip() + closing
+
+
+def _wrap_command(command: str, columns: int) -> list[str]:
+    lines = textwrap.wrap(command, columns, break_long_words=False, break_on_hyphens=False)
+    return [f"{'    ' * bool(at)}{line} \\" for at, line in enumerate(lines[:-1])] + [
+        f"{'    ' * (len(lines) > 1)}{lines[-1]}"
+    ]
+
+
+class _HelpMixin:
+    """Help of a command or a group, arranged for the width of the terminal."""
+
+    help: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options and arguments; flags have no type, and those that are off need not be put off."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in parameters:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+                if not each.default:
+                    each.secondary_opts, each.show_default = [], False
+        return parameters
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help."""
+        plain, self.help = (
+            self.help,
+            arrange_help(self.help or "", shutil.get_terminal_size().columns),
+        )
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.help = plain
+
+
+class Command(_HelpMixin, TyperCommand):
+    """Command whose help is arranged for the width of the terminal."""
+
+
+class Group(_HelpMixin, TyperGroup):
+    """Group whose help is arranged for the width of the terminal."""
+
+
+class LazyGroup(Group):
     """Group that imports a command's module when the command, or its help, is asked for.
 
-    summaries:  first paragraph of the help of each command. The help of the group shows them, so
-                that it appears without the packages of any command.
+    sections:  first paragraph of the help of each command, by heading. The help of the group shows
+               them, so that it appears without the packages of any command.
     """
 
-    summaries: ClassVar[Mapping[str, str]]
+    sections: ClassVar[Mapping[str, Mapping[str, str]]]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, summary in self.summaries.items():
-            self.add_command(TyperCommand(name, help=summary))
+        self.summaries: dict[str, str] = {}
+        for heading, summaries in self.sections.items():
+            self.summaries |= summaries
+            for name, summary in summaries.items():
+                self.add_command(Command(name, help=summary, rich_help_panel=heading))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a command; completion asks for its options, so that it replaces its summary."""
@@ -47,13 +117,15 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def make_app(help: str, summaries: Mapping[str, str], *, completion: bool = False) -> typer.Typer:
-    """Make the typer app of a lazy group of these commands.
+def make_app(
+    help: str, sections: Mapping[str, Mapping[str, str]], *, completion: bool = False
+) -> typer.Typer:
+    """Make the typer app of a lazy group of these commands, under these headings.
 
     completion:  it has --install-completion and --show-completion, for bash, zsh and fish.
     """
     app = typer.Typer(
-        cls=type("LazyCommands", (LazyGroup,), {"summaries": summaries}),
+        cls=type("LazyCommands", (LazyGroup,), {"sections": sections}),
         help=help,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -87,5 +159,5 @@ def load_command(name: str) -> Any:
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    holder.command(name)(getattr(module, name))
+    holder.command(name, cls=Command)(getattr(module, name))
     return typer.main.get_command(holder)

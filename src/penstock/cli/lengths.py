@@ -9,10 +9,12 @@ import typer
 
 from ..loader import measure_lengths
 from . import console
+from .interrupt import GOES_ON, explain_interrupt
 from .options import FormatOptions, Path, import_function, open_data, takes_format_options
 
 
 @takes_format_options
+@explain_interrupt(GOES_ON)
 def lengths(
     path: Path,
     *,
@@ -52,7 +54,6 @@ def lengths(
     dataset = open_data(path, options)
     started = time.monotonic()
     with (
-        console.explain_interrupt(),
         console.show_progress(f"Measuring {dataset.path}", "samples") as progress,
     ):
         saved = measure_lengths(

@@ -24,19 +24,26 @@ Path = Annotated[
     str,
     typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
 ]
+_HEADING = "How the data is read"
+
+
+def _format_option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=_HEADING)
+
+
 Format = Annotated[
-    str | None, typer.Option(help="A name that `penstock formats` lists; by default as detected.")
+    str | None, _format_option("A name that `penstock formats` lists; by default as detected.")
 ]
-RecordBytes = Annotated[int | None, typer.Option(help="Size of one record.")]
-HeaderBytes = Annotated[int, typer.Option(help="Bytes to skip at the start of each file.")]
-Dtype = Annotated[str | None, typer.Option(help="Number type of a record, such as float32.")]
-Shape = Annotated[str | None, typer.Option(help="Shape of a record, such as 3,32,32.")]
+RecordBytes = Annotated[int | None, _format_option("Size of one record.")]
+HeaderBytes = Annotated[int, _format_option("Bytes to skip at the start of each file.")]
+Dtype = Annotated[str | None, _format_option("Number type of a record, such as float32.")]
+Shape = Annotated[str | None, _format_option("Shape of a record, such as 3,32,32.")]
 Extension = Annotated[
-    list[str] | None, typer.Option(help="Count only such files of a folder; may be repeated.")
+    list[str] | None, _format_option("Count only such files of a folder; may be repeated.")
 ]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", help="Any option of the format, as NAME=VALUE; repeatable."),
+    _format_option("Any option of the format, as NAME=VALUE; may be repeated.", "--option", "-o"),
 ]
 
 

@@ -13,10 +13,12 @@ import typer
 from ..errors import UsageError
 from ..page import brief, duration, number, size
 from . import console
+from .interrupt import explain_interrupt
 from .output_files import check_writable, repeat_command, replace_file, write_page, write_results
 from .simulate import choose_page_path
 
 
+@explain_interrupt()
 def plan(
     scenario: Annotated[
         str, typer.Argument(help="A name of simulate --list, or the path of a .yaml file.")

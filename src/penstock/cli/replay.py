@@ -10,6 +10,7 @@ import typer
 from ..errors import UsageError
 from ..page import latency
 from . import console
+from .interrupt import explain_interrupt
 from .trace import Traces
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..engine import Trace
 
 
+@explain_interrupt("files that --synthesize made stay, and the same command uses them")
 def replay(
     paths: Traces,
     speed: Annotated[

@@ -20,6 +20,8 @@ import typer
 
 from .. import limits
 from ..errors import PenstockError, UsageError
+from ..nearest import check_choice
+from .interrupt import explain_interrupt
 
 if TYPE_CHECKING:
     from ..bench import BenchJob, Crew, DlioWorkload, Walks
@@ -29,6 +31,9 @@ T = TypeVar("T")
 # What is not needed before the first step is imported later: the first step should come soon.
 
 
+@explain_interrupt(
+    "no results were written; data that were generated stay, and the same command uses them"
+)
 def run(
     workload: Annotated[
         str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
@@ -122,8 +127,8 @@ def run(
         if folder is not None and re.match(r"\w+:/", str(folder)):  # a Path has made // to /
             raise UsageError(f"{option} is {folder}: that is a URL: give a folder")
     names = loader or ["penstock"]
-    if cache not in (None, "cold", "warm", "as-is"):
-        raise UsageError(f"--cache is {cache!r}: use cold, warm or as-is")
+    if cache is not None:
+        check_choice("--cache", cache, ("cold", "warm", "as-is"))
     # Whoever comes second must not find what the first one has read.
     cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
     for name in names:
@@ -365,7 +370,7 @@ class _Results:
         from . import console
 
         try:
-            with console.show_progress("Measuring this machine", "of the measurements"):
+            with console.show_progress("Measuring this machine", "measurements"):
                 verdicts = Verdicts(job, ranks)
             for run in self._runs:
                 run["roofline"] = verdicts.of(run)

@@ -9,6 +9,7 @@ import typer
 
 from ..errors import LimitError
 from . import console
+from .interrupt import explain_interrupt
 from .output_files import check_writable, write_page, write_results
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class PlannedTasks(NamedTuple):
     bound: int
 
 
+@explain_interrupt()
 def schedule(
-    jobs: Annotated[Path, typer.Argument(help="A YAML file: see below.")],
+    jobs: Annotated[Path, typer.Argument(help="A YAML file, as shown here.")],
     objective: Annotated[
         str, typer.Option(help="What patterns are compared by: efficiency or dilation.")
     ] = "efficiency",
@@ -67,10 +69,12 @@ def schedule(
     The file:
 
       bandwidth: 10GB/s
-
-      periodic: [{name: climate, count: 4, compute_s: 70, transfer: 200GB, rate: 4GB/s}]
-
-      exclusive: {capacity: {index: 1, data: 4}, jobs: [{name: reader, tasks: [index, data]}]}
+      periodic:
+      - {name: climate, count: 4, compute_s: 70, transfer: 200GB, rate: 4GB/s}
+      exclusive:
+        capacity: {index: 1, data: 4}
+        jobs:
+        - {name: reader, tasks: [index, data]}
 
     Examples:
 

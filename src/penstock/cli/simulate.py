@@ -11,8 +11,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ..errors import UsageError
+from ..nearest import check_choice
 from ..page import brief, size
 from . import calibrate, console
+from .interrupt import explain_interrupt
 from .output_files import check_writable, repeat_command, write_page, write_results
 
 _sweeps_at_once = 500_000_000
@@ -22,6 +24,7 @@ _alone = 5_000_000
 """Accesses of simulations that are done before another process has started."""
 
 
+@explain_interrupt()
 def simulate(
     scenario: Annotated[
         str | None, typer.Argument(help="A name that --list shows, or the path of a .yaml file.")
@@ -201,8 +204,7 @@ def _choose_processes(accesses: int) -> int:
 def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
     """Check names against the known ones; return each once."""
     for each in given or ():
-        if each not in known:
-            raise UsageError(f"{option} is {each!r}: use one of {', '.join(known)}")
+        check_choice(option, each, known)
     return list(dict.fromkeys(given or ()))
 
 
@@ -210,8 +212,7 @@ def _check_models(given: str) -> list[str]:
     from ..sim import Model
 
     models = list(get_args(Model))
-    if given not in (*models, "both"):
-        raise UsageError(f"--model is {given!r}: use one of {', '.join(models)}, both")
+    check_choice("--model", given, (*models, "both"))
     return models if given == "both" else [given]
 
 

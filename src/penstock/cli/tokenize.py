@@ -11,10 +11,12 @@ from ..convert import Tokenized
 from ..convert import tokenize as tokenize_data
 from ..errors import UsageError
 from . import console
+from .interrupt import GOES_ON, explain_interrupt
 from .options import FormatOptions, Path, open_data, takes_format_options
 
 
 @takes_format_options
+@explain_interrupt(GOES_ON)
 def tokenize(
     path: Path,
     destination: Annotated[
@@ -73,7 +75,6 @@ def tokenize(
     started = time.monotonic()
     source = open_data(path, options)
     with (
-        console.explain_interrupt(),
         console.show_progress(f"Tokenizing into {destination}", "documents") as progress,
         console.print_warnings(),
     ):

@@ -16,13 +16,23 @@ import typer
 from ..errors import UsageError
 from ..page import counted, latency
 from . import console
+from .interrupt import explain_interrupt
+from .lazy_group import Command, Group
 from .output_files import check_writable
 
 if TYPE_CHECKING:
     from ..engine import Trace
 
 app = typer.Typer(
-    help="Record what a job reads, take it from logs, or look at it.",
+    cls=Group,
+    help="""Record what a job reads, take it from logs, or look at it.
+
+    Examples:
+
+      penstock trace record -o job.trace -- python train.py --epochs 2
+
+      penstock trace show job.trace
+    """,
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -49,7 +59,7 @@ def _commands() -> None:
     """Record what a job reads, take it from logs, or look at it."""
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(cls=Command, context_settings={"ignore_unknown_options": True})
 def record(
     command: Annotated[list[str], typer.Argument(help="The job, after --.")],
     output: Target = Path("job.trace"),
@@ -90,7 +100,8 @@ def record(
     raise SystemExit(code)
 
 
-@app.command("import")
+@app.command("import", cls=Command)
+@explain_interrupt()
 def import_(
     logs: Annotated[
         list[str],
@@ -120,7 +131,8 @@ def import_(
     _show_result(found, output)
 
 
-@app.command()
+@app.command(cls=Command)
+@explain_interrupt()
 def show(
     paths: Traces,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -38,6 +38,7 @@ from ..index import (
 )
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
+from ..nearest import check_choice
 from ..order import Order
 from .conversion import check_outside, check_unchanged
 from .encoder_processes import EncodedTexts, EncoderProcesses
@@ -172,8 +173,7 @@ class _Tokenization:
             (_BROKEN, broken, ("raise", "mask")),
             ("engine", engine, ("tokenizers", "tiktoken")),
         ):
-            if value not in known:
-                raise UsageError(f"{name} is {value!r:.100}: use {known[0]!r} or {known[1]!r}")
+            check_choice(name, value, known)
         if not len(source):
             raise UsageError(f"{source.path} holds no samples: there is nothing to tokenize")
         path = check_path("destination", destination)

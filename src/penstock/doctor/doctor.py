@@ -41,6 +41,7 @@ from ..engine import (
 from ..errors import MissingError
 from ..index import summarize_cost
 from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
+from ..nearest import suggest_path
 from ..order import Blocking, list_instruction_sets
 from ..plan import CacheBlockChoice, choose_cache_block
 from .ceilings import (
@@ -163,7 +164,8 @@ def examine_folder(path: str, *, write: bool = False) -> Examination:
     """
     path = check_path("path", path)
     if not os.path.isdir(path):
-        raise MissingError(f"{path} is not a folder: check the path, and that it is mounted")
+        near = suggest_path(path)
+        raise MissingError(f"{path} is not a folder{near}: check the path, and that it is mounted")
     machine, mount = read_machine(), find_mount(path)
     findings = [*_examine_machine(machine, PlannedJob(), 0.0), *_examine_place(path, mount)]
     findings.append(_examine_room(path))

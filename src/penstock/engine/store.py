@@ -6,7 +6,6 @@ operating system becomes one of penstock's errors here, with the path, and nowhe
 
 from __future__ import annotations
 
-import difflib
 import errno
 import functools
 import glob
@@ -31,6 +30,7 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
+from ..nearest import suggest_path
 from .threads import ThreadPool
 
 Progress = Callable[[int], None]
@@ -368,7 +368,7 @@ def build_storage_error(code: int, path: str, more: str = "", said_by: str = "")
         )
     elif code in (errno.ENOENT, errno.ENOTDIR):
         error = MissingError(
-            f"{said_by}{path} does not exist{more}{_suggest_path(path)}: check the path, and that "
+            f"{said_by}{path} does not exist{more}{suggest_path(path)}: check the path, and that "
             f"it is mounted"
         )
     elif code in (errno.EACCES, errno.EPERM):
@@ -393,23 +393,6 @@ def build_storage_error(code: int, path: str, more: str = "", said_by: str = "")
         error.errno = code
     return error
 
-
-def _suggest_path(path: str) -> str:
-    """Name the path that exists and is spelled most like one that does not, if any is alike."""
-    folder, name = os.path.split(path)
-    while folder and not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder, name = os.path.split(folder)
-    try:
-        with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in itertools.islice(entries, _SUGGESTED_FROM)]
-    except OSError:
-        return ""
-    near = difflib.get_close_matches(name, names, 1, 0.8)
-    return f" (did you mean {os.path.join(folder, near[0])!r}?)" if near else ""
-
-
-_SUGGESTED_FROM = 1_000
-"""Entries of a folder that are compared with a name that is not there."""
 
 _hub_remedies = {
     errno.ENOENT: "check the names of repository, revision and file on the hub; of a private "

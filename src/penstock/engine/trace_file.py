@@ -44,6 +44,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Int, Names
+from ..nearest import suggest_path
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
 """Kinds of operations. OPEN_DIRECT is an open with O_DIRECT. MAP is a memory map, whose reads are
@@ -572,7 +573,7 @@ def _open_trace(path: str) -> Iterator[Any]:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
-        raise MissingError(f"{path} does not exist: check the path") from None
+        raise MissingError(f"{path} does not exist{suggest_path(path)}: check the path") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 

@@ -31,6 +31,7 @@ from ..engine import storage_errors
 from ..errors import DataError, SidecarError, UsageError, WorkerError
 from ..extent import Int
 from ..index import SUMS_FIELD, Chunked, Field, Index, write_sidecar
+from ..nearest import check_choice
 from .batch_reader import BatchReader
 from .durations import measure_duration
 from .nameless_array import allot_array
@@ -260,11 +261,8 @@ def describe_rule(by: Rule) -> str:
                 f"by is {by!r}, which other processes cannot import: name a function of a module"
             )
         return name
-    if by not in ("bytes", "tokens", "duration"):
-        raise UsageError(
-            f"by is {by!r}: use 'bytes', 'tokens', 'duration', or a function of a sample "
-            "(module:function)"
-        )
+    more = ", or a function of a sample (module:function)"
+    check_choice("by", by, ("bytes", "tokens", "duration"), more)
     return by
 
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from ..errors import UsageError
+from ..nearest import check_choice
 from .share_lp import Float, Program, Solution, Solver, solve_exactly
 from .throughput_model import JobProfile, Prediction, Share, check_number, predict
 
@@ -131,9 +132,7 @@ def allocate(
     half of them in proportion to the use of each job, half evenly: spare for a hiccup. More cores
     or bandwidth never make the value less while floors stay; those of the even split move with it.
     """
-    if objective not in get_args(Objective):
-        choices = ", ".join(get_args(Objective))
-        raise UsageError(f"objective is {objective!r}: use one of {choices}")
+    check_choice("objective", objective, get_args(Objective))
     if not jobs:
         return Allocation(objective, (), (), (), 0.0, None)
     even = even_share(jobs, budget)

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import _sim
 from ..errors import UsageError
+from ..nearest import check_choice
 from . import contention, frequency, importance_policies, policies
 from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
@@ -44,8 +45,7 @@ def simulate(scenario: Scenario, policy: str, value: Value = fedcase) -> Result:
 
     value: worth of samples, if sampling draws them by it.
     """
-    if policy not in get_args(Policy):
-        raise UsageError(f"there is no policy {policy!r}: use one of {', '.join(get_args(Policy))}")
+    check_choice("policy", policy, get_args(Policy))
     if isinstance(scenario.sampling, ImportanceSampling) and policy not in SAMPLED:
         raise UsageError(
             f"{policy} cannot run in {scenario.name}: it depends on the order, which is not known "

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from ..arguments import check_path
 from ..errors import UsageError
+from ..nearest import suggest, suggest_path
 
 try:
     import pydantic
@@ -310,11 +311,16 @@ def load_scenario(source: str | Path) -> Scenario:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UsageError(f"cannot read scenario {path} ({reason}): check the path") from None
+            near = suggest_path(str(path)) if isinstance(error, FileNotFoundError) else ""
+            raise UsageError(
+                f"cannot read scenario {path} ({reason}){near}: check the path"
+            ) from None
         return parse_scenario(text, str(path))
     if str(source) not in list_scenarios():
+        known = list_scenarios()
+        near = suggest(str(source), known)
         raise UsageError(
-            f"there is no scenario {str(source)!r}: use one of {', '.join(list_scenarios())}, or "
+            f"there is no scenario {str(source)!r}{near}: use one of {', '.join(known)}, or "
             "the path of a .yaml file"
         )
     return parse_scenario(_read_shipped("scenarios", f"{source}.yaml"), f"scenario {source}")

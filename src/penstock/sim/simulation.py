@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from ..arguments import check_function, check_kind
 from ..errors import UsageError
+from ..nearest import check_choice
 from . import fluid_model, parity
 from .importance import Value, fedcase
 from .results import Result
@@ -30,8 +31,7 @@ def simulate(
             f"value is given, and {scenario.name} draws nothing by it: give sampling.kind "
             "importance"
         )
-    if model not in get_args(Model):
-        raise UsageError(f"model is {model!r}: use one of {', '.join(get_args(Model))}")
+    check_choice("model", model, get_args(Model))
     if model == "parity":
         return parity.simulate(scenario, policy)
     return fluid_model.simulate(scenario, policy, value or fedcase)

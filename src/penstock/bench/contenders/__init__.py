@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import UsageError
 from ...lazy_exports import hand_out
+from ...nearest import check_choice
 from .task import DeliveryTask as DeliveryTask
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def check(name: str, format: str) -> None:
     """Raise UsageError if a contender is not known, not installed, or does not read the format."""
     if ":" in name:
         return
-    if name not in PACKAGES:
-        raise UsageError(
-            f"--loader is {name!r}: use one of {', '.join(PACKAGES)}, or module:function for a "
-            "loader of your own"
-        )
+    check_choice("--loader", name, PACKAGES, ", or module:function for a loader of your own")
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"--loader {name} needs {package}: pip install {package}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ...errors import UsageError
+from ...nearest import check_choice
 
 Objective = Literal["efficiency", "dilation"]
 """Objective of a schedule: efficiency is wanted high, dilation low."""
@@ -85,8 +86,7 @@ def require_jobs(jobs: Sequence[PeriodicJob], bandwidth: float) -> None:
 
 def require_objective(objective: str) -> None:
     """Raise UsageError unless this is an objective."""
-    if objective not in get_args(Objective):
-        raise UsageError(f"objective is {objective!r}: use one of {', '.join(get_args(Objective))}")
+    check_choice("objective", objective, get_args(Objective))
 
 
 def compute_outcome(
