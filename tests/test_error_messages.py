@@ -1176,7 +1176,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'bench.read_record(d / "none.json")',
         MissingError,
-        "{d}/none.json is not there: name a record.json, or its folder",
+        "{d}/none.json does not exist: name a record.json, or its folder",
     ),
     (
         'bench.read_record(d / "cut.json")',
@@ -1231,7 +1231,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'sim.simulate(sim.load_scenario("s1"), "nothing")',
         UsageError,
-        "there is no policy 'nothing': use one of naive, staging, deepio, "
+        "policy is 'nothing': use one of naive, staging, deepio, "
         "deepio_opportunistic, parallel_staging, lbann_dynamic, lbann_preloading, "
         "locality_aware, nopfs, penstock, penstock_local, lower_bound, by_value, recent, fixed",
     ),
@@ -1670,7 +1670,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'convert.convert(data, d / "empty/out", to="zip")',
         UsageError,
-        "to is 'zip': use tar, tfrecord, records or lmdb",
+        "to is 'zip': use one of tar, tfrecord, records, lmdb",
     ),
     (
         'convert.convert(data, d / "out", to="tar", shard_bytes=0)',
@@ -1710,7 +1710,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'convert.convert(data, d / "out", to="tar", keys=3)',
         UsageError,
-        "keys is 3: use names, numbers or both",
+        "keys is 3: use one of names, numbers, both",
     ),
     (
         'convert.convert(data, d / "out", to="tar", raw=True)',

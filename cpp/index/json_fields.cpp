@@ -19,7 +19,6 @@ namespace {
 
 constexpr int depth_max = 200;             // of values that nobody wants; deeper ones are left over
 constexpr std::size_t block_bytes = 64 * 1024;  // of memory for strings without their escapes
-constexpr std::ptrdiff_t long_bytes = 64;  // of a string, from which a call by pointer is worth it
 constexpr std::size_t digits_max = 100;    // before the point; with two of the exponent, no infinity
 
 bool is_special(char c) { return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20; }
@@ -31,6 +30,7 @@ const char* find_special_plain(const char* at, const char* end, unsigned& high) 
 }
 
 #if defined(__x86_64__)
+constexpr std::ptrdiff_t long_bytes = 64;  // of a string, from which a call by pointer is worth it
 struct Marks {
   unsigned special, high;
 };

@@ -312,7 +312,7 @@ ROWS = {
     "tag": Row(ERROR, "the tag tag:yaml.org,2002:str is not read", "model: {name: !!str 3}"),
     "column": Row(
         ERROR,
-        "a column has no 'dtpe'; did you mean 'dtype'?",
+        "a column has no 'dtpe' (did you mean 'dtype'?)",
         "dataset: {parquet: {columns: [{name: x, dtpe: int8}]}}",
     ),
     "column twice": Row(

@@ -170,6 +170,23 @@ def test_it_can_be_read() -> None:
     assert "1,000 reads of 4,000 bytes" in text
 
 
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 500))
+def test_the_text_ends_with_the_one_change_that_helps_most(
+    decode_s: int, waiting_s: int, compute_s: int
+) -> None:
+    """Whatever bounds a run; the other changes stand before it."""
+    times = {"decode_ns": decode_s, "bytes_ns": waiting_s, "compute_ns": compute_s}
+    found = explain_run(
+        counted(**{name: seconds * SECOND for name, seconds in times.items()}), Setup()
+    )
+    best = max(found.remedies, key=lambda remedy: remedy.factor)
+    told = [line for line in str(found).splitlines() if line.startswith(("also", "change"))]
+    assert len(told) == len(found.remedies)
+    assert str(found).splitlines()[-1] == told[-1]
+    assert told[-1].startswith("change    ")
+    assert told[-1].endswith(best.how)
+
+
 # -- promises ----------------------------------------------------------------------------------
 
 amounts = st.integers(0, 10**15)

@@ -498,7 +498,7 @@ def test_what_cannot_run_says_why() -> None:
     """By name, with the reason and a way out."""
     with pytest.raises(UsageError, match=r"lbann_dynamic cannot run in s3: .* memory"):
         simulate(load_scenario("s3"), "lbann_dynamic")
-    with pytest.raises(UsageError, match=r"no policy 'belady': use one of naive"):
+    with pytest.raises(UsageError, match=r"policy is 'belady': use one of naive"):
         simulate(load_scenario("s1"), "belady")
     with pytest.raises(UsageError, match=r"model is 'exact'"):
         simulate(load_scenario("s1"), "naive", "exact")  # type: ignore[arg-type]

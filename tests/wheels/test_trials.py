@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wheels.build import check_wheel
-from wheels.interpreters import Interpreter
+from wheels.interpreters import Interpreter, describe_interpreter
 
 from tests import warm
 from wheels import check, trials
@@ -93,6 +93,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from wheels.local import make_local_wheel
 
     return make_local_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.long
+def test_a_wheel_is_enough_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
+    """An empty environment with the oldest numpy, no compiler, and kernels that refuse io_uring."""
+    (tmp_path / "goldens.json").write_text(json.dumps(check.read_goldens()))
+    interpreter = describe_interpreter(sys.executable)
+    assert interpreter is not None
+    outcome = check.Outcome()
+    check.try_installed(wheel, interpreter, tmp_path / "goldens.json", outcome)
+    numpy = check.OLDEST_NUMPY[interpreter.name]
+    assert outcome.ran == [f"{wheel.stem.split('-', 2)[2]} on {interpreter.name}, numpy {numpy}"]
 
 
 @pytest.mark.parametrize("name", [trial.name for trial in trials.TRIALS])

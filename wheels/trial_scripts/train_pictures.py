@@ -1,9 +1,9 @@
 """Train a small network on a folder of pictures, on as many ranks as there are."""
 
-import torch
 import torch.distributed as dist
 
 import penstock
+import torch
 from penstock import images
 from penstock.torch import DataLoader
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import suggest
 from ..index import missing_library
-from ..nearest import suggest
 from .problems import tell_value
 
 try:

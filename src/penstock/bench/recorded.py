@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import suggest_path
 from ..errors import FormatError, MissingError
-from ..nearest import suggest_path
 
 VERSION = 1
 """Version of the records that are understood."""

@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from ..nearest import find_nearest, suggest
+from ..arguments import find_nearest, suggest
 from .document import Given
 from .problems import Level, tell_value
 from .workload import DlioWorkload

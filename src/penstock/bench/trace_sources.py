@@ -11,9 +11,9 @@ from typing import IO
 
 import numpy as np
 
+from ..arguments import suggest_path
 from ..engine import trace_file as traces
 from ..errors import FormatError, MissingError, UsageError
-from ..nearest import suggest_path
 from . import trace_strace, trace_tables
 
 Keep = Callable[[str], bool]

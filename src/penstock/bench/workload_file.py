@@ -15,9 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ..arguments import check_path
+from ..arguments import check_path, suggest, suggest_path
 from ..errors import UsageError
-from ..nearest import suggest, suggest_path
 from . import checks, document, schema
 from . import overrides as grammar
 from .document import Given

@@ -25,9 +25,9 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..arguments import suggest_path
 from ..engine import storage_errors, sync_folder, write_all
 from ..errors import FormatError, MissingError, StorageError, UsageError
-from ..nearest import suggest_path
 from ..own_files import check_own_folder, open_new, open_own
 from . import repository
 from .array_leaves import Memory

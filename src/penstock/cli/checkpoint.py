@@ -14,13 +14,13 @@ from ..errors import DataError, FormatError
 from ..page import counted, duration
 from . import console
 from .interrupt import explain_interrupt
-from .lazy_group import Command, Group
+from .lazy_group import HelpedCommand, HelpedGroup
 
 if TYPE_CHECKING:
     from ..checkpoint import Advice, CheckpointEntry, Repository
 
 app = typer.Typer(
-    cls=Group,
+    cls=HelpedGroup,
     help="""Checkpoints: list them, verify them, remove old ones; how often to save one.
 
     Examples:
@@ -42,7 +42,7 @@ def _commands() -> None:
     """Checkpoints: list them, verify them, remove old ones; how often to save one."""
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=HelpedCommand)
 @explain_interrupt()
 def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
     """List what is committed, in the order in which it was; the last is what a job goes on with.
@@ -71,7 +71,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
         console.show(f"{console.escape(name)}: on its way, or left by a job that was killed")
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpedCommand)
 @explain_interrupt()
 def verify(
     folder: Place,
@@ -118,7 +118,7 @@ def verify(
         )
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpedCommand)
 @explain_interrupt("what was removed stays removed, and the same command removes the rest")
 def prune(
     folder: Place,
@@ -175,7 +175,7 @@ def prune(
         console.show("there is nothing to remove")
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpedCommand)
 @explain_interrupt()
 def interval(
     blocked_s: Annotated[

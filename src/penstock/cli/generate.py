@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from .. import limits
+from ..arguments import check_choice
 from ..bench import KINDS, MODELS, PARTS
 from ..errors import UsageError
-from ..nearest import check_choice
 from ..topology import detect
 from . import console
 from .interrupt import GOES_ON, explain_interrupt

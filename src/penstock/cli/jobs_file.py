@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated
 
 from .. import limits
+from ..arguments import suggest_path
 from ..errors import UsageError
-from ..nearest import suggest_path
 from ..sharing import schedule
 from ..sim import explain_error, parse_mapping
 from .amounts import parse_bytes

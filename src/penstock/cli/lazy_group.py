@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 try:
+    import rich.console
     import rich.markup
     import typer
 except ModuleNotFoundError as missing:
@@ -24,36 +24,26 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 
 
-def arrange_help(text: str, columns: int) -> str:
-    """Arrange a help text for a terminal: paragraphs fill it, examples are whole commands.
+def arrange_help(text: str) -> tuple[str, list[str]]:
+    """Divide a help into its text, in rich's markup, and its examples, one a line.
 
-    An example, which is indented, that is longer than a line goes on after a backslash: what is
-    copied from the terminal runs.
+    Paragraphs of the text are one line each, which the terminal's width divides; lines that are
+    indented stay as they are.
     """
-    arranged: list[str] = []
-    examples, closing = False, ""
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
-        if not paragraph.startswith(" "):
-            arranged += [closing, " ".join(paragraph.split("\n"))]
-            examples, closing = paragraph == "Examples:", ""
-            continue
-        for line in rich.markup.escape(textwrap.dedent(paragraph)).split("\n"):
-            for part in _wrap_command(line, columns - 8) if examples else [line]:
-                # typer strips what is common to the beginnings of lines: markup stands there.
-                arranged.append(f"{closing}[not dim]  {part}")
-                closing = "[/]"
-    return "\n".join(arranged).strip() + closing
-
-
-def _wrap_command(command: str, columns: int) -> list[str]:
-    lines = textwrap.wrap(command, columns, break_long_words=False, break_on_hyphens=False)
-    return [f"{'    ' * bool(at)}{line} \\" for at, line in enumerate(lines[:-1])] + [
-        f"{'    ' * (len(lines) > 1)}{lines[-1]}"
-    ]
+    told, _, examples = inspect.cleandoc(text).partition("Examples:\n")
+    arranged = []
+    for paragraph in told.strip().split("\n\n"):
+        if paragraph.startswith(" "):
+            lines = rich.markup.escape(textwrap.dedent(paragraph)).split("\n")
+            # typer strips what is common to the beginnings of lines: markup stands there.
+            arranged[-1] += "".join(f"\n[not dim][/]  {line}" for line in lines)
+        else:
+            arranged.append(" ".join(paragraph.split("\n")))
+    return "\n\n".join(arranged), [line.strip() for line in examples.split("\n") if line.strip()]
 
 
 class _HelpMixin:
-    """Help of a command or a group, arranged for the width of the terminal."""
+    """Help of a command or a group, whose flags and examples are shown our way."""
 
     help: str | None
 
@@ -68,26 +58,30 @@ class _HelpMixin:
         return parameters
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help."""
-        plain, self.help = (
-            self.help,
-            arrange_help(self.help or "", shutil.get_terminal_size().columns),
-        )
+        """Show the help, and the examples at its end: the terminal wraps them, so that what is
+        copied from it runs."""
+        plain = self.help or ""
+        self.help, examples = arrange_help(plain)
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
         finally:
             self.help = plain
+        shown = rich.console.Console(highlight=False, soft_wrap=True)
+        if examples:
+            shown.print("Examples:", style="bold")
+        for example in examples:
+            shown.print(f"  {example}", markup=False)
 
 
-class Command(_HelpMixin, TyperCommand):
-    """Command whose help is arranged for the width of the terminal."""
+class HelpedCommand(_HelpMixin, TyperCommand):
+    """Command whose flags and examples are shown our way."""
 
 
-class Group(_HelpMixin, TyperGroup):
-    """Group whose help is arranged for the width of the terminal."""
+class HelpedGroup(_HelpMixin, TyperGroup):
+    """Group whose flags and examples are shown our way."""
 
 
-class LazyGroup(Group):
+class LazyGroup(HelpedGroup):
     """Group that imports a command's module when the command, or its help, is asked for.
 
     sections:  first paragraph of the help of each command, by heading. The help of the group shows
@@ -102,7 +96,7 @@ class LazyGroup(Group):
         for heading, summaries in self.sections.items():
             self.summaries |= summaries
             for name, summary in summaries.items():
-                self.add_command(Command(name, help=summary, rich_help_panel=heading))
+                self.add_command(HelpedCommand(name, help=summary, rich_help_panel=heading))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a command; completion asks for its options, so that it replaces its summary."""
@@ -159,5 +153,5 @@ def load_command(name: str) -> Any:
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    holder.command(name, cls=Command)(getattr(module, name))
+    holder.command(name, cls=HelpedCommand)(getattr(module, name))
     return typer.main.get_command(holder)

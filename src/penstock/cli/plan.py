@@ -90,6 +90,7 @@ def plan(
             chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
         )
     _show(found)
+    console.show(console.escape(report.describe_cheapest(found)))
     write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
     write_results(json_path, _plan_values(chosen, found))
     if csv_path is not None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from .. import limits
+from ..arguments import check_choice
 from ..errors import PenstockError, UsageError
-from ..nearest import check_choice
 from .interrupt import explain_interrupt
 
 if TYPE_CHECKING:

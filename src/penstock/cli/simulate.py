@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ..arguments import check_choice
 from ..errors import UsageError
-from ..nearest import check_choice
 from ..page import brief, size
 from . import calibrate, console
 from .interrupt import explain_interrupt
@@ -216,7 +216,7 @@ def _check_models(given: str) -> list[str]:
     return models if given == "both" else [given]
 
 
-_ours = 'content="penstock simulate"'  # in the head of a page of ours
+_ours = ('content="penstock simulate"', 'content="penstock plan"')  # in the head of our pages
 
 
 def choose_page_path(name: str) -> Path:
@@ -229,7 +229,7 @@ def choose_page_path(name: str) -> Path:
         return path
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give --html PATH") from None
-    if _ours not in head:
+    if not any(mark in head for mark in _ours):
         raise UsageError(f"{path} is here and no page of penstock simulate: give --html PATH")
     return path
 

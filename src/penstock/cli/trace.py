@@ -17,14 +17,14 @@ from ..errors import UsageError
 from ..page import counted, latency
 from . import console
 from .interrupt import explain_interrupt
-from .lazy_group import Command, Group
+from .lazy_group import HelpedCommand, HelpedGroup
 from .output_files import check_writable
 
 if TYPE_CHECKING:
     from ..engine import Trace
 
 app = typer.Typer(
-    cls=Group,
+    cls=HelpedGroup,
     help="""Record what a job reads, take it from logs, or look at it.
 
     Examples:
@@ -59,7 +59,7 @@ def _commands() -> None:
     """Record what a job reads, take it from logs, or look at it."""
 
 
-@app.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@app.command(cls=HelpedCommand, context_settings={"ignore_unknown_options": True})
 def record(
     command: Annotated[list[str], typer.Argument(help="The job, after --.")],
     output: Target = Path("job.trace"),
@@ -100,7 +100,7 @@ def record(
     raise SystemExit(code)
 
 
-@app.command("import", cls=Command)
+@app.command("import", cls=HelpedCommand)
 @explain_interrupt()
 def import_(
     logs: Annotated[
@@ -131,7 +131,7 @@ def import_(
     _show_result(found, output)
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpedCommand)
 @explain_interrupt()
 def show(
     paths: Traces,

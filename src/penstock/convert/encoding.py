@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import limits
+from ..arguments import check_choice
 from ..engine import Bytes
 from ..errors import UsageError
 from ..images import choose_field, make_smaller_copy
@@ -139,6 +140,7 @@ def choose_recipe(
     as_datum: bool,
 ) -> EncodingRecipe:
     """Return the recipe for a data set and a container; UsageError if there is none."""
+    check_choice("to", to, ("tar", "tfrecord", "records", "lmdb"))
     chosen = _choose_fields(source.index, fields)
     if any(part.as_dtype is not None for part in chosen):
         raise UsageError("what is converted keeps its dtype: open the data without as_dtype=")
@@ -148,8 +150,8 @@ def choose_recipe(
             f"{nested[0]!r} holds lists of texts, of arrays or of lists, for which no container "
             f"that is written has a form: choose other fields (fields=, --field)"
         )
-    if keys is not None and keys not in ("names", "numbers", "both"):
-        raise UsageError(f"keys is {keys!r}: use names, numbers or both")
+    if keys is not None:
+        check_choice("keys", keys, ("names", "numbers", "both"))
     if raw and to != "tfrecord":
         raise UsageError("raw applies to TFRecord files only: leave it out, or use to='tfrecord'")
     if as_datum and to != "lmdb":
@@ -166,9 +168,7 @@ def choose_recipe(
         )
     if to == "records":
         return _create_records_recipe(source, chosen)
-    if to == "lmdb":
-        return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
-    raise UsageError(f"to is {to!r}: use tar, tfrecord, records or lmdb")
+    return _create_lmdb_recipe(source, chosen, keys or "both", as_datum)
 
 
 def resize_images(source: Dataset, recipe: EncodingRecipe, side: int) -> EncodingRecipe:

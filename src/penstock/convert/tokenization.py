@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import limits
-from ..arguments import Path, check_flag, check_function, check_path, check_whole
+from ..arguments import Path, check_choice, check_flag, check_function, check_path, check_whole
 from ..engine import is_url, read_machine, storage_errors, sync_folder
 from ..errors import DataError, FormatError, PenstockError, StorageError, UsageError
 from ..index import (
@@ -38,7 +38,6 @@ from ..index import (
 )
 from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
-from ..nearest import check_choice
 from ..order import Order
 from .conversion import check_outside, check_unchanged
 from .encoder_processes import EncodedTexts, EncoderProcesses

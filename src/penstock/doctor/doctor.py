@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import __version__, limits
-from ..arguments import check_path
+from ..arguments import check_path, suggest_path
 from ..budget import Budget
 from ..engine import (
     LOCAL,
@@ -41,7 +41,6 @@ from ..engine import (
 from ..errors import MissingError
 from ..index import summarize_cost
 from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
-from ..nearest import suggest_path
 from ..order import Blocking, list_instruction_sets
 from ..plan import CacheBlockChoice, choose_cache_block
 from .ceilings import (

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, limits
-from ..arguments import check_path
+from ..arguments import check_path, suggest_path
 from ..errors import (
     ChangedError,
     FormatError,
@@ -30,7 +30,6 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
-from ..nearest import suggest_path
 from .threads import ThreadPool
 
 Progress = Callable[[int], None]

@@ -42,9 +42,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import suggest_path
 from ..errors import FormatError, MissingError, UsageError
 from ..extent import FileIds, Int, Names
-from ..nearest import suggest_path
 
 READ, OPEN, OPEN_DIRECT, STAT, CLOSE, MAP = range(6)
 """Kinds of operations. OPEN_DIRECT is an open with O_DIRECT. MAP is a memory map, whose reads are

@@ -134,6 +134,7 @@ class Explanation:
         return f"Bound by {_bound_names[self.bound]}: {waiting:.0%} of the time goes to loading."
 
     def __str__(self) -> str:
+        """The verdict first, and last the one change that helps most."""
         lines = [self.verdict]
         counted = self.counters
         if self.bound != "unknown":
@@ -149,12 +150,11 @@ class Explanation:
                 f"{_format_time(counted.stall_quantile_ns(0.99))}; "
                 f"first batch after {first_s:.3g} s"
             )
-        lines += [
-            f"{'helps' if number == 0 else '':<10}{_format_factor(remedy.factor)}: {remedy.how}"
-            for number, remedy in enumerate(self.remedies)
-        ]
         lines.append(f"from      {_describe_counters(counted, self.setup)}")
         lines.append(f"certainty {self.certainty}")
+        best, others = self.remedies[:1], self.remedies[1:]
+        lines += [f"also      {_format_factor(each.factor)}: {each.how}" for each in others]
+        lines += [f"change    {_format_factor(each.factor)}: {each.how}" for each in best]
         return "\n".join(lines)
 
 

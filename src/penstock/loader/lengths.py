@@ -26,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import Path, check_function, check_whole
+from ..arguments import Path, check_choice, check_function, check_whole
 from ..engine import storage_errors
 from ..errors import DataError, SidecarError, UsageError, WorkerError
 from ..extent import Int
 from ..index import SUMS_FIELD, Chunked, Field, Index, write_sidecar
-from ..nearest import check_choice
 from .batch_reader import BatchReader
 from .durations import measure_duration
 from .nameless_array import allot_array

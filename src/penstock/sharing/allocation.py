@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from ..arguments import check_choice
 from ..errors import UsageError
-from ..nearest import check_choice
 from .share_lp import Float, Program, Solution, Solver, solve_exactly
 from .throughput_model import JobProfile, Prediction, Share, check_number, predict
 

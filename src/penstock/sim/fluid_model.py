@@ -12,8 +12,8 @@ from typing import Any, get_args
 import numpy as np
 
 from .. import _sim
+from ..arguments import check_choice
 from ..errors import UsageError
-from ..nearest import check_choice
 from . import contention, frequency, importance_policies, policies
 from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase

@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..page import NumberRow, PlottedLine, duration, number_rows, render, size_unit, time_unit
+from ..page import (
+    NumberRow,
+    PlottedLine,
+    counted,
+    duration,
+    number,
+    number_rows,
+    render,
+    size,
+    size_unit,
+    time_unit,
+)
 from .devices import Floats, divide_rates
 from .results import SOURCES, Result
 from .scenario import Scenario
@@ -108,7 +119,32 @@ def render_sizing_page(scenario: Scenario, sizing: Sizing, *, command: str = "")
         rows=number_rows([f"{row.policy} ({row.form})" for row in chosen], numbers),
         lines=_draw_least_costs(sizing) if chosen and len(sizing.grid.nodes) > 1 else [],
         own=float(scenario.training.nodes),
-        **_frame(scenario, (), sizing.choices, command),
+        **_frame(scenario, (), sizing.choices, command)
+        | {
+            "generator": "penstock plan",
+            "verdict": f"{describe_cheapest(sizing)} {describe_fit(scenario)}",
+        },
+    )
+
+
+def describe_cheapest(sizing: Sizing) -> str:
+    """The cheapest setting that is fast enough, or what to change if there is none."""
+    within = f"epochs of at most {duration(sizing.epoch_s)}"
+    found = [
+        choice
+        for policy, choice in sizing.choices.items()
+        if choice is not None and policy != "lower_bound"
+    ]
+    if not found:
+        return (
+            f"None of {sizing.grid.settings:,} settings has {within}: allow more nodes (--nodes), "
+            "faster storage (--storage-mb-s) or longer epochs (--epoch-s)."
+        )
+    best = min(found, key=lambda choice: choice.cost)
+    return (
+        f"The cheapest with {within} costs {number(best.cost)}: {best.policy} on "
+        f"{counted(best.nodes, 'node')}, {size(best.cache_mb)} of cache each, storage of "
+        f"{size(best.storage_mb_s)}/s."
     )
 
 

@@ -12,9 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from ..arguments import check_path
+from ..arguments import check_path, suggest, suggest_path
 from ..errors import UsageError
-from ..nearest import suggest, suggest_path
 
 try:
     import pydantic

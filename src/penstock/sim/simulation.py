@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ..arguments import check_function, check_kind
+from ..arguments import check_choice, check_function, check_kind
 from ..errors import UsageError
-from ..nearest import check_choice
 from . import fluid_model, parity
 from .importance import Value, fedcase
 from .results import Result

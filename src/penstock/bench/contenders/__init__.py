@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...arguments import check_choice
 from ...errors import UsageError
 from ...lazy_exports import hand_out
-from ...nearest import check_choice
 from .task import DeliveryTask as DeliveryTask
 
 if TYPE_CHECKING:

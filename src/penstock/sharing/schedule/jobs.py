@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+from ...arguments import check_choice
 from ...errors import UsageError
-from ...nearest import check_choice
 
 Objective = Literal["efficiency", "dilation"]
 """Objective of a schedule: efficiency is wanted high, dilation low."""
