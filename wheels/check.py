@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("wheels", nargs="*", type=Path, help="by default all in dist/")
     parser.add_argument("--no-trials", action="store_true", help="leave the ten-minute trials out")
     asked = parser.parse_args()
-    wheels = asked.wheels or sorted(DIST.glob("*.whl"))
+    wheels = [each.resolve() for each in asked.wheels] or sorted(DIST.glob("*.whl"))
     if not wheels:
         raise SystemExit("no wheel in dist/: make wheels builds them")
     outcome = Outcome()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.console
 import typer
 
-from penstock.cli import app
+from penstock.cli import app, console
 from penstock.cli.lazy_group import LazyGroup, arrange_help, load_command
 from tests.command import run
 
@@ -217,3 +219,25 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     assert done.stderr.startswith("penstock: stopped: "), done.stderr
     assert left in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_progress_fits_a_line_with_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long paths are cut, the pace is not; at 80 columns it takes the place of the bar."""
+    for columns in (80, 200):
+        terminal = rich.console.Console(
+            file=io.StringIO(), force_terminal=True, width=columns, color_system=None
+        )
+        monkeypatch.setattr(console, "err", terminal)
+        monkeypatch.setattr(console, "_QUIET_S", -1.0)
+        monkeypatch.setattr(console, "_TOLD_S", 0.0)
+        with console.show_progress(f"Reading /{'folder/' * 40}", "samples") as seen:
+            seen(0, 45_000)
+            seen(20_000, 45_000)
+            seen(45_000, 45_000)
+        assert isinstance(terminal.file, io.StringIO)
+        shown = terminal.file.getvalue()
+        line = re.findall(r"Reading [^\r\n\x1b]*45,000 samples[^\r\n\x1b]*", shown)[-1]
+        assert len(line) <= columns
+        assert "…" in line
+        assert re.search(r"45,000 of 45,000 samples, [\d,.]+/s", line)
+        assert line.rstrip().endswith("left")

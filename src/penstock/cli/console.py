@@ -36,14 +36,17 @@ _TOLD_S = 0.05
 """Shortest time between two updates of a bar."""
 
 
-_ONE_LINE = rich.table.Column(no_wrap=True, overflow="ellipsis", ratio=1)
+_PACE_COLUMNS = 52
+"""Columns of text of a spinner and a pace: the rest is for what is done, and a bar if it fits."""
+
+_BAR_COLUMNS = 21
 
 
 class _Pace(rich.progress.ProgressColumn):
     """How many were seen, the rate, and the time left, or the time so far if nobody knows."""
 
-    def __init__(self, of: str, table_column: rich.table.Column) -> None:
-        super().__init__(table_column)
+    def __init__(self, of: str) -> None:
+        super().__init__(rich.table.Column(no_wrap=True))
         self._of = of
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
@@ -56,8 +59,8 @@ class _Pace(rich.progress.ProgressColumn):
         if task.total is not None:
             done += f" of {count(task.total)}"
         parts = [done if self._of == "bytes" else f"{done} {self._of}"]
-        if task.speed:
-            rate = format_bytes(task.speed) if self._of == "bytes" else number(task.speed)
+        if speed := task.finished_speed or task.speed:
+            rate = format_bytes(speed) if self._of == "bytes" else number(speed)
             parts.append(f"{rate}/s")
         if task.time_remaining is not None:
             parts.append(f"{duration(task.time_remaining)} left")
@@ -70,16 +73,18 @@ class _Pace(rich.progress.ProgressColumn):
 def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
     """Yield a callback that shows, from two seconds on, how many were seen so far, and of how
     many if that is known."""
-    bar = rich.progress.Progress(
+    room = err.width - _PACE_COLUMNS
+    columns: list[rich.progress.ProgressColumn] = [
         rich.progress.SpinnerColumn(),
-        rich.progress.TextColumn("{task.description}", table_column=_ONE_LINE),
-        rich.progress.BarColumn(20),
-        _Pace(of, table_column=rich.table.Column(no_wrap=True)),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    )
-    task = bar.add_task(rich.markup.escape(what), total=None)
+        rich.progress.TextColumn("{task.description}"),
+        _Pace(of),
+    ]
+    if room > 2 * _BAR_COLUMNS:
+        room -= _BAR_COLUMNS
+        columns.insert(2, rich.progress.BarColumn(_BAR_COLUMNS - 1))
+    bar = rich.progress.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    shown = what if len(what) <= room else f"{what[: max(0, room - 1)]}…"
+    task = bar.add_task(rich.markup.escape(shown), total=None)
     started = time.monotonic()
     said = 0.0
 
