@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,8 +65,8 @@ def build_wheel(interpreter: Interpreter, architecture: str, jobs: int) -> Path:
     stripped = take_symbols(compiled, folder / "split")
     repaired = folder / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
-    platform = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}"
-    _run(TOOLS / "auditwheel", "repair", "--plat", platform, "-w", repaired, stripped)
+    # auditwheel takes names of platforms of its own processor alone; what it finds is checked.
+    _run(TOOLS / "auditwheel", "repair", "--plat", "auto", "-w", repaired, stripped)
     (wheel,) = repaired.glob("*.whl")
     check_wheel(wheel)
     DIST.mkdir(exist_ok=True)
@@ -79,7 +80,8 @@ def build_wheel(interpreter: Interpreter, architecture: str, jobs: int) -> Path:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Refuse a wheel that is too large, or whose name promises another ABI than its modules have.
+    """Refuse a wheel that is too large, needs a newer system than is promised, or whose name
+    promises another ABI than its modules have.
 
     A wheel whose name says abi3 and whose modules are for one version installs in all later
     versions and fails there at import; auditwheel does not see it.
@@ -87,6 +89,9 @@ def check_wheel(wheel: Path) -> None:
     size = wheel.stat().st_size
     if size > SIZE_BYTES_MAX:
         raise SystemExit(f"{wheel.name} has {size:,} bytes: at most {SIZE_BYTES_MAX:,} are allowed")
+    systems = re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    if not systems or any((int(major), int(minor)) > GLIBC for major, minor in systems):
+        raise SystemExit(f"{wheel.name} is not for glibc {GLIBC[0]}.{GLIBC[1]} and later")
     stable = "-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         modules = [each for each in archive.namelist() if each.endswith(".so")]

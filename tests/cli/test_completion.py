@@ -60,3 +60,22 @@ def test_the_shell_takes_the_script(shell: str, tmp_path: Path) -> None:
     script.write_text(done.stdout)
     assert "_PENSTOCK_COMPLETE" in done.stdout
     subprocess.run([program, "-n", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "other"),
+    [
+        (("bench", "run", "unet3d_"), "unet3d_h100", "resnet50_h100"),
+        (("bench", "run", "unet3d_h100", "--loader", "li"), "litdata", "torch"),
+        (("simulate", "imagenet-"), "imagenet-1k", "openimages"),
+        (("simulate", "s1", "--policy", "nop"), "nopfs", "naive"),
+        (("plan", "open"), "openimages", "imagenet-1k"),
+        (("inspect", "data", "--format", "tf"), "tfrecord", "tree"),
+    ],
+)
+@pytest.mark.long
+def test_names_are_completed(words: tuple[str, ...], offered: str, other: str) -> None:
+    """Those that begin as the word does, and no others."""
+    found = complete("bash", *words).split()
+    assert offered in found
+    assert other not in found

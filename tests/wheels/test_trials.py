@@ -18,9 +18,9 @@ from wheels import check, trials
 TAG = "manylinux_2_28_x86_64"
 
 
-def make_wheel(folder: Path, tag: str, suffix: str, size: int = 10) -> Path:
+def make_wheel(folder: Path, tag: str, suffix: str, size: int = 10, system: str = TAG) -> Path:
     """A wheel by its name, with two modules whose names end so."""
-    path = folder / f"penstock-1.0-{tag}-{TAG}.whl"
+    path = folder / f"penstock-1.0-{tag}-{system}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("_core", "_sim"):
             archive.writestr(f"penstock/{name}{suffix}", b"x" * size)
@@ -43,6 +43,14 @@ def test_a_large_wheel_is_refused(tmp_path: Path) -> None:
     large = make_wheel(tmp_path, "cp311-cp311", ".cpython-311-x86_64-linux-gnu.so", 1_600_000)
     with pytest.raises(SystemExit, match="at most 3,000,000 are allowed"):
         check_wheel(large)
+
+
+@pytest.mark.parametrize("system", ["manylinux_2_36_aarch64", "linux_x86_64"])
+def test_a_wheel_that_needs_a_newer_system_is_refused(tmp_path: Path, system: str) -> None:
+    """Whatever auditwheel finds that it needs, it is for glibc 2.28 at most."""
+    newer = make_wheel(tmp_path, "cp311-cp311", ".cpython-311-x86_64-linux-gnu.so", system=system)
+    with pytest.raises(SystemExit, match="is not for glibc 2.28 and later"):
+        check_wheel(newer)
 
 
 def test_a_wheel_is_tried_on_each_interpreter_that_it_is_for() -> None:

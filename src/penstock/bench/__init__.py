@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import trace_strace as trace_strace
     from .checkpoints import run_checkpoints as run_checkpoints
     from .compare import judge_ratio as judge_ratio
+    from .contenders import PACKAGES as PACKAGES
     from .contenders import check as check
     from .contenders import open_samples as open_samples
     from .delivered import compute_checksum as compute_checksum
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .verdict import Verdicts as Verdicts
     from .workload import DlioWorkload as DlioWorkload
     from .workload_file import as_dict as as_dict
+    from .workload_file import preset_names as preset_names
     from .workload_file import read_workload as read_workload
 else:
     __all__, __getattr__ = hand_out(
@@ -55,7 +57,7 @@ else:
         {
             "checkpoints": "run_checkpoints",
             "compare": "compare judge_ratio",
-            "contenders": "check open_samples",
+            "contenders": "PACKAGES check open_samples",
             "sample_contents": "KINDS",
             "delivered": "compute_checksum",
             "files": "PARTS folder_of find_paths",
@@ -74,7 +76,7 @@ else:
             "result_files": "read_record",
             "run": "BenchJob Walks run_workload",
             "sizes": "MODELS",
-            "workload_file": "as_dict read_workload",
+            "workload_file": "as_dict preset_names read_workload",
             "trace_sources": "trace_sources",
             "trace_strace": "trace_strace",
             "trace_summary": "summarise",

@@ -14,13 +14,18 @@ from ..bench import KINDS, MODELS, PARTS
 from ..errors import UsageError
 from ..topology import detect
 from . import console
+from .completion import complete_workload
 from .interrupt import GOES_ON, explain_interrupt
 
 
 @explain_interrupt(GOES_ON)
 def generate(
     workload: Annotated[
-        str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
+        str,
+        typer.Argument(
+            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            autocompletion=complete_workload,
+        ),
     ],
     overrides: Annotated[
         list[str] | None,

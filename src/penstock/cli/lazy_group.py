@@ -31,7 +31,7 @@ def arrange_help(text: str) -> tuple[str, list[str]]:
     indented stay as they are.
     """
     told, _, examples = inspect.cleandoc(text).partition("Examples:\n")
-    arranged = []
+    arranged: list[str] = []
     for paragraph in told.strip().split("\n\n"):
         if paragraph.startswith(" "):
             lines = rich.markup.escape(textwrap.dedent(paragraph)).split("\n")

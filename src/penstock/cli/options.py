@@ -19,6 +19,7 @@ from ..index import Index
 from ..loader import Dataset, locate_data, sidecar_paths
 from ..loader import open as open_dataset
 from . import console
+from .completion import complete_format
 
 Path = Annotated[
     str,
@@ -32,7 +33,12 @@ def _format_option(help: str, *names: str) -> Any:
 
 
 Format = Annotated[
-    str | None, _format_option("A name that `penstock formats` lists; by default as detected.")
+    str | None,
+    typer.Option(
+        help="A name that `penstock formats` lists; by default as detected.",
+        rich_help_panel=_HEADING,
+        autocompletion=complete_format,
+    ),
 ]
 RecordBytes = Annotated[int | None, _format_option("Size of one record.")]
 HeaderBytes = Annotated[int, _format_option("Bytes to skip at the start of each file.")]

@@ -13,6 +13,7 @@ import typer
 from ..errors import UsageError
 from ..page import brief, duration, number, size
 from . import console
+from .completion import complete_scenario
 from .interrupt import explain_interrupt
 from .output_files import check_writable, repeat_command, replace_file, write_page, write_results
 from .simulate import choose_page_path
@@ -21,7 +22,11 @@ from .simulate import choose_page_path
 @explain_interrupt()
 def plan(
     scenario: Annotated[
-        str, typer.Argument(help="A name of simulate --list, or the path of a .yaml file.")
+        str,
+        typer.Argument(
+            help="A name of simulate --list, or the path of a .yaml file.",
+            autocompletion=complete_scenario,
+        ),
     ],
     epoch_s: Annotated[
         float, typer.Option("--epoch-s", help="Seconds that an epoch after the first may take.")

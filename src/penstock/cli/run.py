@@ -21,6 +21,7 @@ import typer
 from .. import limits
 from ..arguments import check_choice
 from ..errors import PenstockError, UsageError
+from .completion import complete_loader, complete_workload
 from .interrupt import explain_interrupt
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ T = TypeVar("T")
 )
 def run(
     workload: Annotated[
-        str, typer.Argument(help="A name of a workload, or the path of a .yaml file of DLIO.")
+        str,
+        typer.Argument(
+            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            autocompletion=complete_workload,
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -46,7 +51,8 @@ def run(
         list[str] | None,
         typer.Option(
             help="penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
-            "or module:function for your own; repeatable. (default: penstock)"
+            "or module:function for your own; repeatable. (default: penstock)",
+            autocompletion=complete_loader,
         ),
     ] = None,
     ranks: Annotated[

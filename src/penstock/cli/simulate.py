@@ -14,6 +14,7 @@ from ..arguments import check_choice
 from ..errors import UsageError
 from ..page import brief, size
 from . import calibrate, console
+from .completion import complete_policy, complete_scenario
 from .interrupt import explain_interrupt
 from .output_files import check_writable, repeat_command, write_page, write_results
 
@@ -27,11 +28,18 @@ _alone = 5_000_000
 @explain_interrupt()
 def simulate(
     scenario: Annotated[
-        str | None, typer.Argument(help="A name that --list shows, or the path of a .yaml file.")
+        str | None,
+        typer.Argument(
+            help="A name that --list shows, or the path of a .yaml file.",
+            autocompletion=complete_scenario,
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Simulate only this policy; may be repeated. (default: the scenario's)"),
+        typer.Option(
+            help="Simulate only this policy; may be repeated. (default: the scenario's)",
+            autocompletion=complete_policy,
+        ),
     ] = None,
     model: Annotated[
         str, typer.Option(help="corrected, parity (the published simulator) or both.")
