@@ -75,8 +75,9 @@ def prepare_python() -> list[str]:
             subprocess.run(["dpkg", "-x", str(package), str(ROOT_FOLDER)], check=True)
         shutil.rmtree(state)
         (ROOT_FOLDER / "ready").touch()
-    python = str(ROOT_FOLDER / "usr" / "bin" / "python3.11")
-    return ["qemu-aarch64-static", "-L", str(ROOT_FOLDER), python]
+    emulator = shutil.which("qemu-aarch64-static")
+    assert emulator is not None  # `find_refusal` was asked
+    return [emulator, "-L", str(ROOT_FOLDER), str(ROOT_FOLDER / "usr" / "bin" / "python3.11")]
 
 
 def environment(site: Path) -> dict[str, str]:

@@ -41,7 +41,7 @@ def test_generate(tmp_path: Path) -> None:
     sizes.write_text("100\n10000\n")
     some = ["--sizes", sizes, "--part", "train", "--force"]
     assert "20 files" in said("default", *overrides, *some)
-    with pytest.raises(UsageError, match="--part is 'test': use train, valid or all"):
+    with pytest.raises(UsageError, match="--part is 'test': use one of train, valid, all"):
         said("default", "--part=test")
 
 

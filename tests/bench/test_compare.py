@@ -167,7 +167,7 @@ def test_records_are_read_from_files_and_folders(tmp_path):
         ("[]", FormatError, "no record of penstock bench"),
         ('{"penstock_bench": 2, "runs": []}', FormatError, "version 2"),
         ('{"penstock_bench": 1, "runs": 3}', FormatError, "'runs' is no list"),
-        (None, MissingError, "record.json is not there"),
+        (None, MissingError, "record.json does not exist"),
     ],
 )
 def test_what_is_no_record_is_named(text, kind, said, tmp_path):
@@ -334,7 +334,7 @@ def test_compare_takes_results_of_dlio(folders, monkeypatch, capsys, tmp_path):
     ("arguments", "said"),
     [
         (("{first}",), "holds one run"),
-        (("{first}", "nowhere"), "nowhere is not there"),
+        (("{first}", "nowhere"), "nowhere does not exist"),
         (("{first}", "{empty}"), "holds neither record.json nor summary.json"),
         (("{first}", "{second}", "--html", "no/where.html"), "there is no folder no"),
     ],
