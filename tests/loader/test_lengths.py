@@ -122,7 +122,7 @@ def test_containers_that_know_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("by", "more", "message"),
     [
-        ("words", {}, "by is 'words': use 'bytes', 'tokens', 'duration', or a function"),
+        ("words", {}, "by is 'words': use one of bytes, tokens, duration, or a function"),
         (lambda sample: 3, {}, "which other processes cannot import"),
         ("tokens", {}, r"holds no lists of numbers: .*\(--tokenizer\), or by a function"),
         ("duration", {"field": "mp3"}, "field is 'mp3': use one of data"),
@@ -266,7 +266,7 @@ def test_the_command_measures(tmp_path: Path, monkeypatch: Any) -> None:
     assert penstock.open("texts").lengths.tolist() == words
     for by, message in (
         ("rules:missing", "--by is 'rules:missing', which cannot be had"),
-        ("words", "by is 'words': use 'bytes', 'tokens', 'duration', or a function"),
+        ("words", "by is 'words': use one of bytes, tokens, duration, or a function"),
     ):
         assert message in run_command("lengths", "texts", "--by", by, code=1).stderr
 
