@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 
 from docsite import ROOT, SITE, api
-from docsite.blocks import find_blocks
+from docsite.blocks import Block, find_blocks
 from docsite.pages import CUT, code_lines, cut_document, slug_on_site
 
 WORDS_MAX = 900
@@ -24,43 +28,102 @@ ANY_LENGTH = {
 WORD_LIST = ROOT / "docsite" / "words.txt"
 
 
+EXCUSED_MAX = 4
+"""Blocks of code that may say why they do not run."""
+RUNS = (
+    "tests/test_readme.py::test_the_code_of_a_page_runs_as_printed",
+    "tests/sharing/test_pages.py",
+)
+"""The tests that run the code of pages, but for those of trainers, which need other packages."""
+REPORT = ROOT / "build" / "pages.xml"
+
+
 def check() -> int:
     """Print the figures and what falls short. Returns 1 if anything does."""
-    pages = read_pages()
+    with start_code() as running:
+        pages = read_pages()
+        links, broken = check_links()
+        names, missing = check_names()
+        long = [
+            f"{name}: {words:,} words"
+            for name, text in pages.items()
+            if (words := len(text.split())) > WORDS_MAX and name not in ANY_LENGTH
+        ]
+        rows = [
+            ("broken links", f"{len(broken)} of {links:,}", "0", broken),
+            ("public names without a page", f"{len(missing)} of {names}", "0", missing),
+            (f"pages over {WORDS_MAX} words", f"{len(long)} of {len(pages)}", "0", long),
+            ("misspelled words", *count(misspelled_words(pages))),
+            ("pages with wrong headings", *count(wrong_headings(pages))),
+            ("pages that no menu leads to", *count(pages_outside_menu())),
+            ("requests to other hosts", *count(requests_to_others())),
+        ]
+        output, _ = running.communicate()
+    if running.returncode not in (0, 1):
+        print(output, file=sys.stderr)
+        return 1
+    failed = read_failures()
     code = [(name, block) for name, text in pages.items() for block in find_blocks(text)]
     code = [(name, block) for name, block in code if block.is_code]
+    excused = [f"{name}:{block.line}: {block.reason}" for name, block in code if block.reason]
     silent = [
-        f"{name}:{block.line}: {block.reason or 'no language: ' + block.text[:60].strip()!r}"
+        f"{name}:{block.line}: {problem}"
         for name, block in code
-        if block.reason or block.language in ("indented", "")
+        if not block.reason and (problem := find_problem(name, block, failed))
     ]
-    running = len(code) - len(silent)
-    links, broken = check_links()
-    names, missing = check_names()
-    long = [
-        f"{name}: {words:,} words"
-        for name, text in pages.items()
-        if (words := len(text.split())) > WORDS_MAX and name not in ANY_LENGTH
-    ]
+    blocks = len(code) - len(excused)
+    over = excused if len(excused) > EXCUSED_MAX else []
     rows = [
-        ("code blocks that run", f"{running / len(code):.1%} of {len(code)}", "100 %", silent),
-        ("broken links", f"{len(broken)} of {links:,}", "0", broken),
-        ("public names without a page", f"{len(missing)} of {names}", "0", missing),
-        (f"pages over {WORDS_MAX} words", f"{len(long)} of {len(pages)}", "0", long),
-        ("misspelled words", *count(misspelled_words(pages))),
-        ("pages with wrong headings", *count(wrong_headings(pages))),
-        ("pages that no menu leads to", *count(pages_outside_menu())),
-        ("requests to other hosts", *count(requests_to_others())),
+        ("code blocks that run", f"{1 - len(silent) / blocks:.1%} of {blocks}", "100 %", silent),
+        ("blocks that cannot run here", str(len(excused)), f"<= {EXCUSED_MAX}", over),
+        *rows,
     ]
     for what, figure, wanted, short in rows:
         print(f"{what:<32} {figure:>16}   wanted {wanted:<6} {'short' if short else 'met'}")
+    for each in excused:
+        print(f"cannot run here: {each}")
     for name, reason in ANY_LENGTH.items():
         print(f"not counted as over {WORDS_MAX} words: {name} ({reason})")
     print("not counted either: pages that are made of the code (reference/)")
+    if failed:
+        print(output, file=sys.stderr)
     for what, _, _, short in rows:
         for each in short:
             print(f"  {what}: {each}", file=sys.stderr)
     return int(any(short for *_, short in rows))
+
+
+def start_code() -> subprocess.Popen[str]:
+    """Start the tests that run the code of pages, as many at once as there are processors."""
+    REPORT.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-m", "", "-n", str(os.cpu_count())]
+    command += ["--dist", "worksteal", "--tb", "short", f"--junitxml={REPORT}", *RUNS]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def read_failures() -> set[str]:
+    """The pages whose code fails, and the files of tests that do."""
+    failed = set()
+    for case in ElementTree.parse(REPORT).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            _, _, page = case.attrib["name"].partition("[")
+            failed.add(page.rstrip("]") or f"{case.attrib['classname'].replace('.', '/')}.py")
+    return failed
+
+
+def find_problem(name: str, block: Block, failed: set[str]) -> str:
+    """The reason for which no test has run a block, or for which it failed; "" if it ran."""
+    if block.language in ("indented", ""):
+        return f"no language: {block.text[:60].strip()!r}"
+    if block.ran_by:
+        if not (ROOT / block.ran_by).is_file():
+            return f"{block.ran_by} is not there"
+        return f"{block.ran_by} fails" if block.ran_by in failed else ""
+    if name != "README.md" and not name.startswith("docs/"):
+        return "no test runs the code of this document"
+    return "its page fails" if name in failed else ""
 
 
 def count(problems: list[str]) -> tuple[str, str, list[str]]:
@@ -104,10 +167,15 @@ class Document(HTMLParser):
                     self.loaded.append(value)
 
 
+@cache
+def read_site() -> dict[Path, Document]:
+    """The built pages."""
+    return {path: Document(path.read_text()) for path in sorted(SITE.rglob("*.html"))}
+
+
 def check_links() -> tuple[int, list[str]]:
     """The number of links within the built site, and those that lead nowhere."""
-    documents = {path: Document(path.read_text()) for path in sorted(SITE.rglob("*.html"))}
-    documents = {path: each for path, each in documents.items() if "files" not in path.parts}
+    documents = {path: each for path, each in read_site().items() if "files" not in path.parts}
     number, broken = 0, set()
     for path, document in documents.items():
         if path.name == "404.html":
@@ -135,8 +203,9 @@ def check_links() -> tuple[int, list[str]]:
 def check_names() -> tuple[int, list[str]]:
     """The number of public names, and those that no page of the reference documents."""
     anchors = set()
-    for path in (SITE / "reference" / "python").glob("*.html"):
-        anchors |= Document(path.read_text()).anchors
+    for path, document in read_site().items():
+        if path.parent == SITE / "reference" / "python":
+            anchors |= document.anchors
     wanted = [
         f"{module}.{name.rpartition('.')[2]}"
         for module in api.MODULES
@@ -183,8 +252,8 @@ def requests_to_others() -> list[str]:
     return sorted(
         {
             f"{path.name}: {link}"
-            for path in SITE.rglob("*.html")
-            for link in Document(path.read_text()).loaded
+            for path, document in read_site().items()
+            for link in document.loaded
             if urlsplit(link).netloc
         }
     )
@@ -194,12 +263,12 @@ def pages_outside_menu() -> list[str]:
     """The built pages that no page's menu, list or text links to."""
     linked = {
         (path.parent / unquote(urlsplit(link).path)).resolve()
-        for path in SITE.rglob("*.html")
-        for link in Document(path.read_text()).links
+        for path, document in read_site().items()
+        for link in document.links
         if urlsplit(link).path and not urlsplit(link).scheme
     }
     return [
         str(path.relative_to(SITE))
-        for path in sorted(SITE.rglob("*.html"))
+        for path in read_site()
         if path.resolve() not in linked and path.name not in ("404.html", "index.html")
     ]

@@ -20,8 +20,8 @@ def write_pages() -> dict[str, str]:
     pages = {}
     for name, summary in typer.main.get_command(app).commands.items():
         command = load_command(name)
-        rows.append(f"| [`penstock {name}`]({name}.md) | {escape(summary.help)} |")
-        pages[f"reference/commands/{name}.md"] = write_page(name, command)
+        rows.append(f"| [`penstock {name}`](penstock-{name}.md) | {escape(summary.help)} |")
+        pages[f"reference/commands/penstock-{name}.md"] = write_page(name, command)
     exits = [
         "",
         "## Exit codes",

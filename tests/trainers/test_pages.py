@@ -104,10 +104,12 @@ val = penstock.torch.DataLoader(dataset, 32, decode=decode)
     "meshes": (
         "torch",
         """
+import os
 import torch.distributed
 from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
-torch.distributed.init_process_group("fake", rank=0, world_size=16, store=FakeStore())
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
+)
 """,
     ),
     "nodes-and-grain": (
@@ -136,6 +138,8 @@ args = TrainingArguments(
     ),
 }
 """The library that a page is about, and the names that it takes for granted: the reader's."""
+STAND_INS = {"meshes": {"(2, 4, 2)": "(1, 1, 1)"}}
+"""What stands for numbers of processes."""
 
 
 @pytest.mark.long
@@ -147,6 +151,9 @@ def test_the_code_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     assert find_blocks(text)
+    for name, stand_in in STAND_INS.get(page.stem, {}).items():
+        assert name in text
+        text = text.replace(name, stand_in)
     np.arange(200 * 32, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     (np.arange(200 * 32) % 50).astype(np.uint16).tofile(tmp_path / "documents.bin")
     program = tmp_path / "page.py"

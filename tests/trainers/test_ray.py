@@ -18,6 +18,8 @@ import pytest
 pytestmark = pytest.mark.long  # Ray's own start takes most of it
 ray = pytest.importorskip("ray", reason="no ray: make test-long installs it")
 
+from docsite.blocks import find_blocks  # noqa: E402
+
 import penstock  # noqa: E402
 from penstock.errors import UsageError  # noqa: E402
 from penstock.torch import DataLoader  # noqa: E402
@@ -75,6 +77,16 @@ def test_ray_data_reads_every_sample_once(cluster: Any, data: Path) -> None:
     rows = ray.data.read_datasource(source, override_num_blocks=3).take_all()
     assert sorted(row["__id__"] for row in rows) == list(range(scenario.COUNT))
     assert all(np.asarray(row["data"]).tolist() == [row["__id__"]] for row in rows)
+
+
+def test_the_page_reads_as_printed(cluster: Any, data: Path) -> None:
+    """The block of docs/trainers/ray.md that needs a cluster, with a folder in place of a bucket."""
+    page = (ROOT / "docs" / "trainers" / "ray.md").read_text()
+    (block,) = [block for block in find_blocks(page) if block.ran_by]
+    assert "s3://bucket/images" in block.text
+    names: dict[str, Any] = {"penstock": penstock, "ray": ray}
+    exec(block.text.replace("s3://bucket/images", str(scenario.make_data(data))), names)
+    assert names["rows"].count() == scenario.COUNT
 
 
 def test_a_failed_worker_goes_on_from_its_checkpoint(
