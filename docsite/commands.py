@@ -106,10 +106,9 @@ def describe_kind(option: Any) -> str:
 
 def escape(text: str) -> str:
     """Text for one cell of a table."""
-    text = re.sub(r"\[/?(?:bold|dim|green|cyan|yellow|red)\]", "", " ".join(text.split()))
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return unwrap(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def unwrap(text: str) -> str:
     """Paragraphs of a docstring as they are, without marks of the terminal."""
-    return text.replace("\b\n", "").strip()
+    return re.sub(r"\[/?(?:bold|dim|green|cyan|yellow|red)?\]", "", text.replace("\b\n", "")).strip()

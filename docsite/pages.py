@@ -53,6 +53,9 @@ CUT = {
 second level; "" is the beginning of the document. Sections that are not named belong to the page
 before; those of a document without "" are left out."""
 
+WIDE = "---\nhide: [navigation]\n---\n\n"
+"""What stands above the text of a page beside which there is no menu."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -71,7 +74,8 @@ def assemble() -> int:
     for name, page in texts.items():
         target = PAGES / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(translate_links(PurePosixPath(name), page, places))
+        text = translate_links(PurePosixPath(name), page, places)
+        target.write_text(WIDE + text if name == "index.md" else text)
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.is_file() and path.suffix != ".md":
             copy_file(path, PAGES / path.relative_to(ROOT / "docs"))
