@@ -23,7 +23,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long test-trainers test-foreign explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
-  bench-text bench-packing bench-images docs docs-check wheels check-wheels clean
+  bench-text bench-packing bench-images docs docs-check docs-version wheels check-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,13 @@ docs: $(STAMPS)/docs  ## build the documentation site in build/site
 	@$(RUN) -m docsite
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
 	@echo "build/site/index.html"
+
+# The branch gh-pages gets a folder for each minor version; what was released later under the same one replaces it.
+docs-version: $(STAMPS)/docs  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2 and latest
+	@git fetch -q --depth 1 origin gh-pages:gh-pages 2>/dev/null || true
+	@$(RUN) -m docsite
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases "$(word 1,$(subst ., ,$(VERSION))).$(word 2,$(subst ., ,$(VERSION)))" latest
+	@$(VENV)/bin/mike set-default latest
 
 docs-check: docs  ## hold the site against its promises: links, spelling, names, length of pages, code that runs
 	@$(RUN) -m docsite check
