@@ -111,4 +111,5 @@ def escape(text: str) -> str:
 
 def unwrap(text: str) -> str:
     """Paragraphs of a docstring as they are, without marks of the terminal."""
-    return re.sub(r"\[/?(?:bold|dim|green|cyan|yellow|red)?\]", "", text.replace("\b\n", "")).strip()
+    text = re.sub(r"\[/?(?:bold|dim|green|cyan|yellow|red)?\]", "", text)
+    return text.replace("\b\n", "").strip()
