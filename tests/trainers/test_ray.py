@@ -80,7 +80,7 @@ def test_ray_data_reads_every_sample_once(cluster: Any, data: Path) -> None:
 
 
 def test_the_page_reads_as_printed(cluster: Any, data: Path) -> None:
-    """The block of docs/trainers/ray.md that needs a cluster reads a folder in place of a bucket."""
+    """What docs/trainers/ray.md does with a cluster, with a folder in place of a bucket."""
     page = (ROOT / "docs" / "trainers" / "ray.md").read_text()
     (block,) = [block for block in find_blocks(page) if block.ran_by]
     assert "s3://bucket/images" in block.text
