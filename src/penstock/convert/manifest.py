@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import limits
-from ..engine import AtomicFile, storage_errors
+from ..engine import AtomicFile, ThreadPool, storage_errors
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..loader import Dataset, Loader
@@ -235,7 +234,7 @@ class Conversion:
         size = choose_batch_size(self.source)
         shuffle: Shuffle = "none" if seed is None else "exact"
         with (
-            ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+            ThreadPool(len(os.sched_getaffinity(0)), "penstock-shrink") as pool,
             Loader(
                 self.source, size, shuffle=shuffle, seed=seed or 0, rank=0, world_size=1
             ) as loader,
