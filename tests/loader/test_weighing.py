@@ -234,6 +234,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inner", NESTED)
 @pytest.mark.parametrize("outer", NESTED)
 def test_each_pair_in_each_nesting(tmp_path: Path, inner: str, outer: str) -> None:
