@@ -396,7 +396,7 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
 
 @pytest.mark.long
 def test_ctrl_c_ends_all_processes(tmp_path):
-    """Exit code 130, no word of those that simulate, and nothing written; they are told as a
+    """Exit code 130, one line, no word of those that simulate, and nothing written; they are told as a
     terminal does, and may still be starting."""
     code = (
         "import os, signal, sys\n"
@@ -424,7 +424,10 @@ def test_ctrl_c_ends_all_processes(tmp_path):
         env={**os.environ, "PYTHONPATH": source},
     )
     assert done.returncode == 130, done.stderr
-    assert done.stderr == ""  # and its end: nobody else holds the pipe
+    # All of it, and its end: nobody else holds the pipe.
+    assert (
+        done.stderr == "penstock: stopped: nothing was written, and the same command begins again\n"
+    )
     assert not (tmp_path / "s2.html").exists()
 
 
