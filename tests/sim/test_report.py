@@ -396,8 +396,8 @@ def test_bad_input_is_one_message(arguments, said, tmp_path, monkeypatch, capsys
 
 @pytest.mark.long
 def test_ctrl_c_ends_all_processes(tmp_path):
-    """Exit code 130, one line, no word of those that simulate, and nothing written; they are told as a
-    terminal does, and may still be starting."""
+    """Exit code 130, one line, no word of those that simulate, and nothing written; they are told
+    as a terminal does, and may still be starting."""
     code = (
         "import os, signal, sys\n"
         "from penstock import cli\n"
