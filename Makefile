@@ -94,6 +94,7 @@ docs: $(STAMPS)/docs  ## build the documentation site in build/site
 
 # The branch gh-pages gets a folder for each minor version; what was released later under the same one replaces it.
 docs-version: $(STAMPS)/docs  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2 and latest
+	@[ -n "$(VERSION)" ] || { echo "which version? make docs-version VERSION=1.2.3"; exit 1; }
 	@git fetch -q --depth 1 origin gh-pages:gh-pages 2>/dev/null || true
 	@$(RUN) -m docsite
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases "$(word 1,$(subst ., ,$(VERSION))).$(word 2,$(subst ., ,$(VERSION)))" latest

@@ -30,6 +30,7 @@ from penstock import images
 from penstock._core import ImageTransform, RowPositions
 from penstock.images.positions import find_positions
 from penstock.images.rows import no_positions
+from penstock.loader import Arrays
 from penstock.order import derive_epoch_key
 
 from .__main__ import build_floors, finish
@@ -67,7 +68,7 @@ class Photographs:
         self.bounds = np.cumsum([0, *map(len, self.files)], dtype=np.int64)
         self.values = np.frombuffer(b"".join(self.files), np.uint8)
         self.keys = np.full(len(known), derive_epoch_key(0, 0), np.uint64)
-        reader: Any = self.transform.open_data(dataset.index, None)
+        reader: Any = self.transform.open_data(dataset.index, None, Arrays())
         self.native: ImageTransform = reader.native
         self.out = np.empty(len(known) * self.native.row_bytes, np.uint8)
         self.crops = np.zeros(7 * len(known), np.int32)
@@ -256,7 +257,7 @@ def run_loader(folder: Path, transform: Any, threads: int, clock: Clock) -> floa
 def run_bare(folder: Path, transform: Any, threads: int, clock: Clock) -> float:
     """Seconds of reading all files and of the core's calls on 8 at a time, in bare threads."""
     dataset = penstock.open(folder)
-    native = transform.open_data(dataset.index, None).native
+    native = transform.open_data(dataset.index, None, Arrays()).native
     files = dataset.index.files
     numbers = np.arange(len(dataset), dtype=np.uint64)
     keys = np.full(len(dataset), derive_epoch_key(0, 0), np.uint64)

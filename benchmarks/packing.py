@@ -53,7 +53,7 @@ WANTED_RATIO = 0.85
 WANTED_FIRST_S = 0.3
 ROW_TOKENS = 8192
 BATCH_ROWS = 16
-BATCHES = 60
+BATCHES = 400  # an epoch begins in some 10 ms, which is little of this many
 
 
 def draw_lengths(count: int, seed: int = 0) -> np.ndarray:

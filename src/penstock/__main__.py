@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from .cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit; Ctrl-C is code 130 while it is imported, too."""
+    try:
+        from .cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

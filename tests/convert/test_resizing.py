@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.convert.conversion import convert
 from penstock.errors import UsageError
+from penstock.images.other_formats import make_smaller_copy
 from tests.images import pictures
 from tests.images.pictures import Image
 
@@ -94,3 +95,50 @@ def test_resizing_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     numbers = penstock.open(tmp_path / "x.bin", dtype="float32", shape=(4,))
     with pytest.raises(UsageError, match="no field with the bytes of images"):
         convert(numbers, tmp_path / "out", to="tar", resize=8)
+
+
+@pytest.mark.parametrize(("before", "after"), [(16, None), (None, 16), (16, 32)])
+def test_another_size_is_another_conversion(
+    before: int | None, after: int | None, tmp_path: Path
+) -> None:
+    """Also where one of them leaves sizes as they are, and whether or not the first is complete."""
+    folder = write_images(tmp_path / "images")
+    source = penstock.open(folder, index="memory")
+    convert(source, tmp_path / "out", to="tar", shards=2, resize=before)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"with resize={before}, and now resize={after}"):
+            convert(source, tmp_path / "out", to="tar", shards=2, resize=after)
+        max((tmp_path / "out").glob("*.tar")).unlink()
+
+
+@pytest.mark.parametrize("mode", ["I;16", "1", "P", "F"])
+def test_levels_and_numbers_of_classes_stay(mode: str) -> None:
+    """Of more or fewer than 8 bits, and of palettes, there are no smaller copies."""
+    image = Image.fromarray(np.arange(60_000, dtype=np.uint16).reshape(200, 300))
+    if mode != "I;16":
+        image = image.convert("F").convert("L" if mode == "P" else mode).convert(mode)
+    file = io.BytesIO()
+    image.save(file, "TIFF" if mode == "F" else "PNG")
+    assert make_smaller_copy(file.getvalue(), 50) is None
+
+
+def test_alpha_and_late_exif_stay() -> None:
+    """A copy keeps its channels, and the rotation that a PNG tells after its pixels."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    Image.fromarray(np.full((200, 300, 4), 77, np.uint8)).save(file, "PNG", exif=exif)
+    chunks, at = [], 8
+    data = file.getvalue()
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        chunks.append(data[at:end])
+        at = end
+    (told,) = (chunk for chunk in chunks if chunk[4:8] == b"eXIf")
+    chunks.remove(told)
+    late = data[:8] + b"".join([*chunks[:-1], told, chunks[-1]])
+    made = make_smaller_copy(late, 50)
+    assert made is not None
+    copy = Image.open(io.BytesIO(made))
+    assert (copy.mode, copy.size, copy.getexif()[0x0112]) == ("RGBA", (75, 50), 6)
+    assert np.ptp([77, *np.asarray(copy).ravel()]) <= 1  # of a level, as alpha is divided out

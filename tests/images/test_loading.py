@@ -274,6 +274,26 @@ def test_whole_images_by_pillow_are_decoded_one_by_one(tmp_path: Path) -> None:
             assert (batch["image"][row].reshape(expected.shape) == expected).all()
 
 
+@pytest.mark.parametrize("kind", ["TIFF", "PNG", "WEBP"])
+def test_turned_images_of_each_kind(kind: str, tmp_path: Path) -> None:
+    """A loader gives them the shape that a call gives, whatever Pillow says of the file's own."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    exif = pictures.Image.Exif()
+    for number in range(1, 9):
+        exif[0x0112] = number
+        data = pictures.encode(pictures.paint(50, 30, number), kind, exif=exif)
+        (folder / f"{number}.{kind.lower()}").write_bytes(data)
+    dataset = penstock.open(folder, index="memory")
+    whole = images.Decode(rotate=True)
+    with penstock.Loader(dataset, 8, decode=whole, shuffle="none") as loader:
+        (batch,) = loader
+    for row, number in enumerate(batch.ids.tolist()):
+        expected = whole(dataset[number]["data"])
+        assert batch["size"][row].tolist() == list(expected.shape[:2])
+        assert (batch["image"][row].reshape(expected.shape) == expected).all()
+
+
 def test_a_process_forked_while_images_are_decoded_decodes_its_own(tmp_path: Path) -> None:
     """A child uses a parent's transform, whatever the parent's threads were doing at the fork."""
     data = pictures.encode(pictures.paint(200, 200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import struct
@@ -269,6 +270,40 @@ def test_the_command_measures(tmp_path: Path, monkeypatch: Any) -> None:
         ("words", "by is 'words': use one of bytes, tokens, duration, or a function"),
     ):
         assert message in run_command("lengths", "texts", "--by", by, code=1).stderr
+
+
+@pytest.mark.parametrize("rule", ["tokens", "function"])
+def test_lengths_of_another_key_are_refused(rule: str, tmp_path: Path) -> None:
+    """One file opens with other keys, defaults and rules for broken lines: lengths are of one."""
+    pytest.importorskip("orjson")
+    rows = [{"a": [1] * n, "b": [1] * (9 - n)} for n in range(10)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def opened(key: str, **options: Any) -> penstock.Dataset:
+        return penstock.open(
+            path, fields={"input_ids": key}, types={"input_ids": "ints"}, **options
+        )
+
+    by: Any = "tokens" if rule == "tokens" else count_ids
+    assert measure_lengths(opened("a"), by).values.tolist() == list(range(10))
+    more = penstock.open(path, fields={"input_ids": "a", "b": "b"})
+    assert more.lengths.tolist() == list(range(10))
+    for other in (
+        opened("b"),
+        opened("a", defaults={"input_ids": [7]}),
+        opened("a", broken="mask"),
+        penstock.open(path, fields=["b"]),
+    ):
+        with pytest.raises(SidecarError, match="made otherwise of their lines"):
+            _ = other.lengths
+    assert measure_lengths(opened("b"), by).values.tolist() == list(range(9, -1, -1))
+    assert opened("b").lengths.tolist() == list(range(9, -1, -1))
+
+
+def count_ids(sample: Mapping[str, Any]) -> int:
+    """Count the numbers of a sample."""
+    return len(sample["input_ids"])
 
 
 def test_tokens_of_texts(tmp_path: Path) -> None:

@@ -51,18 +51,18 @@ def convert(
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
 
-      After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
-      Each shard is read back and compared before it gets its name.
+    After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
+    Each shard is read back and compared before it gets its name.
 
-      Examples:
+    Examples:
 
-        penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
+      penstock convert /data/imagenet/train /fast/train --to tar --shard-bytes 1GiB --shuffle 0
 
-        penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
+      penstock convert /data/tokens.npy /fast/tokens --to records --shards 64
 
-        penstock convert /data/imagenet/train /fast/small --to tar --resize 256
+      penstock convert /data/imagenet/train /fast/small --to tar --resize 256
 
-    penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
+      penstock convert "/data/train-{000..099}.tar" /fast/train --to lmdb --field jpg --datum
     """
     started = time.monotonic()
     source = open_data(path, options)

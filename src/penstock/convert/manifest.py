@@ -129,9 +129,10 @@ class ConversionManifest:
             return f"of other data ({was.get('path')}, now {now['path']})"
         if was.get("stamp") != now["stamp"]:
             return f"of files of {now['path']} that were written to since"
-        for name, value in wanted.options.items():
-            if self.options.get(name) != value:
-                return f"with {name}={self.options.get(name)!r}, and now {name}={value!r} is asked"
+        for name in {**self.options, **wanted.options}:  # some are there only where they were given
+            before, asked = self.options.get(name), wanted.options.get(name)
+            if before != asked:
+                return f"with {name}={before!r}, and now {name}={asked!r} is asked"
         return None
 
 

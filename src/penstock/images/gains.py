@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from .._core import ImageTransform, RowPositions
 from ..engine import read_extent
-from ..errors import PenstockError, UsageError
-from ..index import Index
+from ..errors import LimitError, PenstockError, UsageError
+from ..index import Chunked, Index
 from ..loader import DecodeGain
 from .other_formats import decode_by_pillow, make_smaller_copy
 from .positions import SavedPositions
@@ -56,7 +56,9 @@ def measure_gains(
         now_ns = timed.time_file(data, positions)
         copy = None
         if copy_side is not None and now_ns is not None:
-            with contextlib.suppress(UsageError):  # without Pillow nothing is said of copies
+            with contextlib.suppress(
+                UsageError, LimitError
+            ):  # no Pillow, no memory: no word of copies
                 copy = make_smaller_copy(data.data, copy_side)
         copy_ns = now_ns
         if copy is not None:
@@ -85,6 +87,8 @@ def measure_gains(
 
 def _read_images(index: Index, field: int) -> Iterator[tuple[int, Pixels]]:
     """Read images that lie evenly in the data, in an order that spreads, too."""
+    if isinstance(index.layouts[field], Chunked):
+        return  # whose units are chunks
     count = min(index.count, _images_max)
     samples = np.unique(np.linspace(0, index.count - 1, count).astype(np.uint64))
     for sample in np.random.default_rng(0).permutation(samples):

@@ -39,7 +39,8 @@ def read_size_by_pillow(
 ) -> tuple[int, int]:
     """Return height and width of what `decode_by_pillow` gives, from the header alone."""
     with _open_image(data, where, why) as image:
-        is_turned = rotate and image.getexif().get(_orientation, 1) in (5, 6, 7, 8)
+        turns = rotate and image.format != "TIFF"  # whose size Pillow gives as it is shown
+        is_turned = turns and image.getexif().get(_orientation, 1) in (5, 6, 7, 8)
         return (image.width, image.height) if is_turned else (image.height, image.width)
 
 
@@ -95,8 +96,10 @@ def build_size_error(where: str, size: str) -> LimitError:
 def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
     """Return an image in its own format whose shorter side is `side`, at quality 90.
 
-    None for an image that is no larger, and for one that Pillow cannot read or write. Rotation in
-    EXIF data stays what it is. UsageError without Pillow.
+    None for an image that is no larger, for one that has other than 8 bits a channel or a palette
+    (a smaller copy would lose levels, or mix numbers of classes), and for one that Pillow cannot
+    read or write. Rotation in EXIF data stays what it is. UsageError without Pillow, LimitError
+    without memory.
     """
     try:
         from PIL import Image
@@ -111,12 +114,20 @@ def make_smaller_copy(data: bytes | memoryview, side: int) -> bytes | None:
             if shorter <= side:
                 return None
             width, height = (max(side, round(length * side / shorter)) for length in image.size)
-            kind, exif = image.format, image.info.get("exif", b"")
+            kind = image.format
             image.draft("RGB", (2 * width, 2 * height))  # JPEG: decoded near its new size
-            whole = image.convert("L" if image.mode == "L" else "RGB")
+            image.load()
+            exif = image.info.get("exif", b"")  # a PNG may have it behind the pixels
+            if image.mode[0] in "1IFP":
+                return None
+            whole = image.convert(image.mode if image.mode in ("L", "LA", "RGBA") else "RGB")
         file = io.BytesIO()
         copy = whole.resize((width, height), Image.Resampling.BILINEAR)
         copy.save(file, kind, quality=90, exif=exif)
+    except MemoryError:
+        raise LimitError(
+            "there is no memory for a smaller copy of an image: convert where there is more"
+        ) from None
     except Exception:
         return None
     return file.getvalue()

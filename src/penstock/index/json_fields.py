@@ -97,6 +97,11 @@ class JsonFields:
         """Names of the fields in a batch."""
         return (*self.keys, BROKEN) if self.masked else tuple(self.keys)
 
+    def describe(self, name: str) -> list[Any]:
+        """Describe what a field is made of, as JSON has it: key, kind, default, broken lines."""
+        default = repr(self.defaults[name]) if name in self.defaults else None
+        return [self.keys[name], self.kinds[name], default, self.masked]
+
     def rename(self, names: Mapping[str, str | None]) -> JsonFields:
         """Return the same fields under other names, and without those whose new name is None."""
         kept = [name for name in self.keys if names.get(name, name) is not None]

@@ -15,7 +15,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -168,6 +168,13 @@ def load_lengths(paths: list[str], index: Index, source: str) -> SavedLengths | 
         raise SidecarError(f"{what}: {renew}") from None
     rule = str(header.get("by"))
     renew = renew.replace("RULE", rule)
+    made = _describe_made(index, header.get("made", {}))
+    has_fields = any(part.parser is not None for part in index.fields)
+    if has_fields and header.get("made", {}) != made:
+        raise SidecarError(
+            f"{path} holds lengths (by {rule}) of fields that were made otherwise of their "
+            f"lines ({header.get('made')}, and now {made}): open it with these fields, or {renew}"
+        )
     if header.get("version") != index.version:
         raise SidecarError(
             f"{path} holds lengths (by {rule}) of another version of {source}, which has been "
@@ -224,7 +231,7 @@ def measure_lengths(
                 return saved
     path = choose_saved_path(paths)
     index = dataset.index
-    header = {
+    header: dict[str, Any] = {
         "format": _kind.format,
         "data": index.fingerprint,
         "version": index.version,
@@ -232,6 +239,11 @@ def measure_lengths(
         "counter": identity,
     }
     if measure is not None:
+        names = [part.name for part in index.made]  # a function may use all fields
+        if isinstance(measure, TokenCounter | _Duration | _ListLength):
+            names = [measure.field_name]
+        if made := _describe_made(index, names):
+            header["made"] = made
         cores = len(os.sched_getaffinity(0))
         workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
         with storage_errors(path), _Chunks(path, header, index) as chunks:
@@ -249,6 +261,20 @@ def measure_lengths(
     saved = load_lengths([path], index, dataset.path)
     assert saved is not None
     return saved
+
+
+def _describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
+    """Describe what these fields are made of, those that are made of others; as JSON has it.
+
+    Neither identity nor version of the data tells that: one file opens with other keys, too.
+    """
+    return {
+        name: part.parser.describe(name)
+        for part in index.fields
+        if part.parser is not None
+        for name in names
+        if name in part.parser.keys
+    }
 
 
 def describe_rule(by: Rule) -> str:
@@ -331,20 +357,20 @@ def _choose_field(index: Index, field: str | None, noun: str) -> str:
 class _Duration:
     """Function that measures the sound in a field of a sample."""
 
-    field: str
+    field_name: str
 
     def __call__(self, sample: Mapping[str, Any]) -> int:
-        return measure_duration(sample[self.field])
+        return measure_duration(sample[self.field_name])
 
 
 @dataclass(frozen=True)
 class _ListLength:
     """Function that counts the numbers in a field of a sample."""
 
-    field: str
+    field_name: str
 
     def __call__(self, sample: Mapping[str, Any]) -> int:
-        return len(sample[self.field])
+        return len(sample[self.field_name])
 
 
 def choose_saved_path(paths: list[str]) -> str:

@@ -90,10 +90,11 @@ def pack(
     field:      the field with the tokens; by default the only list of integers, or "input_ids" or
                 "tokens" of several.
     join:       True: rows are not packed, but cut from the documents joined end to end, in their
-                sequence in storage and over the ends of files. All rows are full but the last, and
-                the same in every epoch; documents go on in the next row where one ends, which
-                begins with the last token of the one before. It does not go with `window`,
-                `multiple`, another `long`, weights and mixtures.
+                sequence in storage and over the ends of files. Rows are the same in every
+                epoch; documents go on in the next row where one ends, which begins with the
+                last token of the one before, or with a pad if that ended its document. Rows
+                are full otherwise, but the last. It does not go with `window`, `multiple`,
+                another `long`, weights and mixtures.
 
     A sample of the loader is a row: `batch_size` counts rows. Whole documents go into rows by best
     fit, window by window of a shuffled epoch, and the rows of a window are shuffled. Every document

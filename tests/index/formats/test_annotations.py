@@ -196,6 +196,34 @@ def test_coco_saved_index_and_changes(coco: Path) -> None:
     assert changed.fingerprint != first.fingerprint
 
 
+def test_annotations_that_come_later_are_noticed(coco: Path, tmp_path: Path) -> None:
+    """A kept index does not hide a choice that has to be made, nor annotations that go first."""
+
+    def age(folder: Path) -> None:
+        for path in [*folder.rglob("*"), folder]:
+            os.utime(path, ns=(_PAST_NS, _PAST_NS))
+
+    age(coco)
+    penstock.open(coco)
+    write_coco(coco, make_coco(NAMES[:2], [1, 1]), "val2017")
+    with pytest.raises(UsageError, match=r"has the splits train2017, val2017"):
+        penstock.open(coco)
+    assert len(penstock.open(coco, split="train2017")) == 6
+    voc = tmp_path / "voc"
+    write_voc(voc, {name: make_voc([]) for name in ("a", "b", "c")})
+    for folder in ("ImageSets/Main", "ImageSets"):
+        (voc / folder).rmdir()
+    age(voc)
+    assert len(penstock.open(voc)) == 3
+    write_voc(voc, {}, {"train": ["a", "b"]})
+    assert len(penstock.open(voc)) == 2
+    age(voc)
+    assert len(penstock.open(voc)) == 2
+    write_voc(voc, {}, {"val": ["c"]})
+    with pytest.raises(UsageError, match=r"has the splits train, val"):
+        penstock.open(voc)
+
+
 def test_images_alone(coco: Path) -> None:
     """extensions= still opens the images without their annotations."""
     dataset = penstock.open(coco, extensions=".jpg", index="memory")
@@ -583,6 +611,21 @@ def test_lists_are_those_of_the_json_library(value: Any, piece: int, data: st.Da
     assert lists.keys == list(whole)
     expected = {key: each for key, each in whole.items() if isinstance(each, list)}
     assert repr(found) == repr(expected)
+
+
+def test_numbers_that_a_piece_cuts_off() -> None:
+    """Wherever a piece ends, also behind the point or the exponent's sign of a number."""
+    document = {"x": [1.5, 1e22, -2.5e-7, 3], "y": {}, "z": [[0.25], 4.75]}
+    encoded = json.dumps(document).replace("1e+22", "1E+22").encode()
+    limit = limits.annotation_piece_bytes
+    try:
+        for piece in range(1, len(encoded) + 1):
+            limits.annotation_piece_bytes = piece
+            lists = JsonLists("x", lambda offset, length: encoded[offset : offset + length])
+            assert list(lists.parse("x")) == document["x"], piece
+            assert list(lists.parse("z")) == document["z"], piece
+    finally:
+        limits.annotation_piece_bytes = limit
 
 
 @st.composite

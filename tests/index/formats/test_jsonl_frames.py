@@ -262,6 +262,8 @@ def test_unpacking_is_bounded(tmp_path: Path, cache: Path) -> None:
         (path.read_bytes()[:-3], "is cut: restore"),
         (path.read_bytes() + b"tail", "is the start of no frame"),
         (path.read_bytes()[:9] + bytes(99), "restore the file"),
+        (path.read_bytes() + b"\x50\x2a\x4d\x18\x09", "a skippable frame is cut: restore"),
+        (b"\x50\x2a\x4d\x18\xff\xff\xff\x7f" + path.read_bytes(), "a skippable frame is cut: re"),
     ):
         broken = tmp_path / "broken.jsonl.zst"
         broken.write_bytes(data)

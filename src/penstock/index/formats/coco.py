@@ -135,9 +135,12 @@ def build(
     fields: Sequence[str] | None = None,
 ) -> Index:
     """The index of the images of one split, with the annotations of one or several files."""
-    names, split = _choose_files(store, split, annotations)
+    names, chosen = _choose_files(store, split, annotations)
+    folders = set()
+    if split is None or annotations is None:  # another file would change what is chosen
+        folders.add(image_annotations.find_folder(store, ["annotations"]))
     with image_annotations.pause_collector():
-        return _build(store, names, split, images, missing, fields, progress)
+        return _build(store, names, chosen, images, missing, fields, progress, folders)
 
 
 def _build(
@@ -148,6 +151,7 @@ def _build(
     missing: str,
     fields: Sequence[str] | None,
     progress: Progress | None,
+    folders: set[str],
 ) -> Index:
     read = store.stat(names)
     sheets = [
@@ -197,7 +201,7 @@ def _build(
         Attribute(name, "numbers", np.array([image[at] for image in chosen], np.int64))
         for name, at in columns.items()
     ]
-    folders = {posixpath.dirname(files.name(row)) for row in range(len(files))}
+    folders |= {posixpath.dirname(files.name(row)) for row in range(len(files))}
     return image_annotations.make_index(
         store,
         "coco",

@@ -148,6 +148,13 @@ def find_images(
     return store.stat([names[row] for row in kept], lambda row: f"{describe(kept[row])}: "), kept
 
 
+def find_folder(store: Store, names: Sequence[str]) -> str:
+    """Return the first of these folders that is there; "" for the data set's own."""
+    _, errors = store.probe(unseen(store.root, list(names)))
+    there = np.flatnonzero(errors == errno.EISDIR)
+    return names[int(there[0])] if len(there) else ""
+
+
 def make_index(
     store: Store,
     format: str,

@@ -116,12 +116,12 @@ class _Text:
             self.want(",")
 
     def parse(self) -> Any:
-        """Parse the value at `at`. One that ends where the text does may go on: more is read."""
+        """Parse the value at `at`. One that ends near the text's end may go on: more is read."""
         self.peek()
         while True:
             try:
                 value, end = _decode(self.text, self.at)
-                if end < len(self.text) or not self._extend():
+                if end + 2 < len(self.text) or not self._extend():  # "1." and "1e+" may go on, too
                     self.at = end
                     return value
             except RecursionError:

@@ -140,6 +140,10 @@ def _iterate_text(source: StoreFile) -> Iterator[bytes]:
         head = bytes(window.view(at, 8))
         if head[:4] in jsonl_frames.SKIPPABLE:
             at += 8 + int.from_bytes(head[4:], "little")
+            if at > source.size:
+                raise source.flaw(
+                    source.size, "a skippable frame is cut: restore the file from a good copy"
+                )
         elif at and not any(head):
             at += len(head)  # zeros that fill up a block
         else:

@@ -107,6 +107,9 @@ def build(
     classes = sorted({one.name for sheet in parsed for one in sheet.objects})
     attributes = _make_attributes(rows, {name: number for number, name in enumerate(classes)})
     read = files if listed is None else joined(files, store.stat([listed]))
+    folders = [_IMAGES, _SHEETS]
+    if split is None:  # another list would change what is chosen, or that nothing has to be
+        folders.append(image_annotations.find_folder(store, [_SPLITS, posixpath.dirname(_SPLITS)]))
     return image_annotations.make_index(
         store,
         "voc",
@@ -114,7 +117,7 @@ def build(
         image_annotations.choose_fields(attributes, fields, store.root),
         read,
         classes,
-        [_IMAGES, _SHEETS],
+        folders,
     )
 
 
