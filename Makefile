@@ -246,9 +246,10 @@ $(STAMPS)/docs: $(STAMPS)/penstock
 	@$(INSTALL) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
+# FFCV asks for torchvision, which it does not use here, and which has no build for this torch: trainers that find it fail.
 $(STAMPS)/bench: $(STAMPS)/penstock
 	@echo "setup: the loaders that penstock is compared with"
 	@$(INSTALL) --no-build-isolation --editable '.[rivals]'
-	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2'; \
+	@if pkg-config --exists opencv4 libturbojpeg 2>/dev/null; then $(INSTALL) 'ffcv==1.0.2' && $(RUN) -m pip uninstall -qq -y torchvision; \
 	  else echo "FFCV is left out (Debian: apt-get install libopencv-dev libturbojpeg0-dev pkg-config)"; fi
 	@touch $@
