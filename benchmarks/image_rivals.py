@@ -278,4 +278,4 @@ RIVALS: dict[str, Rival] = {
 }
 """Passes over the photographs, and what penstock without an index must reach."""
 OWN_FORMAT: dict[str, Rival] = {"FFCV, its own format and draws": (use_ffcv, None)}
-"""Those that keep the pictures at quality 90 in files of their own."""
+"""Passes over pictures at quality 90, which these libraries keep in files of their own."""

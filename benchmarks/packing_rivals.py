@@ -2,7 +2,7 @@
 
     pip install --target build/rivals --no-deps trl axolotl nemo_toolkit numba llvmlite \
         grain portpicker
-    python -m benchmarks.packing_rivals [--library build/rivals]
+    python -m benchmarks.packing_rivals [--sources build/rivals]
 
 Each runs as its library ships it, from that folder or the environment: the one file with the
 packer, where the whole library wants more than that, beside stand-ins for what packing does not
@@ -299,10 +299,10 @@ def measure_rivals(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, default=LIBRARY)
-    library = parser.parse_args().library.resolve()
+    parser.add_argument("--sources", type=Path, default=LIBRARY)
+    sources = Path(parser.parse_args().sources).resolve()
     for length in (2048, 8192, 131_072):
-        for row in measure_rivals(length, library):
+        for row in measure_rivals(length, sources):
             print(
                 f"{length:7,}  {row['name']:40} {row['fill']:7.2%}  {row['ns']:12,.0f} ns a "
                 f"document ({row['documents']:,}; {row['source']})"

@@ -54,7 +54,7 @@ second level; "" is the beginning of the document. Sections that are not named b
 before; those of a document without "" are left out."""
 
 WIDE = "---\nhide: [navigation]\n---\n\n"
-"""What stands above the text of a page beside which there is no menu."""
+"""Beginning of a page that has no menu beside it."""
 
 
 @dataclass(frozen=True)

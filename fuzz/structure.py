@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 PART = b"\n--8<--\n"
-"""What lies between the files of an input."""
+"""Bytes between two files of an input."""
 
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 1.5, -0.0, 1e300, 2**31, 2**53 + 1, 2**63, -(2**63), 10**40),

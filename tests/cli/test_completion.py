@@ -75,7 +75,7 @@ def test_the_shell_takes_the_script(shell: str, tmp_path: Path) -> None:
 )
 @pytest.mark.long
 def test_names_are_completed(words: tuple[str, ...], offered: str, other: str) -> None:
-    """Those that begin as the word does, and no others."""
+    """Names that begin as the word does are offered, and no others."""
     found = complete("bash", *words).split()
     assert offered in found
     assert other not in found

@@ -241,3 +241,19 @@ def test_progress_fits_a_line_with_rate_and_time_left(monkeypatch: pytest.Monkey
         assert "…" in line
         assert re.search(r"45,000 of 45,000 samples, [\d,.]+/s", line)
         assert line.rstrip().endswith("left")
+
+
+def test_ctrl_c_while_the_command_line_is_imported() -> None:
+    """Exit code 130 and no traceback, as later."""
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'penstock.cli':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from penstock.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -1,4 +1,4 @@
-"""What would make decoding cheaper: measured on images that are known to gain, or not."""
+"""Changes that would make decoding cheaper: measured on images that are known to gain, or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says when Ctrl-C stops it: what it has left, and how to go on."""
+"""The message of a command that Ctrl-C stops: what it has left, and how to go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would make decoding cheaper, measured on some images of a data set."""
+"""Changes that would make decoding cheaper, measured on some images of a data set."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import LimitError
 from .keys import Words
-from .order import Order, Shuffle
+from .order import Order
 from .packing import Integers, ReadLengths, RowOrdering, RowPieces, read_document_lengths
 
 FindDocuments = Callable[[Integers], Words]
@@ -112,14 +112,6 @@ class JoinedOrder(RowOrdering):
     documents: JoinedDocuments = field(repr=False, compare=False)
 
     @property
-    def seed(self) -> int:
-        return self.inner.seed
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.inner.shuffle
-
-    @property
     def algorithm(self) -> str:
         """Identifier of rule and algorithm; a saved state continues only under the same one."""
         return f"joined-1:{self.length}/{self.inner.algorithm}"
@@ -131,17 +123,9 @@ class JoinedOrder(RowOrdering):
         """The order of another epoch of the same data."""
         return replace(self, inner=self.inner.at_epoch(epoch))
 
-    def for_steps(self, global_batch: int, steps: int) -> JoinedOrder:
-        """Return the order itself: the division of an epoch into steps does not change it."""
-        return self
-
     def count_drawn(self, position: int) -> list[int]:
         """Count the rows drawn over all epochs before a position."""
         return self.inner.count_drawn(position)
-
-    def parts(self) -> tuple[Order, ...]:
-        """The order of the rows."""
-        return self.inner.parts()
 
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
         """Return the pieces of documents in these rows of the epoch."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -178,7 +178,28 @@ def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Intege
 
 
 class RowOrdering(ABC):
-    """An `Ordering` whose positions are rows, and whose samples are pieces of documents in them."""
+    """An `Ordering` whose positions are rows, and whose samples are pieces of documents in them.
+
+    inner:  the ordering that it is made from.
+    """
+
+    inner: Ordering
+
+    @property
+    def seed(self) -> int:
+        return self.inner.seed
+
+    @property
+    def shuffle(self) -> Shuffle:
+        return self.inner.shuffle
+
+    def parts(self) -> tuple[Order, ...]:
+        """The orders that `inner` is made of."""
+        return self.inner.parts()
+
+    def for_steps(self, global_batch: int, steps: int) -> Self:
+        """Return the order itself: the division of an epoch into steps does not change it."""
+        return self
 
     @abstractmethod
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
@@ -382,14 +403,6 @@ class PackedOrder(RowOrdering):
     _packed: dict[tuple[int, int], _Window] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def seed(self) -> int:
-        return self.inner.seed
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.inner.shuffle
-
-    @property
     def algorithm(self) -> str:
         """Identifier of rule and algorithm; a saved state continues only under the same one."""
         return f"{self.rule.name}/{self.inner.algorithm}"
@@ -436,18 +449,10 @@ class PackedOrder(RowOrdering):
         """The order of another epoch of the same data."""
         return replace(self, inner=self.inner.at_epoch(epoch), epoch=epoch)
 
-    def for_steps(self, global_batch: int, steps: int) -> PackedOrder:
-        """Return the order itself: the division of an epoch into steps does not change it."""
-        return self
-
     def count_drawn(self, position: int) -> list[int]:
         """Count the documents drawn over all epochs before the window of a row."""
         window = self.counts.locate(position - 1)[0] if position else 0
         return self.inner.count_drawn(window * self.rule.window)
-
-    def parts(self) -> tuple[Order, ...]:
-        """The orders that the documents' order is made of."""
-        return self.inner.parts()
 
     def pieces(self, rows: npt.ArrayLike) -> RowPieces:
         """Return the pieces of documents in these rows of the epoch."""
