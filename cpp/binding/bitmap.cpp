@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "binding/arrays.hpp"
+#include "binding/gil.hpp"
 
 namespace nb = nanobind;
 
@@ -34,14 +35,14 @@ struct BoundBitmap {
 template <auto map>
 std::size_t map_values(const BoundBitmap& bound, const Words& in, const Out& out) {
   if (in.size() != out.size()) throw nb::value_error("the arrays differ in size");
-  const nb::gil_scoped_release release;
+  const WithoutGil released;
   return (bound.bitmap.*map)(view(in), view(out));
 }
 
 Tuple<OwnedArray<std::uint64_t>, OwnedArray<std::uint64_t>, OwnedArray<std::uint32_t>> count_bits(
     const Words& words) {
   BitmapCounts counts = [&] {
-    const nb::gil_scoped_release release;
+    const WithoutGil released;
     return BitmapCounts(view(words));
   }();
   return nb::make_tuple(make_array<std::uint64_t>(std::move(counts.counts)),
@@ -51,7 +52,7 @@ Tuple<OwnedArray<std::uint64_t>, OwnedArray<std::uint64_t>, OwnedArray<std::uint
 
 std::size_t set(const Out& words, std::uint64_t count, const Words& samples) {
   if (words.size() < (count + 63) / 64) throw nb::value_error("there are fewer bits than samples");
-  const nb::gil_scoped_release release;
+  const WithoutGil released;
   return set_bits(view(words), count, view(samples));
 }
 

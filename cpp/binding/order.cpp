@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "binding/arrays.hpp"
+#include "binding/gil.hpp"
 
 namespace nb = nanobind;
 
@@ -31,12 +32,12 @@ const Level& find_level(std::string_view name) {
 template <auto map, class Mapping>
 std::size_t map_values(const Mapping& mapping, const In& in, const Out& out) {
   if (in.size() != out.size()) throw nb::value_error("the arrays differ in size");
-  const nb::gil_scoped_release release;
+  const WithoutGil released;
   return (mapping.*map)(view(in), view(out));
 }
 
 std::size_t run(const Permutation& permutation, std::uint64_t start, const Out& out) {
-  const nb::gil_scoped_release release;
+  const WithoutGil released;
   return permutation.run(start, view(out));
 }
 

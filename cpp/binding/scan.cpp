@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "binding/arrays.hpp"
+#include "binding/gil.hpp"
 
 namespace nb = nanobind;
 
@@ -37,7 +38,7 @@ ListingColumns scan(const nb::bytes& root, const std::vector<nb::bytes>& extensi
   };
   Listing listing;
   {
-    nb::gil_scoped_release release;
+    const WithoutGil released;
     listing = scan_folder(path, options, call);
   }
   nb::list failures;
@@ -58,7 +59,7 @@ StatColumns stat(const nb::bytes& root, const Column<std::uint8_t>& names, const
   const std::string path(root.c_str(), root.size());
   Stats stats;
   {
-    nb::gil_scoped_release release;
+    const WithoutGil released;
     stats = stat_files(path, view_text(names), view(ends), threads);
   }
   return nb::make_tuple(make_array<std::int64_t>(std::move(stats.size)),

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "binding/arrays.hpp"
+#include "binding/gil.hpp"
 
 namespace nb = nanobind;
 
@@ -31,7 +32,7 @@ std::size_t pick(const BoundWeightTable& bound, const Words& numbers, const Out&
   if (numbers.size() != samples.size()) throw nb::value_error("the arrays differ in size");
   if (picks == 0 || offset >= bound.table.total())
     throw nb::value_error("there are no picks, or the offset is not below the sum of the weights");
-  const nb::gil_scoped_release release;
+  const WithoutGil released;
   return bound.table.pick(view(numbers), view(samples), picks, offset);
 }
 

@@ -36,6 +36,7 @@ try:
 except penstock.PenstockError as error:
     print(json.dumps({"error": str(error)}))
 dist.barrier()
+dist.destroy_process_group()
 """
 
 

@@ -580,3 +580,28 @@ print((pages() - before) * 4096)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1 << 20
+
+
+_DAEMON = """
+import ctypes, sys, threading
+from penstock.order.order import Order
+
+order, begun = Order(10**12, 1), threading.Event()
+
+def ask():
+    while True:
+        begun.set()
+        order.run(0, 1_000_000)  # some 10 ms without the GIL
+
+threading.Thread(target=ask, daemon=True).start()
+begun.wait()
+late = ctypes.CDLL(None)
+late.on_exit(late.usleep, None)  # with the exit code: Python has ended, its process has not
+sys.exit(100_007)
+"""
+
+
+def test_a_daemon_thread_that_asks_lets_the_process_end() -> None:
+    """A thread that wants the GIL of an ended interpreter aborted the process."""
+    done = subprocess.run([sys.executable, "-c", _DAEMON], capture_output=True, check=False)
+    assert done.returncode == 100_007 % 256, done.stderr

@@ -32,6 +32,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
 language_model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=1, **sizes))
 """
+# Gloo's threads drop their tensors late: where the interpreter has ended by then, torch aborts.
+MEETING = """
+import atexit, os, torch.distributed
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
+)
+atexit.register(torch.distributed.destroy_process_group)
+"""
 NEEDS: dict[str, tuple[str, str]] = {
     "accelerate": (
         "accelerate",
@@ -40,14 +48,11 @@ NEEDS: dict[str, tuple[str, str]] = {
     "composer": ("torch", ""),
     "deepspeed": (
         "deepspeed",
-        """
-import os
+        MEETING
+        + """
 os.environ.update(DS_ACCELERATOR="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-import deepspeed, torch.distributed
+import deepspeed
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # no kernels are compiled
-torch.distributed.init_process_group(
-    "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
-)
 model, folder = torch.nn.Linear(1, 1), "states"
 optimizer = {"type": "SGD", "params": {"lr": 1e-6}}
 config = {"train_micro_batch_size_per_gpu": 32, "optimizer": optimizer}
@@ -103,14 +108,7 @@ val = penstock.torch.DataLoader(dataset, 32, decode=decode)
     "megatron": ("torch", ""),
     "meshes": (
         "torch",
-        """
-import os
-import torch.distributed
-from torch.distributed.device_mesh import init_device_mesh
-torch.distributed.init_process_group(
-    "gloo", init_method="file://" + os.path.abspath("meet"), rank=0, world_size=1
-)
-""",
+        MEETING + "from torch.distributed.device_mesh import init_device_mesh\n",
     ),
     "nodes-and-grain": (
         "grain",
