@@ -93,11 +93,14 @@ docs: $(STAMPS)/docs  ## build the documentation site in build/site
 	@echo "build/site/index.html"
 
 # The branch gh-pages gets a folder for each minor version; what was released later under the same one replaces it.
-docs-version: $(STAMPS)/docs  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2 and latest
+docs-version: $(STAMPS)/docs  ## commit the site of VERSION=1.2.3 to the local branch gh-pages, as 1.2; as latest if no newer is there
 	@[ -n "$(VERSION)" ] || { echo "which version? make docs-version VERSION=1.2.3"; exit 1; }
 	@git fetch -q --depth 1 origin gh-pages:gh-pages 2>/dev/null || true
 	@$(RUN) -m docsite
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases "$(word 1,$(subst ., ,$(VERSION))).$(word 2,$(subst ., ,$(VERSION)))" latest
+	@series="$(word 1,$(subst ., ,$(VERSION))).$(word 2,$(subst ., ,$(VERSION)))"; alias=latest; \
+	newest="$$( { git show gh-pages:versions.json 2>/dev/null | grep -o '"version": "[0-9.]*"' | grep -o '[0-9][0-9.]*'; echo "$$series"; } | sort -V | tail -1)"; \
+	[ "$$newest" = "$$series" ] || alias=; \
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases "$$series" $$alias
 	@$(VENV)/bin/mike set-default latest
 
 docs-check: docs  ## hold the site against its promises: links, spelling, names, length of pages, code that runs

@@ -107,6 +107,7 @@ class DecodeJob:
     samples. Then rows are decoded in any order. A job has ended if all rows are collated, or if it
     failed.
 
+    chunks: most threads that find work in it.
     spans:  the work of each thread for it, once it has ended.
     """
 
@@ -129,6 +130,7 @@ class DecodeJob:
         self._take = take
         self._leaves = leaves or Arrays()
         self._next_row: Iterator[int] = iter(range(0, rows, self.stride))
+        self.chunks = -(-rows // self.stride)
         self._left = rows
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -298,8 +300,9 @@ class DecodeThreads:
         self._throttle.adopt(cores)
 
     def submit(self, job: DecodeJob) -> None:
-        """Queue a job, which every thread that the cores can keep busy will join."""
-        for _ in self._threads:
+        """Queue a job, which every thread that the cores can keep busy will join if it has rows for
+        that many."""
+        for _ in range(min(len(self._threads), job.chunks)):
             self._queue.put(job)
 
     def close(self) -> None:

@@ -209,12 +209,14 @@ class RowLayout:
             # may have more than its part of the longest document.
             rooms = np.diff(places)
         else:
-            ends = target + length
-            gaps = np.flatnonzero(ends != np.append(target[1:], size))
-            starts = np.append(np.insert(target, gaps + 1, ends[gaps]), size)
-            length = np.diff(starts)
-            documents = np.insert(documents, gaps + 1, -1)
-            marks = {name: np.insert(column, gaps + 1, -1) for name, column in marks.items()}
+            # Pieces and what follows each, which is a gap unless the next piece begins there.
+            edges = np.empty(2 * len(target) + 1, np.int64)
+            edges[0:-1:2], edges[1::2], edges[-1] = target, target + length, size
+            length = np.diff(edges)
+            kept = np.flatnonzero(length)
+            length, starts = length[kept], np.append(edges[kept], size)
+            documents = _set_between(documents, kept)
+            marks = {name: _set_between(column, kept) for name, column in marks.items()}
             rooms = length
         longest = int(rooms.max()) if len(length) else 0
         return {
@@ -229,6 +231,13 @@ class RowLayout:
         if self.multiple == 1:
             return length
         return -(-length // self.multiple) * self.multiple
+
+
+def _set_between(column: Int, kept: Int) -> Int:
+    """Return values of pieces, and -1 of what follows each, of those that are kept."""
+    both = np.full(2 * len(column), -1)
+    both[::2] = column
+    return both[kept]
 
 
 class PackedDataset(Dataset):

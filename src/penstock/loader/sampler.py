@@ -398,7 +398,10 @@ class StepSampler:
 
     def _is_end(self, epoch: int, step: int) -> bool:
         """Return whether an epoch of packed rows ends before a step."""
+        rows, needed = self.find_rows(epoch), (step + 1) * self.steps.global_batch
         try:
+            if rows is not None and rows.counts.reach(needed) >= needed:
+                return False
             return step >= len(self.find_steps(epoch).extend(step + 1))
         except Exception:  # of documents that come later: that step raises it
             return False

@@ -61,12 +61,13 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
 
     So do all other dtypes that torch lacks, such as dates and objects.
     """
-    if array.dtype.name == "bfloat16":  # of ml_dtypes, which numpy takes for a record
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if array.dtype.kind in "OUSVMm":
+    dtype = array.dtype
+    if dtype.kind in "OUSVMm":
+        if dtype.kind == "V" and dtype.name == "bfloat16":  # of ml_dtypes: numpy says a record
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return array
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    if not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
     if not array.flags.writeable:
         array = array.copy()
     return torch.from_numpy(array)
