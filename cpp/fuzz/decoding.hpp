@@ -40,13 +40,17 @@ inline Result decode(jpeg::Decoder& decoder, const jpeg::Header& header, jpeg::S
   return result;
 }
 
-// Left, top, width and height by a byte each.
-inline jpeg::Region choose_region(const jpeg::Header& header, const std::uint8_t* data) {
+// Left, top, width and height by a byte each, of the picture with its sides divided.
+inline jpeg::Region choose_region(const jpeg::Header& header, const std::uint8_t* data,
+                                  unsigned shrink = 1) {
+  const std::uint32_t width = (header.width + shrink - 1) / shrink;
+  const std::uint32_t height = (header.height + shrink - 1) / shrink;
   jpeg::Region region;
-  region.left = data[0] * header.width / 256;
-  region.top = data[1] * header.height / 256;
-  region.width = 1 + data[2] * (header.width - region.left - 1) / 255;
-  region.height = 1 + data[3] * (header.height - region.top - 1) / 255;
+  region.left = data[0] * width / 256;
+  region.top = data[1] * height / 256;
+  region.width = 1 + data[2] * (width - region.left - 1) / 255;
+  region.height = 1 + data[3] * (height - region.top - 1) / 255;
+  region.shrink = shrink;
   return region;
 }
 

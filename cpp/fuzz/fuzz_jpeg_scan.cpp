@@ -1,6 +1,6 @@
 // Pictures that the input draws, as they are, damaged, cut off, or with any bytes as their scan: every
 // outcome is the pixels or a reason, the same from each kernel and by each way to them. What is not
-// damaged is decoded, and its rows are found where the writer put them.
+// damaged is decoded, whole or shrunken, and its rows are found where the writer put them.
 #include "images/jpeg.hpp"
 
 #include <algorithm>
@@ -59,8 +59,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(damage == Damage::anywhere);
     return 0;
   }
-  const jpeg::Region all{0, 0, header.width, header.height};
-  const jpeg::Region region = choose_region(header, data + 5);
+  constexpr unsigned shrinks[] = {1, 1, 1, 1, 1, 2, 4, 8};
+  const unsigned shrink = jpeg::can_shrink(header) ? shrinks[data[4] >> 5] : 1;
+  constexpr std::uint8_t edges[] = {0, 0, 255, 255};
+  const jpeg::Region all = choose_region(header, edges, shrink);
+  const jpeg::Region region = choose_region(header, data + 5, shrink);
 
   Result first_whole, first_part;
   for (const jpeg::Kernel kernel : jpeg::list_kernels()) {
@@ -76,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(positions == found);
     if (damage == Damage::none) require(whole.outcome.is_ok() && positions == writer.positions);
     if (!whole.outcome.is_ok()) continue;
-    require(part.outcome.is_ok() && is_part(part, region, whole, header.width));
+    require(part.outcome.is_ok() && is_part(part, region, whole, all.width));
     // From the bytes of the rows alone.
     const RowBytes rows = find_row_bytes(header, region, positions, file);
     require(decode(decoder, header, {rows.offset, rows.bytes.view()}, region, positions) == part);
