@@ -150,8 +150,8 @@ WIDE = 124
 
 def print_wide(table: rich.table.Table) -> None:
     """Print a table; where standard output is no terminal, its lines are whole."""
-    console = out if out.is_terminal else rich.console.Console(width=WIDE, highlight=False)
-    console.print(table)
+    wide = rich.console.Console(width=WIDE, highlight=False, stderr=out.stderr)
+    (out if out.is_terminal else wide).print(table)
 
 
 def draw_bar(count: int, most: int, columns: int) -> str:

@@ -28,9 +28,17 @@ def repeat_command() -> str:
     return shlex.join(words)
 
 
-def check_writable(*targets: Path | None) -> None:
-    """Raise UsageError, before any work, for paths that no file can have."""
-    for target in targets:
+_STANDARD_OUTPUT = Path("-")
+
+
+def check_writable(*targets: Path | None, results: Path | None = None) -> None:
+    """Raise UsageError, before any work, for paths that no file can have.
+
+    results:  for `write_results`; where that is "-", nothing else goes to standard output.
+    """
+    if results == _STANDARD_OUTPUT:
+        console.out.stderr, results = True, None
+    for target in (*targets, results):
         if target is not None and not target.absolute().parent.is_dir():
             raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
         if target is not None and target.is_dir():
@@ -60,9 +68,14 @@ def write_page(path: Path, text: str) -> None:
 
 
 def write_results(path: Path | None, values: object) -> None:
-    """Write values as JSON where a path is given, and say where they are."""
-    if path is not None:
-        write_text(path, json.dumps(values, indent=1) + "\n")
+    """Write values as JSON where a path is given, and say where; "-" is standard output."""
+    if path is None:
+        return
+    text = json.dumps(values, indent=1) + "\n"
+    if path == _STANDARD_OUTPUT:
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)
         console.show(f"results: {console.escape(str(path))}")
 
 

@@ -57,7 +57,8 @@ def plan(
         Path | None, typer.Option(help="The page to write. (default: NAME-plan.html, here)")
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write what was found as one JSON object, too.")
+        Path | None,
+        typer.Option("--json", help="Write what was found as one JSON object, too; - prints it."),
     ] = None,
     csv_path: Annotated[
         Path | None, typer.Option("--csv", help="Write all settings, one a line, too.")
@@ -86,7 +87,7 @@ def plan(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
     page = html or choose_page_path(f"{chosen.name}-plan")
-    check_writable(page, json_path, csv_path)
+    check_writable(page, csv_path, results=json_path)
     with (
         console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
         _write_grid(csv_path, grid) as seen,

@@ -55,7 +55,8 @@ def schedule(
         Path | None, typer.Option(help="Write a page with the pattern drawn, too.")
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write pattern and figures as one JSON object.")
+        Path | None,
+        typer.Option("--json", help="Write pattern and figures as one JSON object; - prints it."),
     ] = None,
 ) -> None:
     """Plan when jobs transfer through a storage that they share.
@@ -84,7 +85,7 @@ def schedule(
     """
     from .jobs_file import read_jobs  # other commands do without its packages
 
-    check_writable(html, json_path)
+    check_writable(html, results=json_path)
     file = read_jobs(jobs)
     transfers = _plan_transfers(file, objective) if file.periodic else None
     tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None

@@ -56,7 +56,8 @@ def simulate(
         Path | None, typer.Option(help="The page to write. (default: NAME.html, here)")
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write all results as one JSON object, too.")
+        Path | None,
+        typer.Option("--json", help="Write all results as one JSON object, too; - prints it."),
     ] = None,
     from_run: Annotated[
         list[Path] | None,
@@ -141,7 +142,7 @@ def simulate(
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
     page = html or choose_page_path(chosen.name)
-    check_writable(page, json_path)
+    check_writable(page, results=json_path)
     _simulate(
         chosen,
         policies,
