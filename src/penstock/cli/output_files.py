@@ -31,18 +31,28 @@ def repeat_command() -> str:
 _STANDARD_OUTPUT = Path("-")
 
 
-def check_writable(*targets: Path | None, results: Path | None = None) -> None:
-    """Raise UsageError, before any work, for paths that no file can have.
-
-    results:  for `write_results`; where that is "-", nothing else goes to standard output.
-    """
-    if results == _STANDARD_OUTPUT:
-        console.out.stderr, results = True, None
-    for target in (*targets, results):
+def check_writable(*targets: Path | None) -> None:
+    """Raise UsageError, before any work, for paths that no file can have."""
+    for target in targets:
         if target is not None and not target.absolute().parent.is_dir():
             raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
         if target is not None and target.is_dir():
             raise UsageError(f"cannot write {target}: it is a folder; give the path of a file")
+
+
+@contextlib.contextmanager
+def results_alone(path: Path | None) -> Iterator[None]:
+    """Keep all else from standard output while a command runs whose results go there.
+
+    path:  of `write_results`.
+    """
+    if path != _STANDARD_OUTPUT:
+        check_writable(path)
+    before, console.out.stderr = console.out.stderr, path == _STANDARD_OUTPUT
+    try:
+        yield
+    finally:
+        console.out.stderr = before
 
 
 @contextlib.contextmanager

@@ -15,7 +15,14 @@ from ..page import brief, duration, number, size
 from . import console
 from .completion import complete_scenario
 from .interrupt import explain_interrupt
-from .output_files import check_writable, repeat_command, replace_file, write_page, write_results
+from .output_files import (
+    check_writable,
+    repeat_command,
+    replace_file,
+    results_alone,
+    write_page,
+    write_results,
+)
 from .simulate import choose_page_path
 
 
@@ -87,20 +94,21 @@ def plan(
         chosen, settings, nodes=ranges[0], cache_mb=ranges[1], storage_mb_s=ranges[2]
     )
     page = html or choose_page_path(f"{chosen.name}-plan")
-    check_writable(page, csv_path, results=json_path)
-    with (
-        console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
-        _write_grid(csv_path, grid) as seen,
-    ):
-        found = sizing.find_cheapest(
-            chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
-        )
-    _show(found)
-    console.show(console.escape(report.describe_cheapest(found)))
-    write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
-    write_results(json_path, _plan_values(chosen, found))
-    if csv_path is not None:
-        console.show(f"all settings: {console.escape(str(csv_path))}")
+    check_writable(page, csv_path)
+    with results_alone(json_path):
+        with (
+            console.show_progress(f"Planning {chosen.name}, closed form", "forecasts") as progress,
+            _write_grid(csv_path, grid) as seen,
+        ):
+            found = sizing.find_cheapest(
+                chosen, grid, epoch_s, prices=_parse_prices(prices), seen=seen, progress=progress
+            )
+        _show(found)
+        console.show(console.escape(report.describe_cheapest(found)))
+        write_page(page, report.render_sizing_page(chosen, found, command=repeat_command()))
+        write_results(json_path, _plan_values(chosen, found))
+        if csv_path is not None:
+            console.show(f"all settings: {console.escape(str(csv_path))}")
 
 
 def _parse_range(option: str, text: str | None) -> Any:

@@ -10,7 +10,7 @@ import typer
 from ..errors import LimitError
 from . import console
 from .interrupt import explain_interrupt
-from .output_files import check_writable, write_page, write_results
+from .output_files import check_writable, results_alone, write_page, write_results
 
 if TYPE_CHECKING:
     from ..sharing import schedule as schedules
@@ -85,17 +85,18 @@ def schedule(
     """
     from .jobs_file import read_jobs  # other commands do without its packages
 
-    check_writable(html, results=json_path)
-    file = read_jobs(jobs)
-    transfers = _plan_transfers(file, objective) if file.periodic else None
-    tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
-    if transfers is not None:
-        _show_transfers(transfers)
-    if tasks is not None:
-        _show_tasks(tasks)
-    if html is not None:
-        write_page(html, _render(str(jobs.name), transfers, tasks))
-    write_results(json_path, _as_json(transfers, tasks))
+    check_writable(html)
+    with results_alone(json_path):
+        file = read_jobs(jobs)
+        transfers = _plan_transfers(file, objective) if file.periodic else None
+        tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
+        if transfers is not None:
+            _show_transfers(transfers)
+        if tasks is not None:
+            _show_tasks(tasks)
+        if html is not None:
+            write_page(html, _render(str(jobs.name), transfers, tasks))
+        write_results(json_path, _as_json(transfers, tasks))
 
 
 def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:

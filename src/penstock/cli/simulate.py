@@ -16,7 +16,13 @@ from ..page import brief, size
 from . import calibrate, console
 from .completion import complete_policy, complete_scenario
 from .interrupt import explain_interrupt
-from .output_files import check_writable, repeat_command, write_page, write_results
+from .output_files import (
+    check_writable,
+    repeat_command,
+    results_alone,
+    write_page,
+    write_results,
+)
 
 _sweeps_at_once = 500_000_000
 """Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
@@ -142,16 +148,17 @@ def simulate(
     if sweep and no_sweeps:
         raise UsageError("--sweep and --no-sweeps are both given: give one")
     page = html or choose_page_path(chosen.name)
-    check_writable(page, results=json_path)
-    _simulate(
-        chosen,
-        policies,
-        models,
-        None if sweep is None else _check_names("--sweep", sweep, KEYS),
-        no_sweeps=no_sweeps,
-        page=page,
-        json_path=json_path,
-    )
+    check_writable(page)
+    with results_alone(json_path):
+        _simulate(
+            chosen,
+            policies,
+            models,
+            None if sweep is None else _check_names("--sweep", sweep, KEYS),
+            no_sweeps=no_sweeps,
+            page=page,
+            json_path=json_path,
+        )
 
 
 def _simulate(
