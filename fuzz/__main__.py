@@ -32,6 +32,12 @@ _WORDS = [
 ]
 
 
+_PARSERS = (
+    *("penstock.index.formats", "penstock.index.codecs"),
+    *("penstock.index.json_fields", "penstock.index.nested"),
+)
+
+
 def main() -> None:
     names = sorted(
         each.name.removeprefix("fuzz_")
@@ -62,6 +68,16 @@ def main() -> None:
             _guided(atheris, given)
 
 
+def _list_modules(package: ModuleType) -> list[str]:
+    """Return the names of all modules of a package, and import none."""
+    names = []
+    for root in map(Path, package.__path__):
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            names.append(".".join([package.__name__, *parts]).removesuffix(".__init__"))
+    return names
+
+
 def _target(name: str) -> ModuleType:
     return importlib.import_module(f"fuzz.fuzz_{name}")
 
@@ -74,21 +90,26 @@ def _tokens(target: ModuleType) -> Sequence[bytes]:
 
 def _guided(atheris: ModuleType, given: argparse.Namespace) -> None:
     # Atheris sees nothing of what the loader of an editable install imports: Python's own is first.
-    importlib.import_module("penstock")
+    package = importlib.import_module("penstock")
     sys.meta_path.insert(0, PathFinder)
-    packages = ["penstock.index.formats", "penstock.index.codecs"]
-    with atheris.instrument_imports(include=packages):
+    # Of a package it takes all modules. Those that only read what a parser found tell it nothing.
+    excluded = [name for name in _list_modules(package) if not name.startswith(_PARSERS)]
+    with atheris.instrument_imports(include=["penstock"], exclude=excluded):
         target = _target(given.name)
-    if "atheris" not in type(importlib.import_module(packages[0]).__loader__).__module__:
+    if "atheris" not in type(importlib.import_module(_PARSERS[0]).__loader__).__module__:
         sys.exit("penstock's formats were imported before atheris could instrument them")
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as temporary:
         corpus = given.corpus or Path(temporary)
         corpus.mkdir(parents=True, exist_ok=True)
-        for number, seed in enumerate(target.seeds()):
+        seeds = target.seeds()
+        for number, seed in enumerate(seeds):
             (corpus / str(number)).write_bytes(seed)
+        # Long inputs are slow ones, and say what shorter ones say.
+        bytes_max = max(1024, 2 * max(map(len, seeds)))
         limits = [f"-runs={given.runs}"] if given.runs else []
         limits += [f"-max_total_time={given.seconds}"] if given.seconds else []
-        flags = [f"-seed={given.seed}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
+        flags = [f"-seed={given.seed}", "-timeout=10", "-rss_limit_mb=2048"]
+        flags.append(f"-max_len={bytes_max}")
 
         def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
             def mutate_bytes(part: bytes) -> bytes:

@@ -9,6 +9,10 @@ from penstock.index.json_fields import KINDS, JsonFields, LineError, fits_type
 
 _KEYS = {kind: kind[0] for kind in ("str", "int", "bool")}
 _KEYS |= {"float": "f", "ints": "l", "any": "a", "bytes": "s"}
+assert set(_KEYS) <= set(KINDS)
+_MASKED = JsonFields(_KEYS, {name: name for name in _KEYS}, {}, masked=True)
+_STRICT = JsonFields(_KEYS, {name: name for name in _KEYS})
+_STRINGS = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True)
 TOKENS = (
     *(
         b"{",
@@ -53,9 +57,7 @@ def one(data: bytes) -> None:
     lines = data.split(b"\n")
     bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)
     text = np.frombuffer(b"".join(lines), np.uint8)
-    kinds = {name: name for name in _KEYS}
-    assert set(kinds) <= set(KINDS)
-    masked = JsonFields(_KEYS, kinds, {}, masked=True).parse(text, bounds)
+    masked = _MASKED.parse(text, bounds)
     broken = np.asarray(masked["broken"])
     assert len(broken) == len(lines)
     assert set(masked) == {*_KEYS, "broken"}
@@ -68,7 +70,7 @@ def one(data: bytes) -> None:
             assert np.float64(masked["float"][row]) == np.float64(record["f"])
             assert masked["any"][row] == record["a"]
     try:
-        found = JsonFields(_KEYS, kinds).parse(text, bounds)
+        found = _STRICT.parse(text, bounds)
     except LineError as error:
         row = error.row
     else:
@@ -78,8 +80,8 @@ def one(data: bytes) -> None:
     assert not broken[:row].any()
     assert row == len(broken) or broken[row]
     # Written over a copy of the text, the strings are the same.
-    strings = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True).parse(text.copy(), bounds)["x"]
-    plain = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True).parse(text, bounds)["x"]
+    strings = _STRINGS.parse(text.copy(), bounds)["x"]
+    plain = _STRINGS.parse(text, bounds)["x"]
     assert all(np.array_equal(mine, other) for mine, other in zip(strings, plain, strict=True))
 
 

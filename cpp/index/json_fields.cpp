@@ -92,8 +92,8 @@ const char* find_special(const char* at, const char* end, unsigned& high) {
 // Parses one line after the other to a row of the columns.
 class LineParser {
  public:
-  LineParser(std::span<const Field> fields, const char* text, Rows& out)
-      : fields_(fields), text_(text), out_(out) {}
+  LineParser(std::span<const Field> fields, std::span<const char> text, Rows& out)
+      : fields_(fields), text_(text.data()), text_end_(text.data() + text.size()), out_(out) {}
 
   // Parse a line to the last row; false if it is left over.
   bool parse(const char* begin, const char* end) {
@@ -285,7 +285,7 @@ class LineParser {
   // Copy a string to memory of its own, without escapes, up to its last quote. An escape is never
   // shorter than what it stands for, and the string ends before the line.
   bool unescape(const char* begin, std::span<const char>& bytes, unsigned& high) {
-    char* const out = take_room(static_cast<std::size_t>(end_ - begin));
+    char* const out = take_room(begin);
     char* to = std::copy(begin, at_, out);
     while (at_ != end_ && *at_ != '"') {
       if (*at_ != '\\' || end_ - at_ < 2 || !unescape_one(to, high)) return false;
@@ -298,10 +298,12 @@ class LineParser {
     return at_ != end_;
   }
 
-  // Memory for so many bytes, of which `used_` counts those that were used.
-  char* take_room(std::size_t bytes) {
+  // Memory for the bytes from `begin` to the line's end, of which `used_` counts those that were used.
+  // No block is larger than the text from there on, which is all that may still come.
+  char* take_room(const char* begin) {
+    const auto bytes = static_cast<std::size_t>(end_ - begin);
     if (block_ - used_ < bytes) {
-      block_ = std::max(bytes, block_bytes);
+      block_ = std::max(bytes, std::min(block_bytes, static_cast<std::size_t>(text_end_ - begin)));
       used_ = 0;
       out_.unescaped.push_back(std::make_unique_for_overwrite<char[]>(block_));
     }
@@ -401,11 +403,29 @@ class LineParser {
 
   std::span<const Field> fields_;
   const char* text_;
+  const char* text_end_;
   Rows& out_;
   const char* at_ = nullptr;
   const char* end_ = nullptr;
   std::size_t block_ = 0, used_ = 0;
 };
+
+void reserve_rows(Column& column, Kind kind, std::size_t rows) {
+  column.kind = kind;
+  column.absent.reserve(rows);
+  switch (kind) {
+    case Kind::text: column.text.reserve(rows); break;
+    case Kind::whole: column.whole.reserve(rows); break;
+    case Kind::fraction: column.fraction.reserve(rows); break;
+    case Kind::boolean: column.boolean.reserve(rows); break;
+    case Kind::wholes:
+    case Kind::fractions:
+    case Kind::any:
+      column.begin.reserve(rows);
+      column.end.reserve(rows);
+      break;
+  }
+}
 
 void add_row(Column& column) {
   column.absent.push_back(1);
@@ -462,8 +482,10 @@ std::vector<FindSpecial> list_special_finders() {
 Rows parse_lines(std::span<const char> text, std::span<const std::int64_t> bounds,
                  std::span<const Field> fields) {
   Rows found;
-  for (const Field& field : fields) found.columns.emplace_back().kind = field.kind;
-  LineParser parser(fields, text.data(), found);
+  found.columns.resize(fields.size());
+  for (std::size_t number = 0; number < fields.size(); ++number)
+    reserve_rows(found.columns[number], fields[number].kind, bounds.empty() ? 0 : bounds.size() - 1);
+  LineParser parser(fields, text, found);
   for (std::size_t row = 0; row + 1 < bounds.size(); ++row) {
     const std::int64_t begin = bounds[row], end = bounds[row + 1];
     if (begin < 0 || begin > end || static_cast<std::uint64_t>(end) > text.size())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <span>
 
 #if defined(__x86_64__)
@@ -62,14 +63,14 @@ bool is_blank(std::byte b) {
 class LineBuilder {
  public:
   LineBuilder(std::uint64_t start, std::uint64_t file_bytes, Walk& out)
-      : start_(start), growth_(file_bytes), out_(out), newlines_(part_bytes + 1) {}
+      : start_(start), growth_(file_bytes), out_(out) {}
 
   // Take the bytes at `at`, which follow those taken before; at most `part_bytes`.
   void take(std::uint64_t at, std::span<const std::byte> part) {
     // memchr is as fast as reading where newlines are rare, and pays for each of them.
     static const FindNewlines find_many = list_newline_finders().front();
     const FindNewlines find_newlines = dense_ ? find_many : find_newlines_by_memchr;
-    const std::size_t count = find_newlines(part.data(), part.size(), newlines_.data());
+    const std::size_t count = find_newlines(part.data(), part.size(), newlines_.get());
     dense_ = count > part_bytes / 1024;
     make_room(at, count);
     std::size_t begin = 0;  // of the open line in this part
@@ -125,7 +126,8 @@ class LineBuilder {
   std::size_t count_ = 0;
   ColumnGrowth growth_;
   Walk& out_;
-  std::vector<std::uint32_t> newlines_;
+  std::unique_ptr<std::uint32_t[]> newlines_ =
+      std::make_unique_for_overwrite<std::uint32_t[]>(part_bytes + 1);
 };
 
 }  // namespace
