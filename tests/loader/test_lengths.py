@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from penstock import limits
-from penstock.errors import DataError, FormatError, SidecarError, UsageError
+from penstock.errors import DataError, FormatError, MissingError, SidecarError, UsageError
 from penstock.loader import lengths, measure_lengths
 from penstock.loader.durations import measure_duration
 from tests.command import run as run_command
@@ -326,6 +326,17 @@ def test_tokens_of_texts(tmp_path: Path) -> None:
     tokenizer.save(str(path))
     saved = measure_lengths(texts, "tokens", tokenizer=path)
     assert saved.values.tolist() == [0, 3, 3, 10, 6]
+    # Settings of models are not applied, and a text cannot pretend to hold special tokens.
+    (tmp_path / "texts/0004.txt").write_text("word [END] word")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[END]"])
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(path))
+    texts = penstock.open(tmp_path / "texts", index="rebuild")
+    for given in (path, tmp_path):
+        saved = measure_lengths(texts, "tokens", tokenizer=given, force=True)
+        assert saved.values.tolist() == [0, 4, 3, 10, 5]
     (tmp_path / "lines.jsonl").write_text('{"text": "word word"}\n{"text": ""}\n')
     pytest.importorskip("orjson")
     lines = penstock.open(tmp_path / "lines.jsonl", fields=["text"])
@@ -336,6 +347,8 @@ def test_tokens_of_texts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'data' is no UTF-8 at byte 5") as raised:
         measure_lengths(texts, "tokens", tokenizer=path)
     assert any("0002.txt" in note for note in raised.value.__notes__)
+    with pytest.raises(MissingError, match=r"there is no .*texts/tokenizer\.json: give a token"):
+        measure_lengths(texts, "tokens", tokenizer=tmp_path / "texts")
     path.write_text("{}")
     with pytest.raises(UsageError, match=r"tokenizer.json is no tokenizer.json"):
         measure_lengths(texts, "tokens", tokenizer=path)

@@ -27,7 +27,8 @@ def lengths(
     ],
     field: Annotated[str | None, typer.Option(help="The field with the text or sound.")] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json, for tokens of texts.")
+        str | None,
+        typer.Option(help="A tokenizer.json, or the folder that has one, for tokens of texts."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="How many measure; by default one for each core.")

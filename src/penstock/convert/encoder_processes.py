@@ -14,14 +14,16 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import limits
 from ..engine import ThreadPool
-from ..errors import WorkerError
+from ..errors import DataError, WorkerError
 from ..extent import Int
 from . import token_worker
 from .token_worker import DONE, ONE, REPLY, REQUEST, TextError, read_exactly
@@ -116,3 +118,61 @@ class EncoderProcesses:
             f"{largest:,} bytes), {how}: if memory ran out, use fewer workers= (--workers), or cut "
             f"such texts; run it again: it goes on after what is finished"
         )
+
+
+def encode_texts_ahead(
+    told: Mapping[str, Any], count: int, texts: Iterator[bytes | None]
+) -> Iterator[EncodedTexts]:
+    """Encode texts in so many processes, and yield their tokens in the texts' order.
+
+    TextError has the number of the text among those whose tokens were not yielded. If reading a
+    text raises DataError, the tokens of all chunks before its own are yielded first.
+    """
+    processes = EncoderProcesses(told, count)
+    pending: deque[tuple[int, Future[EncodedTexts]]] = deque()
+    chunks = _cut_chunks(texts)
+    ahead_bytes = 0
+
+    def take_next() -> EncodedTexts:
+        nonlocal ahead_bytes
+        size, future = pending.popleft()
+        ahead_bytes -= size
+        return future.result()
+
+    try:
+        while True:
+            try:
+                chunk = next(chunks, None)
+            except DataError:
+                while pending:
+                    yield take_next()
+                raise
+            if chunk is None:
+                break
+            size = sum(len(text or b"") for text in chunk)
+            while pending and ahead_bytes + size > limits.encoded_ahead_bytes_max:
+                yield take_next()
+            pending.append((size, processes.submit(chunk)))
+            ahead_bytes += size
+            while pending and pending[0][1].done():
+                yield take_next()
+        while pending:
+            yield take_next()
+    finally:
+        processes.close()
+
+
+def _cut_chunks(texts: Iterable[bytes | None]) -> Iterator[list[bytes | None]]:
+    """Yield so many texts at a time as one process encodes."""
+    chunk: list[bytes | None] = []
+    size = 0
+    for text in texts:
+        more = len(text or b"")
+        full = len(chunk) >= limits.encoded_documents_max
+        if chunk and (full or size + more > limits.encoded_bytes):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(text)
+        size += more
+    if chunk:
+        yield chunk

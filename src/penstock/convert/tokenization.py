@@ -16,10 +16,7 @@ import copy
 import math
 import os
 import time
-from array import array
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,7 +25,7 @@ import numpy as np
 from .. import limits
 from ..arguments import Path, check_choice, check_flag, check_function, check_path, check_whole
 from ..engine import is_url, read_machine, storage_errors, sync_folder
-from ..errors import DataError, FormatError, PenstockError, StorageError, UsageError
+from ..errors import FormatError, PenstockError, StorageError, UsageError
 from ..index import (
     FORMATS,
     SUMS_FIELD,
@@ -40,7 +37,7 @@ from ..loader import Dataset, Loader
 from ..loader import open as open_dataset
 from ..order import Order
 from .conversion import check_outside, check_unchanged
-from .encoder_processes import EncodedTexts, EncoderProcesses
+from .encoder_processes import encode_texts_ahead
 from .encoding import is_raw
 from .manifest import (
     MANIFEST,
@@ -53,8 +50,8 @@ from .manifest import (
     mismatch_error,
 )
 from .token_files import BIN, IDX, LENGTHS, TokenWriter, choose_dtype, sum_file
-from .token_worker import TextError, decode_texts, make_encoder
-from .tokenizer_file import Library, TokenizerFile
+from .token_worker import TextError
+from .tokenizer_file import Library, TokenizerFile, read_tiktoken_version
 
 _SUFFIXES = (".bin", ".idx")
 _SAID = ".manifest.json"
@@ -210,6 +207,7 @@ class _Tokenization:
             "tokenizer": self.tokenizer.digest,
             "tokenizers": self.tokenizer.version,
             "engine": engine,
+            **({} if engine == "tokenizers" else {engine: read_tiktoken_version()}),
             "special": special,
             "dtype": self.dtype.name,
         }
@@ -342,65 +340,21 @@ class _Tokenization:
         self.manifest.save(self.folder)
 
     def _append_all(self, writer: TokenWriter) -> None:
-        """Encode all chunks in processes, and append their tokens in order."""
+        """Encode all documents that are missing, and append their tokens in order."""
         start = int(writer.state["end"])
         self._report(start)
-        processes = EncoderProcesses(self.told, self.workers)
-        pending: deque[tuple[int, Future[EncodedTexts]]] = deque()
-        ahead_bytes = 0
         committed_s = time.monotonic()
-
-        def append_next() -> None:
-            nonlocal ahead_bytes, committed_s
-            size, future = pending.popleft()
-            ahead_bytes -= size
+        encoded = encode_texts_ahead(self.told, self.workers, self._read_texts(start))
+        with contextlib.closing(encoded):
             try:
-                done = future.result()
+                for done in encoded:
+                    writer.append(done.tokens, done.counts, self._ends, done.broken)
+                    self._report(int(writer.state["end"]))
+                    if time.monotonic() - committed_s >= limits.encoded_commit_s:
+                        self._commit(writer)
+                        committed_s = time.monotonic()
             except TextError as error:
                 raise self._locate(int(writer.state["end"]) + error.number, str(error)) from None
-            writer.append(done.tokens, done.counts, self._ends, done.broken)
-            self._report(int(writer.state["end"]))
-            if time.monotonic() - committed_s >= limits.encoded_commit_s:
-                self._commit(writer)
-                committed_s = time.monotonic()
-
-        try:
-            chunks = self._read_chunks(start)
-            while True:
-                try:
-                    chunk = next(chunks, None)
-                except DataError:
-                    while pending:  # what comes before the broken one is kept, or broken itself
-                        append_next()
-                    raise
-                if chunk is None:
-                    break
-                size = sum(len(text or b"") for text in chunk)
-                while pending and ahead_bytes + size > limits.encoded_ahead_bytes_max:
-                    append_next()
-                pending.append((size, processes.submit(chunk)))
-                ahead_bytes += size
-                while pending and pending[0][1].done():
-                    append_next()
-            while pending:
-                append_next()
-        finally:
-            processes.close()
-
-    def _read_chunks(self, start: int) -> Iterator[list[bytes | None]]:
-        """Yield the texts from document `start` on, so many at a time as one process encodes."""
-        chunk: list[bytes | None] = []
-        size = 0
-        for text in self._read_texts(start):
-            more = len(text or b"")
-            full = len(chunk) >= limits.encoded_documents_max
-            if chunk and (full or size + more > limits.encoded_bytes):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(text)
-            size += more
-        if chunk:
-            yield chunk
 
     def _read_texts(self, start: int) -> Iterator[bytes | None]:
         """Yield the texts from document `start` on; None for a broken line."""
@@ -469,25 +423,34 @@ class _Tokenization:
                     f"force=True (--force)"
                 )
         count = min(len(self.source), limits.encoded_checked_documents)
+        chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64)).tolist()
         written = open_dataset(f"{self.path}.idx", index="memory")
-        encode = make_encoder(
-            {**self.told, **self.tokenizer.describe_for("tokenizers"), "one_by_one": True}
-        )
-        chosen = Order(len(self.source), 0).samples(np.arange(count, dtype=np.uint64))
-        for document in chosen.tolist():
-            text = self.reading[document][self.field]
-            if isinstance(text, bytes):
-                (text,), _ = decode_texts(array("q", [len(text)]), text, self.masked)
-            (tokens,) = encode([text or ""])
-            expected = [*self.told["before"], *tokens, *self.told["after"]]
-            if written[document]["tokens"].tolist() != expected:
-                raise FormatError(
-                    f"{self.path}.bin: document {document:,} is not what tokenizers "
-                    f"{self.tokenizer.version} makes of {self.reading.index.where(document)}: "
-                    f"write it anew with force=True (--force)"
-                    + ("" if self.told["engine"] == "tokenizers" else " and without engine=")
-                )
+        told = {**self.told, **self.tokenizer.describe_for("tokenizers"), "one_by_one": True}
+        encoded = encode_texts_ahead(told, self.workers, map(self._read_text, chosen))
+        checked = 0
+        with contextlib.closing(encoded):
+            for done in encoded:
+                ends = np.cumsum(done.counts)
+                tokens = np.frombuffer(done.tokens, self.dtype)
+                for expected in np.split(tokens, ends[:-1]):
+                    if not np.array_equal(written[chosen[checked]]["tokens"], expected):
+                        raise self._describe_other_tokens(chosen[checked])
+                    checked += 1
+        assert checked == count
         return count
+
+    def _read_text(self, document: int) -> bytes | None:
+        """Read one text; None for a broken line."""
+        text = self.reading[document][self.field]
+        return text.encode() if isinstance(text, str) else text
+
+    def _describe_other_tokens(self, document: int) -> FormatError:
+        return FormatError(
+            f"{self.path}.bin: document {document:,} is not what tokenizers "
+            f"{self.tokenizer.version} makes of {self.reading.index.where(document)}: "
+            f"write it anew with force=True (--force)"
+            + ("" if self.told["engine"] == "tokenizers" else " and without engine=")
+        )
 
     # -- names ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ encoding is derived from the file, and refused unless its merges are proved to b
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -158,6 +159,11 @@ class TokenizerFile:
 
 
 # -- tiktoken --------------------------------------------------------------------------------------
+
+
+def read_tiktoken_version() -> str:
+    """Return the version of the installed library: another may give other tokens."""
+    return importlib.metadata.version("tiktoken")
 
 
 class _UnlikeError(ValueError):

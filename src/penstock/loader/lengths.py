@@ -203,8 +203,10 @@ def measure_lengths(
                 alone; "duration", milliseconds of WAV or FLAC; or a function of a sample, as
                 `decode` gets it, that returns an integer from 0 on. It must be importable.
     field:      the field with the text or the sound, if there are several.
-    tokenizer:  with "tokens", the tokenizer.json by which the texts of a field are counted, without
-                the tokens that a template adds; needs the library tokenizers.
+    tokenizer:  with "tokens", the tokenizer.json by which the texts of a field are counted, or the
+                folder that holds it. As `tokenize` has them by default: special tokens in texts are
+                text, truncation, padding and template of the file are not applied. Needs the
+                library tokenizers.
     processes:  by default one for each core that this process may use.
     force:      measure again what is there.
     progress:   called with the samples done, and all.

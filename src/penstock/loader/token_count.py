@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arguments import Path, check_path
 from ..engine import store as stores
-from ..errors import DataError, UsageError
+from ..errors import DataError, MissingError, UsageError
 from ..index import missing_library
 
 
@@ -29,11 +29,18 @@ class TokenCounter:
 
     @classmethod
     def load(cls, path: Path, field_name: str) -> TokenCounter:
-        """Read the tokenizer's file. UsageError if it is none; MissingError or StorageError."""
+        """Read a tokenizer.json, or that of a folder. UsageError if it is none; MissingError or
+        StorageError."""
         path = os.path.abspath(check_path("tokenizer", path))
+        if os.path.isdir(path):
+            path = os.path.join(path, "tokenizer.json")
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
+        except FileNotFoundError:
+            raise MissingError(
+                f"tokenizer: there is no {path}: give a tokenizer.json, or the folder that holds it"
+            ) from None
         except OSError as error:
             raise stores.build_storage_error(error.errno or 5, path) from None
         except UnicodeDecodeError:
@@ -44,10 +51,9 @@ class TokenCounter:
 
     @property
     def identity(self) -> str:
-        """Identity of tokenizer and field."""
-        return (
-            f"{hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()}/{self.field_name}"
-        )
+        """Identity of tokenizer, the library's version, and field."""
+        digest = hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+        return f"{digest}/{_import_library().__version__}/{self.field_name}"
 
     def __call__(self, sample: Mapping[str, Any]) -> int:
         text = sample[self.field_name]
@@ -65,14 +71,22 @@ class TokenCounter:
         """Return the tokenizer, made at first use."""
         if not self._made:
             try:
-                import tokenizers
-            except ModuleNotFoundError:
-                raise missing_library("tokenizers", "text", "counting tokens") from None
-            try:
-                self._made.append(tokenizers.Tokenizer.from_str(self.text))
+                made = _import_library().Tokenizer.from_str(self.text)
             except Exception as error:  # the library raises Exception itself
                 raise UsageError(f"{self.path} is no tokenizer.json: {error}") from None
+            made.no_truncation()  # files of models carry such settings for their inputs
+            made.no_padding()
+            made.encode_special_tokens = True  # in texts they are text, as `tokenize` has them
+            self._made.append(made)
         return self._made[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TokenCounter, (self.path, self.text, self.field_name)
+
+
+def _import_library() -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError:
+        raise missing_library("tokenizers", "text", "counting tokens") from None
+    return tokenizers
