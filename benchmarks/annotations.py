@@ -271,8 +271,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.data).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    size, rounds = (20_000_000, 3) if options.quick else (100_000_000, 10)
-    images, records = (1_000, 256) if options.quick else (10_000, 2_000)
+    size, rounds = (20_000_000, 3) if options.quick else (50_000_000, 5)
+    images, records = (1_000, 256) if options.quick else (4_000, 1_000)
     name = "annotations-quick" if options.quick else "annotations"
     record = Record(name, options.seed, vars(options))
     label_rows(record, folder / f"labels-{images}", images, rounds)

@@ -179,6 +179,15 @@ time.""",
 `encode_batch_fast` of `tokenizers` on the same texts in memory.""",
     ),
     Section(
+        "annotations",
+        "Annotations, the hub, and lengths",
+        "python -m benchmarks.annotations",
+        """indexes of COCO and Pascal VOC beside a parse by Python's library that checks and keeps
+nothing; images with their boxes, records over `hf://` from a loopback server, and lengths by a
+function, each beside a bare loop in two threads. Rates are of processor time; no row has a
+target.""",
+    ),
+    Section(
         "shuffling",
         "Arrays in random order",
         "make bench-shuffling",
