@@ -3,9 +3,10 @@
 Documents with the lengths of the web's, of words by Zipf's law, as JSON lines; a byte-level BPE of
 32,000 tokens that is trained on them. Against `encode_batch_fast` of `tokenizers` on all texts at
 once, in memory, with its own threads on the same cores: no parsing, no tokens written. The two
-take turns. Of a run, 0.4 s of processors are what any run takes: loading the tokenizer here and in each
-process. tiktoken has 0.5 s more to prove that it is equal, and 1,000 documents are compared. One row is of the time that passes, where what else runs on the machine counts, and one
-of processor time, of all processes. Record: benchmarks/results/tokenizing.json.
+take turns. Every run of ours has 0.4 s of processors to load the tokenizer, here and in each
+process; with tiktoken 0.5 s more to prove that it is equal, and 1,000 documents are compared. One
+row is of the time that passes, where what else runs on the machine counts, and one of processor
+time, of all processes. Record: benchmarks/results/tokenizing.json.
 """
 
 from __future__ import annotations
