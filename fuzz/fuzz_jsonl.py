@@ -10,6 +10,7 @@ from penstock.index.json_fields import KINDS, JsonFields, LineError, fits_type
 _KEYS = {kind: kind[0] for kind in ("str", "int", "bool")}
 _KEYS |= {"float": "f", "ints": "l", "any": "a", "bytes": "s"}
 assert set(_KEYS) <= set(KINDS)
+_LINES_MAX = 4
 _MASKED = JsonFields(_KEYS, {name: name for name in _KEYS}, {}, masked=True)
 _STRICT = JsonFields(_KEYS, {name: name for name in _KEYS})
 _STRINGS = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True)
@@ -54,7 +55,9 @@ def seeds() -> list[bytes]:
 
 def one(data: bytes) -> None:
     """Parse the data as lines, with errors and without."""
-    lines = data.split(b"\n")
+    lines = data.split(
+        b"\n", _LINES_MAX - 1
+    )  # the last may hold newlines, which are blanks to JSON
     bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)
     text = np.frombuffer(b"".join(lines), np.uint8)
     masked = _MASKED.parse(text, bounds)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ class EncoderProcesses:
 
 def encode_texts_ahead(
     told: Mapping[str, Any], count: int, texts: Iterator[bytes | None]
-) -> Iterator[EncodedTexts]:
+) -> Generator[EncodedTexts, None, None]:
     """Encode texts in so many processes, and yield their tokens in the texts' order.
 
     TextError has the number of the text among those whose tokens were not yielded. If reading a

@@ -207,7 +207,7 @@ class _Tokenization:
             "tokenizer": self.tokenizer.digest,
             "tokenizers": self.tokenizer.version,
             "engine": engine,
-            **({} if engine == "tokenizers" else {engine: read_tiktoken_version()}),
+            "tiktoken": read_tiktoken_version() if engine == "tiktoken" else None,
             "special": special,
             "dtype": self.dtype.name,
         }
