@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import orjson
 
@@ -11,6 +13,8 @@ _KEYS = {kind: kind[0] for kind in ("str", "int", "bool")}
 _KEYS |= {"float": "f", "ints": "l", "any": "a", "bytes": "s"}
 assert set(_KEYS) <= set(KINDS)
 _LINES_MAX = 4
+_ROUNDED = b'{"s": "", "i": 1, "b": true, "f": 9007199254740993, "l": [], "a": 0}'
+"""A whole number that is a fraction by its field, and that no double holds: refused."""
 _MASKED = JsonFields(_KEYS, {name: name for name in _KEYS}, {}, masked=True)
 _STRICT = JsonFields(_KEYS, {name: name for name in _KEYS})
 _STRINGS = JsonFields({"x": "s"}, {"x": "bytes"}, masked=True)
@@ -50,7 +54,15 @@ def seeds() -> list[bytes]:
     whole = (
         b'{"s": "\\u00e9\xc3\xa9", "i": -1, "b": true, "f": 1.5e3, "l": [1, 2], "a": {"x": [null]}}'
     )
-    return [whole, whole + b"\n" + whole, b"{}", b"[1]\nnull", b'{"s": null}', b'{"i": 1e400}']
+    return [
+        whole,
+        whole + b"\n" + whole,
+        b"{}",
+        b"[1]\nnull",
+        b'{"s": null}',
+        b'{"i": 1e400}',
+        _ROUNDED,
+    ]
 
 
 def one(data: bytes) -> None:
@@ -96,6 +108,9 @@ def _is_whole(line: bytes) -> bool:
             return False
         values = [(kind, record.get(key)) for kind, key in _KEYS.items()]
         np.array([record.get("i"), *record.get("l", [])], np.int64)
+        fraction = json.loads(line).get("f")  # exact, which orjson is not above 64 bits
+        if isinstance(fraction, int) and int(float(fraction)) != fraction:
+            return False
     except (ValueError, TypeError, OverflowError):
         return False
     return all(value is not None and fits_type(kind, value) for kind, value in values)
