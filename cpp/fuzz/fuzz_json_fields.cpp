@@ -14,7 +14,7 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 
 namespace {
 
-// A line is parsed twice, and costs ten microseconds. The parser's own limits are nearer: strings are
+// A line is parsed twice, with dozens of allocations. The parser's own limits are nearer: strings are
 // looked at in pieces of 64 bytes, values lie 200 deep, and lines share no more than their columns.
 constexpr std::size_t input_bytes_max = 1024, lines_max = 16;
 
