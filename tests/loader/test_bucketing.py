@@ -203,6 +203,26 @@ def test_what_does_not_fit(data: penstock.Dataset, tmp_path: Path) -> None:
             Buckets(**options)  # type: ignore[arg-type]
 
 
+def test_starts_that_count_steps_are_refused(data: penstock.Dataset) -> None:
+    """A step has no fixed number of samples: schedules and curricula name theirs in samples."""
+    half = data.select(fraction=0.5)
+    pairs, schedule = [(data, 1), (half, 1)], [(0, [1, 1]), (3, [1, 0])]
+    staged = penstock.curriculum([(0, half), (3, data)], unit="steps")
+    mixed = penstock.mix(pairs, schedule=schedule)
+    for dataset, remedy in (
+        (staged, 'unit="samples"'),
+        (mixed, 'schedule_unit="samples"'),
+        (mixed.select(fraction=0.5), 'schedule_unit="samples"'),
+    ):
+        with pytest.raises(UsageError, match=f"batch_tokens has no fixed number.*use {remedy}"):
+            penstock.Loader(dataset, batch_tokens=800)
+    staged = penstock.curriculum([(0, half), (30, data)], unit="samples")
+    mixed = penstock.mix(pairs, schedule=schedule, schedule_unit="samples")
+    for dataset in (staged, mixed):
+        with penstock.Loader(dataset, batch_tokens=800) as loader:
+            assert sum(len(batch.ids) for batch in loader) == dataset.samples_per_epoch
+
+
 def test_torch_gives_the_same_batches(data: penstock.Dataset) -> None:
     """`penstock.torch.DataLoader` has the batches of `Loader`, as tensors, and its states."""
     torch = pytest.importorskip("torch")
@@ -296,3 +316,13 @@ def test_errors_of_a_users_cost_are_raised_at_their_step(data: penstock.Dataset)
 def test_sizes_that_are_next_to_nothing_fill_one_batch() -> None:
     rule = BucketRule(1e300, 8, size_of=lambda lengths: lengths * 1e-300)
     assert rule.count_rows(np.arange(1, 9)) == 1
+
+
+def test_sizes_a_last_place_apart_are_cut_as_they_are_counted() -> None:
+    """Sizes that differ by less than the largest shows are sorted all the same."""
+    sizes = np.array([0.125, np.nextafter(0.125, 1), 1.0])
+    rule = BucketRule(1.0, 32, size_of=lambda lengths: sizes[lengths % 3])
+    lengths = np.array([3] * 8 + [4] + [5])
+    offsets, which, _, _ = rule.pack(lengths)
+    assert which[:2].tolist() == [9, 8]
+    assert len(offsets) - 1 == rule.count_rows(lengths)

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
 from .dataset import Dataset
 from .mixing import MixedDataset
-from .packing import PackedDataset
+from .packing import PackedDataset, refuse_steps
 
 _sampled = 1 << 16  # samples whose mean length decides about the window
 
@@ -68,6 +68,7 @@ def bucket_orders(
             "batch_tokens is for samples of different lengths, and packed rows have one: leave it "
             "out, batch_size counts rows"
         )
+    refuse_steps(dataset, "of batch_tokens has no fixed number of samples")
     lengths_of = dataset.find_id_lengths()
     if lengths_of is None:
         raise UsageError(

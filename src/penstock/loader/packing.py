@@ -121,17 +121,12 @@ def pack(
             "documents is a curriculum, whose stages would be cut by the windows of documents that "
             "are packed together: pack each stage, and train on one after the other"
         )
-    if isinstance(documents, MixedDataset):
-        if documents.recipe.unit == "steps" and len(documents.recipe.starts) > 1:
-            raise UsageError(
-                "the mixture's schedule is in steps, and a step of packed rows has no fixed number "
-                'of documents: use schedule_unit="samples"'
-            )
-        if documents.compose_decode(None) is not None:
-            raise UsageError(
-                "the mixture has decode functions, and packing takes tokens as they are stored: "
-                "mix lists of tokens without decode="
-            )
+    refuse_steps(documents, "of packed rows has no fixed number of documents")
+    if isinstance(documents, MixedDataset) and documents.compose_decode(None) is not None:
+        raise UsageError(
+            "the mixture has decode functions, and packing takes tokens as they are stored: mix "
+            "lists of tokens without decode="
+        )
     if style not in get_args(Style):
         raise UsageError(f"style is {style!r}: use one of {', '.join(get_args(Style))}")
     try:
@@ -155,6 +150,21 @@ def pack(
         _check_join(documents, window=window, multiple=multiple, long=long)
         return JoinedDataset(documents, layout, field)
     return PackedDataset(documents, layout, long, window, field)
+
+
+def refuse_steps(dataset: Dataset, why: str) -> None:
+    """Refuse a schedule or a curriculum whose starts count steps."""
+    if isinstance(dataset, CurriculumDataset) and dataset.unit == "steps":
+        what, remedy = "curriculum's starts are", 'unit="samples"'
+    elif (
+        isinstance(dataset, MixedDataset)
+        and dataset.recipe.unit == "steps"
+        and len(dataset.recipe.starts) > 1
+    ):
+        what, remedy = "mixture's schedule is", 'schedule_unit="samples"'
+    else:
+        return
+    raise UsageError(f"the {what} in steps, and a step {why}: use {remedy}")
 
 
 def _check_join(documents: Dataset, **options: Any) -> None:

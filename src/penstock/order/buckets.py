@@ -109,9 +109,9 @@ class BucketRule:
         first token (0) and the tokens of each sample.
         """
         sizes = self.measure(lengths)
-        keys = sizes.max() - sizes
-        if sizes.dtype.kind == "i" and int(keys.max()) < 1 << 16:
-            keys = keys.astype(np.uint16)  # numpy sorts these by radix
+        keys = -sizes  # exact, as a difference from the largest is not
+        if sizes.dtype.kind == "i" and int(sizes.max()) < 1 << 16:
+            keys = (sizes.max() - sizes).astype(np.uint16)  # numpy sorts these by radix
         which = np.argsort(keys, kind="stable")
         return self._cut(sizes[which]), which, np.zeros(len(which), np.int64), lengths[which]
 
