@@ -112,3 +112,41 @@ def test_folders_without_a_kind_in_common_ask(tmp_path_factory, files) -> None:
             opened(root, names)
     else:
         assert len(opened(root, names)) == len(names)
+
+
+@pytest.mark.parametrize("stray", ["README.md", "_SUCCESS", "notes/about.txt"])
+def test_notes_beside_shards_are_refused(stray: str, tmp_path: Path) -> None:
+    """Shards beside other files are neither samples as wholes nor are the others shards."""
+    (tmp_path / "parts").mkdir()
+    for number in range(3):
+        (tmp_path / "parts" / f"{number}.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    (tmp_path / stray).parent.mkdir(exist_ok=True)
+    (tmp_path / stray).write_text("about the data\n")
+    with pytest.raises(FormatError, match=rf"shards of jsonl \(parts/0\.jsonl\).*{stray}.*pattern"):
+        penstock.open(tmp_path, index="memory")
+    for path, options, count in (
+        (tmp_path / "parts" / "*.jsonl", {}, 6),
+        (tmp_path, {"extensions": ".jsonl"}, 6),
+        (tmp_path, {"format": "tree"}, 4),
+    ):
+        assert len(penstock.open(path, index="memory", **options)) == count
+
+
+def test_notes_among_many_lines_are_refused(tmp_path: Path) -> None:
+    """A note that is not among the files by which the format is found is no sample either."""
+    for number in range(40):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "README.md").write_text("about the data\n")
+    with pytest.raises(FormatError, match=r"README\.md"):
+        penstock.open(tmp_path, index="memory")
+    with pytest.raises(FormatError, match=r"README\.md, which is none: give extensions="):
+        penstock.open(tmp_path, index="memory", format="jsonl")
+    assert len(penstock.open(tmp_path, index="memory", extensions=[".jsonl"])) == 40
+
+
+def test_extensions_choose_the_files_that_tell_the_format(tmp_path: Path) -> None:
+    """Files that are no samples do not decide how the others are read, however many there are."""
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text("note\n")
+    (tmp_path / "z.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert len(penstock.open(tmp_path, index="memory", extensions=[".jsonl"])) == 2

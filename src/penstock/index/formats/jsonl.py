@@ -36,6 +36,7 @@ from ..layout import Chunked, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import jsonl_frames, shards, unsupported
 from .location import Location
+from .mixed_kinds import NOTES
 
 FIELD_OPTIONS = ("fields", "types", "defaults", "broken")
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
@@ -87,6 +88,8 @@ def build(
 ) -> Index:
     """The index of all lines of the files, in their order."""
     files, sources = shards.list_files(store, place, progress, extensions)
+    if place.kind == "folder" and not extensions:
+        _check_notes(files)
     walked = store.parse(files, lambda _, source: _walk_file(source), progress)
     fields = (Field("data", np.dtype(np.uint8), None),)
     framed = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
@@ -117,6 +120,17 @@ def build(
         sources=sources,
         fingerprint=_hash_identity(files, whole),
     )
+
+
+def _check_notes(files: Files) -> None:
+    """Refuse notes beside files that are called JSON lines: their lines would be samples."""
+    endings = [os.path.splitext(files.name(file))[1].lower() for file in range(len(files))]
+    note = next((file for file, ending in enumerate(endings) if ending in NOTES), None)
+    if note is not None and not set(SUFFIXES).isdisjoint(endings):
+        raise FormatError(
+            f"{files.root} holds JSON lines, and {files.name(note)}, which is none: give "
+            f"extensions= with those of all samples, such as ['.jsonl'], or move it elsewhere"
+        )
 
 
 def _hash_identity(files: Files, walked: list[FileLines]) -> str:

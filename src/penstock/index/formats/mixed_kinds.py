@@ -36,7 +36,7 @@ _data_names = {"images", "image", "imgs", "img", "jpegimages"}
 _label_names = {"labels", "label", "masks", "mask", "annotations", "segmentationclass"}
 _layouts = {".json": ", as COCO does", ".xml": ", as Pascal VOC does", ".txt": ", as YOLO does"}
 _media = {"images", "audio", "video"}
-_notes = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
+NOTES = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
 _FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
 
@@ -117,6 +117,6 @@ def _find_stray(listing: Listing) -> str:
         return ""
     for file in sorted(looked_at):
         other = _kind_of.get(endings[file])
-        if other not in (kind, None) or (other is None and endings[file] in _notes):
+        if other not in (kind, None) or (other is None and endings[file] in NOTES):
             return f"{kind}, and {listing.files.name(file)}, which is none"
     return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -390,7 +390,7 @@ def _detect(store: Store, place: Location, options: Mapping[str, Any]) -> str:
     if place.kind == "folder":
         if geometry:
             return "tokens" if windows else "records"
-        return _detect_folder(store, "extensions" in options)
+        return _detect_folder(store, options.get("extensions", ()))
     if "files" in options and place.kind == "file":
         return "table"
     name = place.name if place.kind == "file" else _find_first_name(store, place)
@@ -450,20 +450,51 @@ def _sniff_format(head: bytes, name: str) -> str | None:
 _ANNOTATED = ("coco", "voc", "image_json")
 
 
-def _detect_folder(store: Store, has_extensions: bool) -> str:
+def _detect_folder(store: Store, extensions: Sequence[str]) -> str:
     """Detect a dataset of files with certain names, a folder of shards, or a folder of samples.
 
-    has_extensions:  True if the user said which files are samples: then annotations are none.
+    extensions:  those that the user said are samples: then annotations are none.
+
+    FormatError if shards lie beside other files: as a folder of samples it would give whole shards.
     """
     for entry in FORMATS.values():
-        if has_extensions and entry.name in _ANNOTATED:
+        if extensions and entry.name in _ANNOTATED:
             continue
         if entry.folder is not None and entry.folder(store):
             return entry.name
-    looked_at = store.some(_LOOKED_AT)
-    format_names = {_sniff_format(store.read(name, 0, _HEAD_BYTES), name) for name in looked_at}
-    if len(format_names) == 1:
-        (only,) = format_names
-        if only is not None and "folder" in FORMATS[only].kinds:
-            return only
-    return "tree"
+    formats = {
+        name: _sniff_format(store.read(name, 0, _HEAD_BYTES), name)
+        for name in sorted(_find_some_names(store, extensions))
+    }
+    shards = [name for name in formats if _is_of_shards(formats[name])]
+    if not shards:
+        return "tree"
+    chosen = formats[shards[0]]
+    assert chosen is not None
+    stray = next((name for name in formats if formats[name] != chosen), None)
+    if stray is None:
+        return chosen
+    pattern = f"*{os.path.splitext(shards[0])[1]}"
+    folder = os.path.dirname(shards[0])
+    raise FormatError(
+        f"{store.root} holds shards of {chosen} ({shards[0]}), and others, such as {stray}: name "
+        f"the shards by a pattern such as {os.path.join(store.root, folder, pattern)!r}, or move "
+        "what is no sample elsewhere; if each file is a sample, give format='tree', or extensions= "
+        "with those of all samples"
+    )
+
+
+def _is_of_shards(name: str | None) -> bool:
+    return name is not None and "folder" in FORMATS[name].kinds
+
+
+def _find_some_names(store: Store, extensions: Sequence[str]) -> list[str]:
+    """Find a few files of a folder, with these extensions if some are given."""
+    names = store.some(_LOOKED_AT)
+    if not extensions:
+        return names
+    chosen = [name for name in names if name.lower().endswith(tuple(extensions))]
+    if chosen:
+        return chosen
+    files = store.scan(extensions).files
+    return [files.name(file) for file in range(min(len(files), _LOOKED_AT))]
