@@ -438,6 +438,44 @@ def test_what_cannot_be_split(
         tree.split(**arguments)
 
 
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_parts_by_key_stay_when_files_are_added(ending: str, tmp_path: Path) -> None:
+    """A file that sorts before the others moves no sample; where it would, keys are refused."""
+
+    def write(name: str, values: range) -> None:
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "jsonl":
+            path.write_text("".join(f'{{"n": {value}}}\n' for value in values))
+        else:
+            pa = pytest.importorskip("pyarrow")
+            import pyarrow.parquet as pq
+
+            pq.write_table(pa.table({"n": list(values)}), path)
+
+    def find_val() -> set[int]:
+        options = {"fields": "n"} if ending == "jsonl" else {}
+        dataset = penstock.open(tmp_path, index="memory", **options)
+        found = dataset.split({"train": 0.5, "val": 0.5}, by="key")
+        with penstock.Loader(found["val"], 100, rank=0, world_size=1) as loader:
+            return {value for batch in loader for value in batch["n"].tolist()}
+
+    write("b", range(100))
+    before = find_val()
+    assert 20 < len(before) < 80
+    write("a", range(1000, 1050))
+    if ending == "jsonl":
+        assert {value for value in find_val() if value < 1000} == before
+        return
+    for read in (
+        lambda: find_val(),
+        lambda: penstock.mix([(penstock.open(tmp_path, index="memory"), 1)] * 2).split(
+            {"a": 0.5, "b": 0.5}, by="key"
+        ),
+    ):
+        with pytest.raises(UsageError, match="parquet#0.*count samples over all files"):
+            read()
+
+
 def test_a_larger_fraction_holds_a_smaller(numbers: Any) -> None:
     """Fractions of one seed are nested, and those of another seed are others."""
     tenth, half = (numbers.select(fraction=part, seed=4) for part in (0.1, 0.5))

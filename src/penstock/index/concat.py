@@ -188,6 +188,11 @@ class JointIndex(Index):
                 found[row] = key
         return found
 
+    @property
+    def counts_over_files(self) -> bool:
+        """True if the keys of a dataset count samples over several files."""
+        return any(part.counts_over_files for part in self.parts)
+
     def where(self, sample: int, field: int = 0) -> str:
         """Describe the place of a sample, as its own dataset does."""
         ((number, _, own),) = split_by_part(self.first, np.array([sample]))

@@ -271,6 +271,15 @@ class Index:
         names = {one: self.files.name(one) for one in np.unique(file).tolist()}
         return [f"{names[one]}#{n}" for one, n in zip(file.tolist(), number.tolist(), strict=True)]
 
+    @property
+    def counts_over_files(self) -> bool:
+        """True if keys count samples over several files: those of a new file would change them.
+
+        The files of a Zarr array are its chunks.
+        """
+        has_own = self.names is not None or isinstance(self.layouts[0], Fixed | RowTable)
+        return not has_own and len(self.files) > 1 and self.format != "zarr"
+
     def where(self, sample: int, field: int = 0) -> str:
         """Describe the place of a sample, for messages."""
         layout, at = self.layouts[field], np.array([sample])

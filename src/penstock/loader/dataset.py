@@ -682,7 +682,8 @@ class Dataset:
                   column (see `select`), or a function that gives a value for each sample, divides
                   by a hash of seed and value: samples of equal values are in one part, parts have
                   about the fractions, and by="key" gives a sample the same part whichever other
-                  samples there are, so that data may be added.
+                  samples there are, so that data may be added. (It is refused where keys
+                  count samples over several files, as those of Parquet do.)
         columns:  arrays by name, one value for each sample, for `by`.
 
         UsageError if a part would have no sample.

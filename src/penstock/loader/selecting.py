@@ -249,6 +249,12 @@ def _divide_by_value(
                 f"by is {by!r}, a list of each sample: name a column of one value, or give a "
                 "function of the columns"
             )
+        if by == "key" and dataset.index.counts_over_files:
+            raise UsageError(
+                f"by is 'key', and the keys of {dataset.path} (such as {dataset.index.key(0)!r}) "
+                "count samples over all files, so that a file that is added would move samples "
+                "from part to part: name a column that tells samples apart, or leave by out"
+            )
         values = columns.find(by)
     elif callable(by):
         returned = make_array("what by returned", by(columns))
