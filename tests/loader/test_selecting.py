@@ -453,7 +453,7 @@ def test_parts_by_key_stay_when_files_are_added(ending: str, tmp_path: Path) -> 
             pq.write_table(pa.table({"n": list(values)}), path)
 
     def find_val() -> set[int]:
-        options = {"fields": "n"} if ending == "jsonl" else {}
+        options: dict[str, Any] = {"fields": "n"} if ending == "jsonl" else {}
         dataset = penstock.open(tmp_path, index="memory", **options)
         found = dataset.split({"train": 0.5, "val": 0.5}, by="key")
         with penstock.Loader(found["val"], 100, rank=0, world_size=1) as loader:

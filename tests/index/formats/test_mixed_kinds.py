@@ -124,12 +124,12 @@ def test_notes_beside_shards_are_refused(stray: str, tmp_path: Path) -> None:
     (tmp_path / stray).write_text("about the data\n")
     with pytest.raises(FormatError, match=rf"shards of jsonl \(parts/0\.jsonl\).*{stray}.*pattern"):
         penstock.open(tmp_path, index="memory")
-    for path, options, count in (
-        (tmp_path / "parts" / "*.jsonl", {}, 6),
-        (tmp_path, {"extensions": ".jsonl"}, 6),
-        (tmp_path, {"format": "tree"}, 4),
+    for dataset, count in (
+        (penstock.open(tmp_path / "parts" / "*.jsonl", index="memory"), 6),
+        (penstock.open(tmp_path, index="memory", extensions=".jsonl"), 6),
+        (penstock.open(tmp_path, index="memory", format="tree"), 4),
     ):
-        assert len(penstock.open(path, index="memory", **options)) == count
+        assert len(dataset) == count
 
 
 def test_notes_among_many_lines_are_refused(tmp_path: Path) -> None:
