@@ -12,13 +12,15 @@ import pytest
 
 import penstock
 from penstock.budget import Budget
-from penstock.cache.engine import CachedEngine
+from penstock.cache.engine import CachedEngine, CacheShell
 from penstock.cache.key_index import Addressed
-from penstock.cache.peer import PeerEvents
+from penstock.cache.peer import Bytes, Keys, PeerEvents
 from penstock.cache.shared_memory import RamTier
 from penstock.clock import SystemClock
-from penstock.engine import open_engine
+from penstock.engine import Buffer, open_engine
+from penstock.extent import Requests
 from penstock.plan import Placement
+from penstock.plan.cache_actions import Action, Stop
 from tests.cache.memory import MemoryPeer
 
 
@@ -40,7 +42,7 @@ def wait_until_idle(engine: CachedEngine, peer: Counted, count: Callable[[], int
         steps, before = peer.steps, count()
         while peer.steps < steps + 4 and time.monotonic() < until_s:
             pause.wait(0.001)
-        if before and before == count() and not engine._shell._answering_bytes:
+        if before and before == count() and not engine._shell._session._answering_bytes:
             return before
     raise AssertionError("no answer has come")
 
@@ -86,3 +88,53 @@ def test_answers_to_others_wait_for_memory(part: float, tmp_path: Path) -> None:
     finally:
         engine.close()
         asking.close()
+
+
+class Refusing(MemoryPeer):
+    """A peer whose transport refuses every fetch."""
+
+    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+        raise OSError(105, "no buffer space")
+
+
+def test_a_fetch_that_the_system_refuses_is_read_from_storage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An action that fails is told to the session, which goes another way: no error, no wait, and
+    a warning that says why."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    data = penstock.open(tmp_path / "x.npy")
+    group: list[MemoryPeer] = []
+    group += [Refusing(0, group, 60, SystemClock()), MemoryPeer(1, group, 60, SystemClock())]
+    engine = CachedEngine(
+        Addressed(data.index),
+        open_engine(data.index.files, Budget(), data.index.mean_bytes),
+        Placement(64, (32, 32), seed=1),
+        [0, 1],
+        0,
+        RamTier.create(64, 1 << 20, bytes(16)),
+        None,
+        group[0],
+    )
+    try:
+        zeros = np.zeros(64, np.uint32)
+        places = np.arange(64) * 100
+        requests = Requests(zeros, np.arange(64), np.full(64, 100), zeros, places, np.arange(65))
+        out = np.zeros(6400, np.uint8)
+        engine.submit(requests, [out])
+        (report,) = engine.poll(60 * 10**9)
+        assert report.failures == ()
+        assert (out.reshape(64, 100) == rows).all()
+        stats = engine.counters()
+        assert (stats["failed_actions"], stats["fetches_failed"]) == (1, 1)
+        assert (stats["ram_bytes"], stats["direct_bytes"]) == (3200, 3200)
+        assert "no buffer space" in caplog.text
+    finally:
+        engine.close()
+        group[1].close()
+
+
+def test_the_shell_performs_every_action() -> None:
+    """No action of the session is unknown to its driver; `Stop` alone ends it."""
+    assert CacheShell._performers.keys() == set(Action.__args__) - {Stop}

@@ -50,7 +50,7 @@ class Watcher:
             return 0
         held_bytes = arena.ahead_bytes + arena.kept_bytes
         if isinstance(engine := self.loader._engine, CachedEngine):
-            disk = engine._shell._tiers._disk
+            disk = engine._shell._disk
             for buffers in (engine._shell._answers, disk._arena if disk else Arena(0)):
                 held_bytes += buffers.lent_bytes + buffers.kept_bytes
         return held_bytes

@@ -3,10 +3,10 @@
 `join_cache` is called on every rank. The ranks introduce themselves by a *gather* function
 (`rendezvous`), and all compute the same placement of cache blocks on nodes. A node keeps its share
 in a *tier*: shared memory (`shared_memory`), which its ranks fill together, or a folder on a local
-disk (`disk`), which later runs find again. `node_tiers` brings cache blocks into the tiers. A
-*peer* exchanges samples with other nodes (`peer`), over ZeroMQ or MPI. *Replicas* are copies of
-samples of other nodes in memory that is left over. `engine` joins all of these into an engine that
-a loader uses like any other.
+disk (`disk`), which later runs find again. A *peer* exchanges samples with other nodes (`peer`),
+over ZeroMQ or MPI. *Replicas* are copies of samples of other nodes in memory that is left over.
+`engine` joins all of these into an engine that a loader uses like any other. It performs what
+`penstock.plan.CacheSession` decides.
 
 The folder knows placements, keys and bytes. It must not know how samples are ordered or decoded,
 what a batch is, or who uses it: the loader hands it requests and a clock of uses.

@@ -15,7 +15,10 @@ a peer's deadline. Later batches do not wait for a peer that has failed: it is a
 a time, which nobody waits for, until it answers again. Errors of storage are reported as any engine
 reports them.
 
-One thread of each engine does all of this and answers the peers. A second thread waits for storage.
+`penstock.plan.CacheSession` decides all of this. `CacheShell` tells it events, and performs its
+actions over the slab, the disk, the peers and the storage engine; an action that fails is an event,
+too. One thread of each engine does this, and answers the peers. A second thread waits for storage.
+Threads of the disk tier, where there is one, read and write it.
 """
 
 from __future__ import annotations
@@ -23,16 +26,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import select
 import threading
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,6 +48,7 @@ from ..engine import (
     Purpose,
     ReadingEngine,
     ReadMethod,
+    ThreadPool,
     check_purpose,
     check_requests,
     check_usable,
@@ -53,10 +56,10 @@ from ..engine import (
 )
 from ..errors import PenstockError
 from ..extent import Int, Requests, merge, slice_files
-from ..plan import Placement, rotation_start
+from ..plan import BlockLayout, CacheSession, Placement, cache_actions, rotation_start
+from ..plan.cache_actions import NodeTier, RowFailure
 from .disk import DiskTier
 from .key_index import Addressed
-from .node_tiers import NodeTiers, WantedKeys
 from .peer import Peer, PeerCompletion, PeerRequest
 from .replicas import Replicas, UseTimes
 from .shared_memory import RamTier
@@ -64,33 +67,35 @@ from .source_check import SourceCheck
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
-_busy_ns = 500_000
-"""Interval of looking at a cache block that another rank is reading."""
 _view_bytes = 64 << 10
 """Mean size of samples from which an answer is sent from the slab; smaller ones are gathered."""
 
 
-@dataclass(slots=True, eq=False)
-class _Step:
-    """A ticket of this engine: its requests, and how many parts of it are on their way."""
+class _Step(NamedTuple):
+    """A ticket of this engine."""
 
-    ticket: int
     requests: Requests
     buffers: Sequence[Buffer]
     purpose: Purpose
     uses: UseTimes | None
-    parts: int = 1
-    failures: list[Failure] = field(default_factory=list)
+
+
+class _LoadRead(NamedTuple):
+    """A read of cache blocks from storage."""
+
+    load: cache_actions.LoadBlocks
+    requests: Requests
+    buffer: Buffer
 
 
 @dataclass(slots=True, eq=False)
-class _Answer:
-    """An answer to a peer: the rows of its request that are kept here, and those that are there."""
+class _KeyRead:
+    """A read of keys from storage into a batch, in one or more requests."""
 
-    request: PeerRequest
-    rows: Int
-    parts: int = 1
-    ready_parts: list[tuple[WantedKeys, Int, Int]] = field(default_factory=list)
+    number: int
+    step: Requests
+    left: int = 0
+    failures: list[RowFailure] = field(default_factory=list)
 
 
 class CacheShell:
@@ -120,21 +125,11 @@ class CacheShell:
         peer: Peer | None,
         replicas: Replicas | None = None,
     ) -> None:
-        self._replicas = replicas
         self._addressed = addressed
         self._inner = inner
-        self._placement = placement
-        self._node = nodes[rank]
+        self._slab, self._disk, self._peer, self._replicas = slab, disk, peer, replicas
         self._beginning = rotation_start(rank, len(nodes))
-        # Of each node, the ranks that may be asked, the best one first; spread over who asks.
-        self._via = [
-            deque(other for other, at in enumerate(nodes) if at == node)
-            for node in range(placement.nodes)
-        ]
-        for ranks in self._via:
-            ranks.rotate(-rank)
-        self._peer = peer
-        self._fields = np.uint64(len(addressed.fields))
+        self._layout = BlockLayout(addressed, placement)
         self._pid = os.getpid()
         self._closed = False
         files, world = addressed.index.files, len(nodes)
@@ -143,7 +138,7 @@ class CacheShell:
         self._fault: BaseException | None = None
         # Between the user's thread and ours.
         self._lock = threading.Condition()
-        self._asked: deque[_Step] = deque()
+        self._asked: deque[tuple[int, _Step]] = deque()
         self._done: list[Completion] = []
         self._outstanding = 0
         self._submitted = 0
@@ -151,28 +146,19 @@ class CacheShell:
         self._woken = select.poll()
         self._woken.register(self._wake_fd, select.POLLIN)
         # Ours alone.
-        self._counts: Counter[str] = Counter()
-        self._direct: dict[int, tuple[_Step, Requests]] = {}  # by ticket of the inner engine
-        self._fetches: dict[int, tuple[_Step, Int, int]] = {}  # by ticket of the peer: rows, rank
-        self._failed: dict[int, float] = {}  # rank -> when it is tried again
-        self._trials: dict[int, int] = {}  # by ticket of the peer: rank
-        self._waiting: deque[PeerRequest] = deque()  # for memory of an answer
-        self._answers = Arena(limits.peer_answers_bytes_max)
-        self._answering_bytes = 0  # of requests whose answers are not made yet
-        self._tiers = NodeTiers(
-            addressed,
-            placement,
-            self._node,
-            slab,
-            disk,
-            read=self._submit,
-            begin=self._beginning,
-            wake=self._wake,
-            counts=self._counts,
+        self._session = CacheSession(
+            addressed, placement, nodes, rank, replicas=replicas is not None
         )
-        # Between the thread that waits for storage, and ours.
+        self._steps: dict[int, _Step] = {}
+        self._reads: dict[int, _LoadRead | tuple[_KeyRead, Requests]] = {}  # by storage ticket
+        self._fetches: dict[int, int] = {}  # by ticket of the peer
+        self._answers = Arena(limits.peer_answers_bytes_max)
+        self._sources: dict[int, dict[int, Buffer]] = {}  # cache blocks of the disk by slot
+        # Between the threads that wait for storage and the disk, and ours.
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
+        self._disk_ended: deque[tuple[cache_actions.Action, BaseException | None]] = deque()
+        self._disk_threads = ThreadPool(limits.disk_threads, "penstock-disk")
         self._threads = [
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
@@ -207,7 +193,7 @@ class CacheShell:
             ticket = self._submitted
             self._submitted += 1
             self._outstanding += 1
-            self._asked.append(_Step(ticket, requests, list(buffers), purpose, uses))
+            self._asked.append((ticket, _Step(requests, list(buffers), purpose, uses)))
         self._wake()
         return ticket
 
@@ -226,13 +212,16 @@ class CacheShell:
         """Pass the budget for reading storage on to the storage engine, and that of the disk;
         bound the memory of answers to peers."""
         self._inner.adopt(budget)
-        self._tiers.adopt(budget)
+        if self._disk is not None:
+            self._disk.limit(budget.disk_buffer_bytes)
         self._answers.limit(budget.peer_answers_bytes)
+        self._session.disk_buffer_bytes = budget.disk_buffer_bytes
+        self._session.answer_bytes = budget.peer_answers_bytes
 
     def measure_buffers(self, budget: Budget) -> int:
         """Return the bytes of a budget that this engine's own buffers may take."""
         answers_bytes = 0 if self._peer is None else budget.peer_answers_bytes
-        return answers_bytes + (budget.disk_buffer_bytes if self._tiers.has_disk else 0)
+        return answers_bytes + (budget.disk_buffer_bytes if self._disk else 0)
 
     def survey(self) -> None:
         """Look whether files have changed since they were indexed; see `SourceCheck`.
@@ -264,13 +253,13 @@ class CacheShell:
             "direct_bytes",
             "served_bytes",
         )
-        counts = self._inner.counters() | {name: self._counts[name] for name in names}
-        counts |= dict(self._counts)
-        of_slab = self._tiers.slab.counters()._asdict()
+        counted = self._session.counts
+        counts = self._inner.counters() | {name: counted[name] for name in names} | dict(counted)
+        of_slab = self._slab.counters()._asdict()
         counts |= {f"slab_{name}": count for name, count in of_slab.items()}
-        counts |= {
-            f"disk_blocks_{name}": count for name, count in self._tiers.count_on_disk().items()
-        }
+        if self._disk is not None:
+            of_disk = self._disk.own_counters()._asdict()
+            counts |= {f"disk_blocks_{name}": count for name, count in of_disk.items()}
         if self._peer is not None:
             counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
         return counts
@@ -292,7 +281,10 @@ class CacheShell:
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
-        self._tiers.close()
+        self._disk_threads.shutdown(cancel_futures=True)
+        if self._disk is not None:
+            self._disk.close()
+        self._slab.close()  # claims are given back: the other ranks need not find out themselves
         self._replicas = None
         os.close(self._wake_fd)
 
@@ -307,9 +299,13 @@ class CacheShell:
         try:
             run()
         except BaseException as error:  # the user's thread raises it
-            with self._lock:
-                self._fault = self._fault or error
-                self._lock.notify_all()
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """End this engine with an error, which the user's thread raises."""
+        with self._lock:
+            self._fault = self._fault or error
+            self._lock.notify_all()
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -329,283 +325,389 @@ class CacheShell:
                 self._wake()
 
     def _run(self) -> None:
+        """Tell the session what happens, event by event, and do what it says."""
+        session = self._session
         while not self._closed and self._fault is None:
-            busy = self._tiers.busy
-            self._sleep(_busy_ns if busy or self._waiting else _poll_ns)
+            completions, requests = self._sleep()
+            session.advance(time.monotonic_ns(), self._answers.ahead_bytes)
+            self._perform()
+            for completion in completions:
+                self._end_fetch(completion)
             while self._reports:
-                self._take_report(self._reports.popleft())
-            self._tiers.drain()
-            self._serve_waiting()
-            while self._asked and not self._tiers.is_full:
-                self._begin(self._asked.popleft())
-            if busy:
-                self._tiers.look_again()
+                self._end_storage_read(self._reports.popleft())
+            while self._disk_ended:
+                self._end_disk_work(*self._disk_ended.popleft())
+            for number, _, keys, lengths in requests:
+                session.ask(number, keys, lengths)
+                self._perform()
+            while self._asked:
+                ticket, step = self._asked.popleft()
+                self._steps[ticket] = step
+                session.request(ticket, step.requests, len(step.buffers), step.uses is not None)
+                self._perform()
 
-    def _sleep(self, timeout_ns: int) -> None:
-        """Wait until something happens; take the events of the peer."""
+    def _sleep(self) -> tuple[Sequence[PeerCompletion], Sequence[PeerRequest]]:
+        """Wait until something happens; return the events of the peer."""
+        timeout_ns, wake_ns = _poll_ns, self._session.wake_ns
+        if wake_ns is not None:
+            timeout_ns = min(max(0, wake_ns - time.monotonic_ns()), _poll_ns)
+        completions: Sequence[PeerCompletion] = ()
+        requests: Sequence[PeerRequest] = ()
         if self._peer is None:
             self._woken.poll(timeout_ns / 1e6)
         else:
             completions, requests = self._peer.step(timeout_ns, [self._wake_fd])
-            for completion in completions:
-                self._finish_fetch(completion)
-            self._waiting.extend(requests)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
+        return completions, requests
 
-    # -- a step of this rank -------------------------------------------------------------------
+    # -- what the session says -----------------------------------------------------------------
 
-    def _begin(self, step: _Step) -> None:
-        keys = step.requests.offset.view(np.uint64)
-        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
-        owner, slot = self._placement.place(cache_blocks)
-        own = owner == self._node
-        for tier, rows, slots in self._tiers.split_by_tier(np.flatnonzero(own), slot):
-            step.parts += 1
-            done = self._make_copier(step, rows)
-            self._tiers.want(tier, keys[rows], slots, cache_blocks[rows], step.purpose, done)
-        away = owner >= 0
-        away &= ~own
-        rows = np.flatnonzero(away)
-        if self._replicas is not None and len(rows):
-            rows = self._take_replicas(step, self._replicas, rows)
-        if len(rows):
-            rows = rows[np.argsort(owner[rows], kind="stable")]
-            nodes, first = np.unique(owner[rows], return_index=True)
-            for node, part in zip(nodes.tolist(), np.split(rows, first[1:]), strict=True):
-                self._fetch(step, node, part)
-        self._read(step, np.flatnonzero(owner < 0))
-        self._end_part(step)
+    def _perform(self) -> None:
+        """Perform the session's actions, and those that come of them."""
+        actions = self._session.actions
+        while actions:
+            action = actions.popleft()
+            try:
+                self._performers[type(action)](self, action)
+            except Exception as error:
+                self._take_failure(action, error)
 
-    def _make_copier(self, step: _Step, rows: Int) -> Callable[[WantedKeys], None]:
-        """Return a callback that copies from the tier into the batch, and reads the rest from
-        storage."""
-
-        def done(wanted: WantedKeys) -> None:
-            there = self._tiers.find_ready(wanted)
-            length, target = step.requests.length[rows], step.requests.target[rows]
-            for number, buffer in enumerate(step.buffers):
-                part = np.flatnonzero(there & (step.requests.buffer[rows] == number))
-                self._tiers.copy(wanted, part, length[part], buffer, target[part])
-            name = "ram_bytes" if wanted.tier is self._tiers.slab else "disk_bytes"
-            self._counts[name] += int(length[there].sum())
-            self._read(step, rows[~there])
-            self._end_part(step)
-
-        return done
-
-    def _take_replicas(self, step: _Step, replicas: Replicas, rows: Int) -> Int:
-        """Copy rows of other nodes out of replicas; return the rows that have none."""
-        if step.uses is None:
-            return rows
-        was_copied = np.zeros(len(rows), bool)
-        keys, length = step.requests.offset.view(np.uint64), step.requests.length
-        with self._give_up_on_error():
-            for number, buffer in enumerate(step.buffers):
-                at = np.flatnonzero(step.requests.buffer[rows] == number)
-                some = rows[at]
-                target = step.requests.target[some]
-                here = replicas.take(keys[some], length[some], buffer, target, step.uses)
-                was_copied[at[here]] = True
-        self._counts["replica_bytes"] += int(length[rows[was_copied]].sum())
-        return rows[~was_copied]
-
-    def _make_replicas(self, step: _Step, rows: Int) -> None:
-        """Make replicas of rows that another node has sent, if they are worth it."""
-        replicas = self._replicas
-        if replicas is None or step.uses is None or not len(rows):
-            return
-        requests = step.requests
-        with self._give_up_on_error():
-            replicas.offer(
-                requests.offset[rows].view(np.uint64),
-                requests.length[rows],
-                step.buffers[int(requests.buffer[rows[0]])],  # a fetch is into one
-                requests.target[rows],
-                step.uses,
+    def _take_failure(self, action: cache_actions.Action, error: BaseException) -> None:
+        """Tell the session of an action that failed; end if it knows no other way."""
+        session = self._session
+        session.fail(action)
+        if any(isinstance(each, cache_actions.Stop) for each in session.actions):
+            raise error
+        if not isinstance(action, cache_actions.TakeReplicas | cache_actions.OfferReplicas):
+            name = type(action).__name__
+            log.warning("the cache could not %s, and went another way", name, exc_info=error)
+        else:
+            log.error(
+                "copies of what other hosts keep are given up; batches are not affected",
+                exc_info=error,
             )
 
-    @contextlib.contextmanager
-    def _give_up_on_error(self) -> Iterator[None]:
-        """Give replicas up, and go on without them, if an error is raised inside."""
-        try:
-            yield
-        except Exception:
-            self._replicas = None
-            log.exception("copies of what other hosts keep are given up; batches are not affected")
+    def _claim(self, action: cache_actions.ClaimSlots) -> None:
+        self._session.take_claims(action.want, self._tier(action.tier).claim(action.slots))
 
-    def _fetch(self, step: _Step, node: int, rows: Int) -> None:
-        """Ask another node, buffer by buffer, or storage if nobody there would answer."""
-        requests = step.requests
-        self._try(node, step, rows[:1])
-        rank = next((other for other in self._via[node] if other not in self._failed), None)
-        if rank is None:
-            self._counts["fetches_avoided"] += 1
-            self._read(step, rows)
-            return
-        for number, buffer in enumerate(step.buffers):
-            part = rows[requests.buffer[rows] == number]
-            length = requests.length[part]
-            group = (np.cumsum(length) - length) // limits.peer_fetch_bytes
-            cut = np.diff(group) != 0
-            cut |= np.arange(1, len(part)) % limits.peer_keys_max == 0
-            for some in np.split(part, np.flatnonzero(cut) + 1) if len(part) else ():
-                assert self._peer is not None
-                ticket = self._peer.submit(
-                    rank,
-                    requests.offset[some].view(np.uint64),
-                    requests.length[some],
-                    requests.target[some],
-                    buffer,
-                )
-                self._fetches[ticket] = (step, some, rank)
-                step.parts += 1
+    def _tier(self, tier: NodeTier) -> RamTier | DiskTier:
+        if tier is NodeTier.RAM:
+            return self._slab
+        assert self._disk is not None
+        return self._disk
 
-    def _try(self, node: int, step: _Step, row: Int) -> None:
-        """Ask ranks of a node that have failed, if it is time, whether they answer again.
+    def _allocate(self, action: cache_actions.AllocateRoom) -> None:
+        self._session.take_room(action.load, self._slab.allocate(action.size))
 
-        Each is asked for one key, whose bytes are thrown away.
-        """
-        now, requests = time.monotonic(), step.requests
-        for rank in self._via[node]:
-            if self._failed.get(rank, math.inf) > now:
-                continue
-            self._failed[rank] = math.inf
-            keys, length = requests.offset[row].view(np.uint64), requests.length[row]
-            nowhere = np.empty(int(length[0]), np.uint8)
-            assert self._peer is not None
-            ticket = self._peer.submit(rank, keys, length, np.zeros(1, np.int64), nowhere)
-            self._trials[ticket] = rank
+    def _publish(self, action: cache_actions.PublishSlots) -> None:
+        self._slab.publish(*action)
 
-    def _finish_fetch(self, completion: PeerCompletion) -> None:
-        if completion.reason is not None:
-            self._counts[f"fetches_{completion.reason.name.lower()}"] += 1
-        if completion.ticket in self._trials:
-            self._note_answer(self._trials.pop(completion.ticket), completion)
-            return
-        step, rows, rank = self._fetches.pop(completion.ticket)
-        self._note_answer(rank, completion)
-        missing = rows[completion.failures]
-        length = step.requests.length
-        self._counts["peer_bytes"] += int(length[rows].sum() - length[missing].sum())
-        self._make_replicas(step, np.delete(rows, completion.failures))
-        self._read(step, missing)
-        self._end_part(step)
+    def _abandon(self, action: cache_actions.AbandonSlots) -> None:
+        self._tier(action.tier).abandon(action.slots)
 
-    def _note_answer(self, rank: int, completion: PeerCompletion) -> None:
-        """Note whether the rank that was asked has answered."""
-        if completion.reason is None:
-            self._failed.pop(rank, None)
+    def _report(self, action: cache_actions.ReportStep) -> None:
+        del self._steps[action.ticket]
+        failures = tuple(Failure(*failure) for failure in action.failures)
+        with self._lock:
+            self._done.append(Completion(action.ticket, failures))
+            self._lock.notify_all()
+
+    # -- storage -------------------------------------------------------------------------------
+
+    def _load(self, action: cache_actions.LoadBlocks) -> None:
+        """Read cache blocks from storage."""
+        if action.tier is NodeTier.RAM:
+            buffer = self._slab.data
         else:
-            self._failed[rank] = time.monotonic() + limits.peer_pause_s
+            assert self._disk is not None
+            buffer = self._disk.take_buffer(int(action.size.sum()))
+        keys, target = self._layout.spread(action.cache_blocks, action.at)
+        placed = self._addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
+        # What lies between is another's to read, once.
+        (requests,) = merge(placed, 1, 0, self._beginning)
+        purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
+        ticket = self._submit(requests, [buffer], purpose)
+        self._reads[ticket] = _LoadRead(action, requests, buffer)
 
-    def _read(self, step: _Step, rows: Int) -> None:
+    def _read_keys(self, action: cache_actions.ReadKeys) -> None:
         """Read keys from storage into the batch."""
-        if not len(rows):
-            return
+        step, rows = self._steps[action.ticket], action.rows
         asked = step.requests
         placed = self._addressed.place_keys(
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
+        read = _KeyRead(action.read, asked)
         for requests in merge(placed, len(step.buffers), 0, self._beginning):
             if len(requests.file):
                 ticket = self._submit(requests, step.buffers, step.purpose)
-                self._direct[ticket] = (step, requests)
-                step.parts += 1
-        self._counts["direct_bytes"] += int(asked.length[rows].sum())
+                self._reads[ticket] = (read, requests)
+                read.left += 1
+        if not read.left:  # keys of nothing
+            self._session.take_read(action.read, ())
 
     def _submit(self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose) -> int:
         ticket = self._inner.submit(requests, buffers, purpose)
         self._more.release()
         return ticket
 
-    def _take_report(self, report: Completion) -> None:
-        """Take a report of the storage engine: cache blocks, or rows of a batch."""
-        if self._tiers.take_report(report):
-            return
-        step, requests = self._direct.pop(report.ticket)
-        asked = step.requests
-        for extent, code, got in report.failures:
-            target = int(requests.target[extent])
-            inside = target - asked.target
-            there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
-            row = int(np.flatnonzero(there & (inside < np.maximum(asked.length, 1)))[0])
-            step.failures.append(Failure(row, code, int(inside[row]) + got))
-        self._end_part(step)
+    def _end_storage_read(self, report: Completion) -> None:
+        """Take a report of the storage engine: cache blocks, or keys of a batch."""
+        read = self._reads.pop(report.ticket)
+        if isinstance(read, _LoadRead):
+            self._end_load(read, report)
+        else:
+            keys, requests = read
+            asked = keys.step
+            for extent, code, got in report.failures:
+                inside = int(requests.target[extent]) - asked.target
+                there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
+                row = int(np.flatnonzero(there & (inside < np.maximum(asked.length, 1)))[0])
+                keys.failures.append(RowFailure(row, code, int(inside[row]) + got))
+            keys.left -= 1
+            if not keys.left:
+                self._session.take_read(keys.number, keys.failures)
+        self._perform()
 
-    def _end_part(self, step: _Step) -> None:
-        step.parts -= 1
-        if step.parts:
+    def _end_load(self, read: _LoadRead, report: Completion) -> None:
+        load = read.load
+        ends = load.at + np.maximum(load.size, 1)
+        failed = np.zeros(len(load.slots), bool)
+        for extent, _, _ in report.failures:
+            target = int(read.requests.target[extent])
+            failed |= (target >= load.at) & (target < ends)
+        if load.tier is NodeTier.DISK:
+            columns = (load.slots[~failed], load.at[~failed], (load.at + load.size)[~failed])
+            places = zip(*(column.tolist() for column in columns), strict=True)
+            self._sources[load.load] = {slot: read.buffer[a:b] for slot, a, b in places}
+        self._session.take_load(load.load, failed)
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def _read_disk(self, action: cache_actions.ReadDisk) -> None:
+        disk = self._disk
+        assert disk is not None
+
+        def read() -> None:
+            blocks = zip(action.slots.tolist(), disk.read(action.slots, action.size), strict=True)
+            self._sources[action.source] = {
+                slot: block for slot, block in blocks if block is not None
+            }
+
+        self._run_behind(action, read)
+
+    def _write_disk(self, action: cache_actions.WriteDisk) -> None:
+        disk = self._disk
+        assert disk is not None
+        blocks = self._sources[action.source]
+        cache_blocks = [blocks[slot] for slot in action.slots.tolist()]
+        self._run_behind(action, functools.partial(_write, disk, action.slots, cache_blocks))
+
+    def _run_behind(self, action: cache_actions.Action, work: Callable[[], None]) -> None:
+        """Perform an action of the disk in a thread of its own; its end is an event."""
+        functions = [work]
+        del work
+
+        def run() -> None:
+            error = None
+            try:
+                functions.pop()()  # its buffers are free when we wake
+            except BaseException as raised:
+                error = raised
+            self._disk_ended.append((action, error))
+            self._wake()
+
+        self._disk_threads.submit(run)
+
+    def _end_disk_work(self, action: cache_actions.Action, error: BaseException | None) -> None:
+        if error is not None:
+            self._take_failure(action, error)
+        elif isinstance(action, cache_actions.ReadDisk):
+            self._session.take_disk_read(action.source)
+        else:
+            assert isinstance(action, cache_actions.WriteDisk)
+            self._session.take_write(action.source)
+        self._perform()
+
+    def _release(self, action: cache_actions.ReleaseSource) -> None:
+        self._sources.pop(action.source, None)  # none if nothing came
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def _find(self, want: cache_actions.Want, sources: tuple[int, ...]) -> _Found:
+        """Find the wanted keys that are there."""
+        if want.tier is NodeTier.RAM:
+            return _Found(self._slab.offsets(want.slots), {})
+        held: dict[int, Buffer] = {}
+        for source in sources:
+            held |= self._sources.get(source, {})
+        there = np.isin(want.slots, np.fromiter(held, np.int64, len(held)))
+        return _Found(np.where(there, 0, -1), held)
+
+    def _copy_keys(
+        self,
+        want: cache_actions.Want,
+        found: _Found,
+        rows: Int,
+        length: Int,
+        out: Buffer,
+        target: Int,
+    ) -> None:
+        """Copy some wanted keys, which are there, to their targets."""
+        inside = self._layout.find_offsets(want.keys[rows], want.cache_blocks[rows])
+        if want.tier is NodeTier.RAM:
+            self._slab.gather(found.at[rows] + inside, length, out, target)
             return
-        with self._lock:
-            self._done.append(Completion(step.ticket, tuple(sorted(step.failures))))
-            self._lock.notify_all()
+        columns = (want.slots[rows], inside, length, target)
+        for slot, a, n, to in zip(*(column.tolist() for column in columns), strict=True):
+            out[to : to + n] = found.held[slot][a : a + n]
+
+    def _copy(self, action: cache_actions.CopyKeys) -> None:
+        want = action.want
+        assert want.ticket is not None
+        step = self._steps[want.ticket]
+        found = self._find(want, action.sources)
+        there = found.at >= 0
+        requests = step.requests
+        length, target = requests.length[want.rows], requests.target[want.rows]
+        for number, buffer in enumerate(step.buffers):
+            part = np.flatnonzero(there & (requests.buffer[want.rows] == number))
+            self._copy_keys(want, found, part, length[part], buffer, target[part])
+        self._session.take_copy(want, there)
+
+    def _take_replicas(self, action: cache_actions.TakeReplicas) -> None:
+        step, rows = self._steps[action.ticket], action.rows
+        assert self._replicas is not None
+        assert step.uses is not None
+        requests = step.requests
+        keys, length = requests.offset.view(np.uint64), requests.length
+        copied = np.zeros(len(rows), bool)
+        for number, buffer in enumerate(step.buffers):
+            at = np.flatnonzero(requests.buffer[rows] == number)
+            some = rows[at]
+            target = requests.target[some]
+            here = self._replicas.take(keys[some], length[some], buffer, target, step.uses)
+            copied[at[here]] = True
+        self._session.take_replicas(action.ticket, rows, copied)
+
+    def _offer_replicas(self, action: cache_actions.OfferReplicas) -> None:
+        step, rows = self._steps[action.ticket], action.rows
+        assert self._replicas is not None
+        assert step.uses is not None
+        requests = step.requests
+        self._replicas.offer(
+            requests.offset[rows].view(np.uint64),
+            requests.length[rows],
+            step.buffers[int(requests.buffer[rows[0]])],  # a fetch is into one
+            requests.target[rows],
+            step.uses,
+        )
+
+    def _give_up_replicas(self, action: cache_actions.GiveUpReplicas) -> None:
+        self._replicas = None
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def _serve_waiting(self) -> None:
-        """Begin answers to peers while there is memory for them; one answer may always be there."""
-        while self._waiting and not self._tiers.is_full:
-            size_bytes = int(self._waiting[0].lengths.sum())
-            is_alone = not self._answering_bytes and not self._answers.ahead_bytes
-            if not is_alone and not self._answers.has_room([size_bytes], self._answering_bytes):
-                return
-            self._answering_bytes += size_bytes
-            self._serve(self._waiting.popleft())
-
-    def _serve(self, request: PeerRequest) -> None:
-        """Answer a peer with the keys that are kept here and have the length that it expects."""
-        keys = request.keys
-        ours = keys < np.uint64(self._placement.count) * self._fields
-        keys = np.where(ours, keys, np.uint64(0))
-        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
-        owner, slot = self._placement.place(cache_blocks)
-        ours &= owner == self._node
-        ours &= self._addressed.key_lengths(keys) == request.lengths
-        answer = _Answer(request, np.flatnonzero(ours))
-        for tier, rows, slots in self._tiers.split_by_tier(answer.rows, slot):
-            answer.parts += 1
-            done = self._make_answerer(answer, rows)
-            self._tiers.want(tier, keys[rows], slots, cache_blocks[rows], "demand", done)
-        self._end_answer(answer)
-
-    def _make_answerer(self, answer: _Answer, rows: Int) -> Callable[[WantedKeys], None]:
-        def done(wanted: WantedKeys) -> None:
-            there = self._tiers.find_ready(wanted)
-            answer.ready_parts.append((wanted, np.flatnonzero(there), rows[there]))
-            self._end_answer(answer)
-
-        return done
-
-    def _end_answer(self, answer: _Answer) -> None:
-        """Send the answer to a peer once each of its keys is there, or known not to come."""
-        answer.parts -= 1
-        if answer.parts:
-            return
+    def _fetch(self, action: cache_actions.FetchKeys) -> None:
+        step, rows = self._steps[action.ticket], action.rows
         assert self._peer is not None
-        request = answer.request
-        self._answering_bytes -= int(request.lengths.sum())
-        there = np.zeros(len(request.keys), bool)
-        for _, _, rows in answer.ready_parts:
-            there[rows] = True
-        length = np.where(there, request.lengths, 0)
+        requests = step.requests
+        ticket = self._peer.submit(
+            action.rank,
+            requests.offset[rows].view(np.uint64),
+            requests.length[rows],
+            requests.target[rows],
+            step.buffers[int(requests.buffer[rows[0]])],
+        )
+        self._fetches[ticket] = action.fetch
+
+    def _probe(self, action: cache_actions.ProbeRank) -> None:
+        assert self._peer is not None
+        keys, length = np.array([action.key], np.uint64), np.array([action.length])
+        nowhere = np.empty(action.length, np.uint8)
+        ticket = self._peer.submit(action.rank, keys, length, np.zeros(1, np.int64), nowhere)
+        self._fetches[ticket] = action.fetch
+
+    def _end_fetch(self, completion: PeerCompletion) -> None:
+        reason = None if completion.reason is None else completion.reason.name.lower()
+        number = self._fetches.pop(completion.ticket)
+        self._session.take_fetch(number, completion.failures, reason)
+        self._perform()
+
+    def _answer(self, action: cache_actions.AnswerPeer) -> None:
+        """Send a peer those keys that are there."""
+        assert self._peer is not None
+        there = np.zeros(len(action.lengths), bool)
+        parts = []
+        for want, sources in action.wants:
+            found = self._find(want, sources)
+            positions = np.flatnonzero(found.at >= 0)
+            there[want.rows[positions]] = True
+            parts.append((want, found, positions))
+        length = np.where(there, action.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
-        if len(answer.ready_parts) == 1 and total >= _view_bytes * np.count_nonzero(there):
-            out = self._tiers.view_keys(*answer.ready_parts[0], request.lengths)
+        is_large = total >= _view_bytes * np.count_nonzero(there)
+        if len(parts) == 1 and parts[0][0].tier is NodeTier.RAM and is_large:
+            out = self._view_keys(*parts[0], action.lengths)
         else:
             out = [self._answers.take(total)]
-            for wanted, positions, rows in answer.ready_parts:
-                self._tiers.copy(wanted, positions, length[rows], out[0], (ends - length)[rows])
-        self._peer.answer(request.number, out, np.flatnonzero(~there))
-        self._counts["served_bytes"] += total
+            for want, found, positions in parts:
+                rows = want.rows[positions]
+                target = (ends - length)[rows]
+                self._copy_keys(want, found, positions, length[rows], out[0], target)
+        self._peer.answer(action.request, out, np.flatnonzero(~there))
+        self._session.take_answer(action.request, total, self._answers.ahead_bytes)
+
+    def _view_keys(
+        self, want: cache_actions.Want, found: _Found, positions: Int, lengths: Int
+    ) -> list[Buffer]:
+        """View large keys where they lie: the slab never moves its contents."""
+        inside = self._layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
+        at = found.at[positions] + inside
+        length = lengths[want.rows[positions]]
+        data = self._slab.data
+        return [data[a : a + n] for a, n in zip(at.tolist(), length.tolist(), strict=True)]
+
+    _performers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        cache_actions.ClaimSlots: _claim,
+        cache_actions.AllocateRoom: _allocate,
+        cache_actions.LoadBlocks: _load,
+        cache_actions.PublishSlots: _publish,
+        cache_actions.AbandonSlots: _abandon,
+        cache_actions.WriteDisk: _write_disk,
+        cache_actions.ReadDisk: _read_disk,
+        cache_actions.ReleaseSource: _release,
+        cache_actions.CopyKeys: _copy,
+        cache_actions.ReadKeys: _read_keys,
+        cache_actions.TakeReplicas: _take_replicas,
+        cache_actions.OfferReplicas: _offer_replicas,
+        cache_actions.GiveUpReplicas: _give_up_replicas,
+        cache_actions.FetchKeys: _fetch,
+        cache_actions.ProbeRank: _probe,
+        cache_actions.AnswerPeer: _answer,
+        cache_actions.ReportStep: _report,
+    }
+
+
+class _Found(NamedTuple):
+    """Wanted keys that are there.
+
+    at:    offset of each key's cache block in the slab, 0 if it is held; -1 if it is not there.
+    held:  cache blocks of the disk by slot.
+    """
+
+    at: Int
+    held: dict[int, Buffer]
+
+
+def _write(disk: DiskTier, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
+    disk.write(slots, cache_blocks)
 
 
 def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:
     if (alive := shell()) is not None:
-        with alive._lock:
-            alive._fault = alive._fault or error
-            alive._lock.notify_all()
+        alive._end(error)
 
 
 class CachedEngine:

@@ -13,10 +13,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Extents, Int, Placed
 from ..index import Chunked, Index, JointChunks, JointIndex, Samples
-from ..plan import place_pieces
-
-Keys = npt.NDArray[np.uint64]
-"""Fields of samples: sample * fields + field."""
+from ..plan import Keys, place_pieces
 
 
 class Addressed:

@@ -24,8 +24,7 @@ import numpy as np
 from .. import limits
 from ..engine import Buffer
 from ..extent import Int
-from ..plan import Soonest
-from .key_index import Keys
+from ..plan import Keys, Soonest
 from .shared_memory import fence, gather
 
 _ways = 8

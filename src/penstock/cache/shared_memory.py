@@ -28,15 +28,12 @@ from .. import _core
 from ..engine import Buffer
 from ..errors import ForkError, LimitError, StateError, StorageError, UsageError
 from ..extent import Int
+from ..plan.cache_actions import BUSY as BUSY
+from ..plan.cache_actions import LEFT_OUT as LEFT_OUT
+from ..plan.cache_actions import MINE as MINE
+from ..plan.cache_actions import READY as READY
 
 T = TypeVar("T")
-
-READY, MINE, BUSY, LEFT_OUT = 0, 1, 2, 3
-"""States of a slot that `claim` returns.
-
-READY: it is ready. MINE: it is the caller's, from now on, to publish or abandon. BUSY: another
-claim stands, of another rank or of this one. LEFT_OUT: it is not kept and will not be.
-"""
 
 Codes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]

@@ -4,7 +4,8 @@
 nodes that keep the samples, or with `CostBalance` by what they cost. `plan_samples` turns samples
 into a `StepPlan`: reads with their destinations. `Session` is one rank's walk through an epoch,
 `Cursor` its resumable position. `Placement` says which node keeps which cache block, and `Soonest`
-which replicas are worth keeping.
+which replicas are worth keeping. `CacheSession` decides what a rank does with its node's cache; its
+actions are in `cache_actions`.
 
 The folder must not open files, wait, read a clock or know an engine: the loader and the cache do
 what a plan says.
@@ -12,9 +13,11 @@ what a plan says.
 
 from __future__ import annotations
 
+from . import cache_actions
 from .assignment import Locality, assign_nodes
 from .balance import CostBalance
 from .batch_layout import BatchLayout, FieldChunks, FieldRows, Ids, PlanSource, place_pieces
+from .block_layout import BlockLayout, Keys
 from .cache_blocks import (
     CacheBlockChoice,
     choose_cache_block,
@@ -25,6 +28,7 @@ from .cache_blocks import (
     sample_key_lengths,
     samples_per_block,
 )
+from .cache_session import CacheSession
 from .cursor import Cursor, Identity
 from .piece_source import check_tokens
 from .placement import Placement
@@ -37,7 +41,9 @@ from .steps import Assignment, Group, StepPlan, StepRows, Steps, plan_samples
 __all__ = [
     "Assignment",
     "BatchLayout",
+    "BlockLayout",
     "CacheBlockChoice",
+    "CacheSession",
     "CostBalance",
     "CostRule",
     "Cursor",
@@ -46,6 +52,7 @@ __all__ = [
     "Group",
     "Identity",
     "Ids",
+    "Keys",
     "LengthCost",
     "Locality",
     "Placement",
@@ -57,6 +64,7 @@ __all__ = [
     "Steps",
     "Uses",
     "assign_nodes",
+    "cache_actions",
     "check_tokens",
     "choose_cache_block",
     "cost_by_width",

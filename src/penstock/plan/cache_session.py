@@ -1,0 +1,684 @@
+"""The session of a cache: what one rank does with its node's tiers, peers and storage. Pure.
+
+The session is a state machine of one thread. It reads nothing, waits for nothing, knows no clock
+and holds no bytes. A driver tells it events by its methods, and performs the actions that it puts
+into `actions` (`cache_actions`), in their order, before the next event. `penstock.cache` drives it
+over real memory, disks, peers and engines, `penstock.testing.virtual` over modelled ones.
+
+    event                                  method(s)            its actions, mostly
+    a step is requested                    request              ClaimSlots, TakeReplicas,
+                                                                FetchKeys, ReadKeys
+    a peer asks                            ask                  ClaimSlots
+    slots were claimed, room was given     take_claims,         AllocateRoom, LoadBlocks,
+                                           take_room            ReadDisk
+    storage brought cache blocks, or not   take_load            PublishSlots, WriteDisk,
+                                                                AbandonSlots, CopyKeys
+    a disk read or write ended             take_disk_read,      CopyKeys, ReleaseSource
+                                           take_write
+    keys were copied, replicas looked up   take_copy,           ReadKeys, FetchKeys, ReportStep
+                                           take_replicas
+    a peer answered, or was silent         take_fetch           OfferReplicas, ReadKeys, ReportStep
+    storage brought keys, or not           take_read            ReportStep
+    an answer was sent                     take_answer          ReleaseSource
+    an action could not be performed       fail                 what replaces it
+    time has passed, memory was freed      advance              ClaimSlots, FetchKeys, ProbeRank
+
+States. A step is *waiting* until memory allows, *open* while parts of it are on their way, and
+reported when the last part has ended. Each of its keys goes one of these ways:
+
+    kept by this node     claimed -> ready -> copied; if it is not there in the end, read
+    kept by another       replica, or asked for -> arrived; if it did not arrive, read
+    kept by no node       read
+
+The keys that a step wants of one tier are a *want*. It waits for loads (cache blocks on their way
+from storage), for reads of the disk, and for slots that other ranks have claimed, which are looked
+at again every `look_ns` and no longer than `limits.busy_cache_block_s`. A peer's request is an
+answer of wants. A rank that did not answer is *silent*; from `limits.peer_pause_s` later on it is
+asked for one key that nobody waits for, and it counts again once it answers.
+
+A *source* is memory with cache blocks of the disk: of a load, until its write has ended too, or of
+a read of the disk. It is released when no want needs it.
+
+Invariants. Each step is reported once, after all of its parts have ended, and each request is
+answered once. A slot claimed here is published, written or abandoned. Each source is released. A
+key that is copied was published, or passed its checksum, in the slot that the placement gives it.
+No step begins and no peer is served while sources take `disk_buffer_bytes` or more; an answer
+begins only if it fits `answer_bytes` beside the others, or is alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..extent import Int, Requests
+from .block_layout import BlockLayout, KeyedSource, Keys
+from .cache_actions import (
+    BUSY,
+    MINE,
+    READY,
+    AbandonSlots,
+    Action,
+    AllocateRoom,
+    AnswerPeer,
+    ClaimSlots,
+    CopyKeys,
+    FetchKeys,
+    GiveUpReplicas,
+    LoadBlocks,
+    NodeTier,
+    OfferReplicas,
+    ProbeRank,
+    PublishSlots,
+    ReadDisk,
+    ReadKeys,
+    ReleaseSource,
+    ReportStep,
+    RowFailure,
+    Stop,
+    TakeReplicas,
+    Want,
+    WriteDisk,
+)
+from .placement import Placement
+
+Mask = npt.NDArray[np.bool_]
+
+look_ns = 500_000
+"""Interval of looking at slots that another rank has claimed, and at memory that peers free."""
+
+_busy_ns = int(limits.busy_cache_block_s * 1e9)
+_pause_ns = int(limits.peer_pause_s * 1e9)
+_page = 4096
+_none = np.empty(0, np.int64)
+_bytes_from = {NodeTier.RAM: "ram_bytes", NodeTier.DISK: "disk_bytes"}
+
+
+@dataclass(slots=True, eq=False)
+class _OpenStep:
+    """A step of this rank, and how many parts of it are on their way.
+
+    owner:  node of each row in question while replicas are looked up.
+    """
+
+    ticket: int
+    requests: Requests
+    buffers: int
+    has_uses: bool
+    parts: int = 1
+    owner: npt.NDArray[np.int32] | None = None
+    failures: list[RowFailure] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Keys:
+        return self.requests.offset.view(np.uint64)
+
+
+@dataclass(slots=True, eq=False)
+class _AskedKeys:
+    """A peer's request: its keys, the wants that it became, and how many have not ended."""
+
+    number: int
+    keys: Keys
+    lengths: Int
+    size_bytes: int
+    parts: int = 1
+    wants: list[_OpenWant] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _OpenWant:
+    """A want that has not ended.
+
+    whose:    the step or the request.
+    busy:     rows of the want, one for each slot that another rank has claimed.
+    waiting:  loads and disk reads that bring some of its cache blocks.
+    sources:  that hold cache blocks for it.
+    """
+
+    want: Want
+    whose: _OpenStep | _AskedKeys
+    deadline_ns: int
+    busy: Int
+    waiting: set[int] = field(default_factory=set)
+    sources: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """Memory of cache blocks of the disk, and how many wants and writes need it."""
+
+    bytes: int
+    users: int = 0
+
+
+class CacheSession:
+    """The session of `rank`; events and states are in the module's docstring.
+
+    nodes:     node of each rank.
+    replicas:  True if the driver keeps replicas.
+    disk_buffer_bytes, answer_bytes:  bounds of memory, which may change: of cache blocks on their
+               way to or from the disk, and of answers to peers.
+    counts:    what happened, by name: where the bytes of batches came from, and how often a key
+               took another way.
+    """
+
+    def __init__(
+        self,
+        source: KeyedSource,
+        placement: Placement,
+        nodes: Sequence[int],
+        rank: int,
+        *,
+        replicas: bool = False,
+    ) -> None:
+        self.actions: deque[Action] = deque()
+        self.counts: Counter[str] = Counter()
+        self.disk_buffer_bytes = limits.disk_buffers_bytes_max
+        self.answer_bytes = limits.peer_answers_bytes_max
+        self._data, self._placement = source, placement
+        self._layout = BlockLayout(source, placement)
+        self._node = nodes[rank]
+        self._ram_cache_blocks = placement.ram_cache_blocks[self._node]
+        self._fields = np.uint64(len(source.fields))
+        # Of each node, the ranks that may be asked, the best one first; spread over who asks.
+        self._via = [
+            deque(other for other, at in enumerate(nodes) if at == node)
+            for node in range(placement.nodes)
+        ]
+        for ranks in self._via:
+            ranks.rotate(-rank)
+        self._replicas = replicas
+        self._now_ns = self._look_at_ns = 0
+        self._numbers = 0  # of wants, loads, disk reads, reads and fetches
+        self._waiting: deque[_OpenStep] = deque()  # for memory of the disk
+        self._steps: dict[int, _OpenStep] = {}
+        self._asked: deque[_AskedKeys] = deque()  # for memory of an answer
+        self._answering_bytes = 0  # of requests whose answers are not made yet
+        self._sent_bytes = 0  # of answers that are being sent
+        self._requests: dict[int, _AskedKeys] = {}
+        self._wants: dict[int, _OpenWant] = {}
+        self._unclaimed = 0  # claims without an answer, from which loads may come
+        self._loads: dict[int, LoadBlocks] = {}
+        self._loading: dict[tuple[NodeTier, int], int] = {}  # by slot, its load
+        self._sources: dict[int, _Source] = {}
+        self._passing_bytes = 0  # of sources
+        self._reads: dict[int, _OpenStep] = {}
+        self._fetches: dict[int, tuple[_OpenStep, Int, int]] = {}  # rows, rank
+        self._probes: dict[int, int] = {}  # rank
+        self._silent: dict[int, float] = {}  # rank -> when it is tried again
+
+    # -- what a driver may ask -----------------------------------------------------------------
+
+    @property
+    def wake_ns(self) -> int | None:
+        """Time by which `advance` is to be called if nothing happens; None for no such time."""
+        if self._is_busy() or (self._asked and not self._is_full()):
+            return self._look_at_ns
+        return None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is on its way: no step, no request, no claim, no memory."""
+        open_parts = (self._steps, self._requests, self._wants, self._loads, self._sources)
+        return not any(open_parts) and not (self._waiting or self._asked or self._fetches)
+
+    @property
+    def passing_bytes(self) -> int:
+        """Bytes of memory for cache blocks on their way to or from the disk."""
+        return self._passing_bytes
+
+    # -- events --------------------------------------------------------------------------------
+
+    def advance(self, now_ns: int, sent_bytes: int = 0) -> None:
+        """Take the time, and the bytes of answers that are being sent."""
+        self._now_ns, self._sent_bytes = now_ns, sent_bytes
+        if now_ns >= self._look_at_ns:
+            self._look_at_ns = now_ns + look_ns
+            for waiting in self._wants.values():
+                if len(waiting.busy):
+                    self._claim(waiting)
+        self._proceed()
+
+    def request(self, ticket: int, requests: Requests, buffers: int, has_uses: bool) -> None:
+        """Take a step of requests of keys, which go to so many buffers.
+
+        has_uses:  True if replicas may be used and made.
+        """
+        self._waiting.append(_OpenStep(ticket, requests, buffers, has_uses))
+        self._proceed()
+
+    def ask(self, number: int, keys: Keys, lengths: Int) -> None:
+        """Take a peer's request of keys that it expects to have these lengths."""
+        self._asked.append(_AskedKeys(number, keys, lengths, int(lengths.sum())))
+        self._proceed()
+
+    def take_claims(self, number: int, codes: npt.NDArray[np.uint8]) -> None:
+        """Take the states of slots that a want has claimed."""
+        self._unclaimed -= 1
+        waiting = self._wants[number]
+        want, rows = waiting.want, waiting.busy
+        waiting.busy = _none
+        on_disk = want.tier is NodeTier.DISK
+        if on_disk or np.count_nonzero(codes):  # else all are ready
+            mine = rows[codes == MINE]
+            if len(mine):
+                self._begin_load(want, mine)
+            if on_disk and len(ready := rows[codes == READY]):
+                self._read_disk(waiting, ready)
+            left = []
+            slots = want.slots[rows]
+            for row, slot, code in zip(rows.tolist(), slots.tolist(), codes.tolist(), strict=True):
+                load = None if code == READY else self._loading.get((want.tier, slot))
+                if load is not None:
+                    waiting.waiting.add(load)
+                elif code == BUSY:
+                    left.append(row)
+            if left and self._now_ns > waiting.deadline_ns:
+                self.counts["busy_too_long"] += len(left)
+                left = []
+            waiting.busy = np.array(left, np.int64)
+        self._end_want_if_done(waiting)
+        self._proceed()
+
+    def take_room(self, number: int, at: Int) -> None:
+        """Take the offsets of room in memory for the cache blocks of a load; -1 for no room."""
+        load = self._loads[number]
+        has_room = at >= 0
+        if not has_room.all():
+            lost = load.slots[~has_room]
+            self._forget_loading(load.tier, lost)
+            self.actions.append(AbandonSlots(load.tier, lost))
+            self.counts["cache_blocks_without_room"] += len(lost)
+            if not has_room.any():
+                del self._loads[number]
+                self._end_waiting(number)
+                return
+        self._load(
+            load._replace(
+                cache_blocks=load.cache_blocks[has_room],
+                slots=load.slots[has_room],
+                at=at[has_room],
+                size=load.size[has_room],
+            )
+        )
+
+    def take_load(self, number: int, failed: Mask) -> None:
+        """Take the end of a load: a mask of its cache blocks that storage did not give."""
+        load = self._loads.pop(number)
+        self._forget_loading(load.tier, load.slots)
+        whole = ~failed
+        if not whole.all():  # whoever wants them will find out what it is
+            self.counts["failed_loads"] += int(np.count_nonzero(failed))
+            self.actions.append(AbandonSlots(load.tier, load.slots[failed]))
+        slots = load.slots[whole]
+        if load.tier is NodeTier.DISK:
+            source = self._sources[number]
+            if len(slots):
+                source.users += 1
+                self.actions.append(WriteDisk(number, slots))
+            self._end_waiting(number)
+            self._release_unused(number)
+        else:
+            if len(slots):
+                self.actions.append(PublishSlots(slots, load.at[whole], load.size[whole]))
+            self._end_waiting(number)
+        self._proceed()
+
+    def take_write(self, source: int) -> None:
+        """Take the end of a write to the disk; slots that were not written are abandoned there."""
+        self._sources[source].users -= 1
+        self._release_unused(source)
+        self._proceed()
+
+    def take_disk_read(self, source: int) -> None:
+        """Take the end of a read of the disk, which has brought what is not damaged."""
+        self._end_waiting(source)
+        self._release_unused(source)
+        self._proceed()
+
+    def take_copy(self, want: Want, copied: Mask) -> None:
+        """Take the end of a copy: a mask of the wanted keys that were there."""
+        assert want.ticket is not None
+        step = self._steps[want.ticket]
+        rows = want.rows
+        if copied.all():
+            missing = _none
+        else:
+            missing = rows[~copied]
+            rows = rows[copied]
+        self.counts[_bytes_from[want.tier]] += int(step.requests.length[rows].sum())
+        self._drop_sources(self._wants.pop(want.number))
+        self._read(step, missing)
+        self._end_part(step)
+        self._proceed()
+
+    def take_replicas(self, ticket: int, rows: Int, copied: Mask) -> None:
+        """Take the look-up of replicas: a mask of the rows that had one."""
+        step = self._steps[ticket]
+        assert step.owner is not None
+        owner, step.owner = step.owner[~copied], None
+        self.counts["replica_bytes"] += int(step.requests.length[rows[copied]].sum())
+        self._fetch_rows(step, owner, rows[~copied])
+        self._end_part(step)
+
+    def take_fetch(self, number: int, failures: Int, reason: str | None) -> None:
+        """Take the end of a fetch or probe: numbers of its keys that did not arrive, and the reason
+        if all of them failed for one; None if an answer came."""
+        if reason is not None:
+            self.counts[f"fetches_{reason}"] += 1
+        if number in self._probes:
+            self._note_answer(self._probes.pop(number), reason is None)
+            return
+        step, rows, rank = self._fetches.pop(number)
+        self._note_answer(rank, reason is None)
+        missing = rows[failures]
+        arrived = np.delete(rows, failures)
+        self.counts["peer_bytes"] += int(step.requests.length[arrived].sum())
+        if self._replicas and step.has_uses and len(arrived):
+            self.actions.append(OfferReplicas(step.ticket, arrived))
+        self._read(step, missing)
+        self._end_part(step)
+
+    def take_read(self, number: int, failures: Sequence[RowFailure]) -> None:
+        """Take the end of a read from storage: the keys that it did not give."""
+        step = self._reads.pop(number)
+        step.failures += failures
+        self._end_part(step)
+
+    def take_answer(self, number: int, answer_bytes: int, sent_bytes: int) -> None:
+        """Take the bytes of an answer that was sent, and of all answers that are being sent."""
+        request = self._requests.pop(number)
+        self._answering_bytes -= request.size_bytes
+        self._sent_bytes = sent_bytes
+        self.counts["served_bytes"] += answer_bytes
+        for waiting in request.wants:
+            del self._wants[waiting.want.number]
+            self._drop_sources(waiting)
+        self._proceed()
+
+    def fail(self, action: Action) -> None:
+        """Take the failure of an action that the driver could not perform at all.
+
+        What can be had in another way is. The driver ends with the error otherwise (`Stop`).
+        """
+        self.counts["failed_actions"] += 1
+        match action:
+            case LoadBlocks(load, _, _, _, slots):
+                self.take_load(load, np.ones(len(slots), bool))
+            case ReadDisk(source):
+                self.take_disk_read(source)
+            case WriteDisk(source, slots):
+                self.actions.append(AbandonSlots(NodeTier.DISK, slots))
+                self.take_write(source)
+            case FetchKeys(fetch, _, _, rows):
+                self.take_fetch(fetch, np.arange(len(rows)), "failed")
+            case ProbeRank(fetch):
+                self.take_fetch(fetch, np.zeros(1, np.int64), "failed")
+            case TakeReplicas(ticket, rows):
+                self._give_up_replicas()
+                self.take_replicas(ticket, rows, np.zeros(len(rows), bool))
+            case OfferReplicas():
+                self._give_up_replicas()
+            case AnswerPeer(request, lengths, wants) if wants:  # refuse what was asked
+                self.actions.append(AnswerPeer(request, lengths, ()))
+            case _:
+                self.actions.append(Stop())
+
+    # -- a step of this rank -------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Begin what waits, as far as memory allows."""
+        while self._asked and not self._is_full() and self._has_room_for_answer():
+            self._serve(self._asked.popleft())
+        while self._waiting and not self._is_full():
+            self._begin(self._waiting.popleft())
+
+    def _is_full(self) -> bool:
+        """True if cache blocks on their way to or from the disk take all memory that they may, or
+        claims are open that may take it."""
+        if self._passing_bytes >= max(1, self.disk_buffer_bytes):
+            return True
+        return self._unclaimed > 0 and self._has_disk
+
+    @property
+    def _has_disk(self) -> bool:
+        disk = self._placement.disk_cache_blocks
+        return disk is not None and disk[self._node] > 0
+
+    def _begin(self, step: _OpenStep) -> None:
+        self._steps[step.ticket] = step
+        keys = step.keys
+        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        owner, slot = self._placement.place(cache_blocks)
+        own = owner == self._node
+        self._want(step, np.flatnonzero(own), keys, cache_blocks, slot)
+        away = owner >= 0
+        away &= ~own
+        rows = np.flatnonzero(away)
+        if len(rows):
+            owner_of_rows = owner[rows]
+            if self._replicas and step.has_uses:
+                step.owner = owner_of_rows
+                step.parts += 1
+                self.actions.append(TakeReplicas(step.ticket, rows))
+            else:
+                self._fetch_rows(step, owner_of_rows, rows)
+        self._read(step, np.flatnonzero(owner < 0))
+        self._end_part(step)
+
+    def _read(self, step: _OpenStep, rows: Int) -> None:
+        """Read rows from storage into the batch."""
+        if len(rows):
+            step.parts += 1
+            number = self._number()
+            self._reads[number] = step
+            self.counts["direct_bytes"] += int(step.requests.length[rows].sum())
+            self.actions.append(ReadKeys(number, step.ticket, rows))
+
+    def _end_part(self, step: _OpenStep) -> None:
+        step.parts -= 1
+        if not step.parts:
+            del self._steps[step.ticket]
+            self.actions.append(ReportStep(step.ticket, tuple(sorted(step.failures))))
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # -- cache blocks of this node -------------------------------------------------------------
+
+    def _want(
+        self, whose: _OpenStep | _AskedKeys, rows: Int, keys: Keys, cache_blocks: Keys, slots: Int
+    ) -> None:
+        """Want these rows, which this node keeps, of its tiers."""
+        if not len(rows):
+            return
+        in_ram = slots[rows] < self._ram_cache_blocks
+        ticket = whose.ticket if isinstance(whose, _OpenStep) else None
+        for tier, some, first in (
+            (NodeTier.RAM, rows[in_ram], 0),
+            (NodeTier.DISK, rows[~in_ram], self._ram_cache_blocks),
+        ):
+            if len(some):
+                own_slots = slots[some] - first
+                _, busy = np.unique(own_slots, return_index=True)
+                number = self._number()
+                want = Want(number, ticket, tier, some, keys[some], own_slots, cache_blocks[some])
+                waiting = _OpenWant(want, whose, self._now_ns + _busy_ns, busy)
+                self._wants[number] = waiting
+                whose.parts += 1
+                if isinstance(whose, _AskedKeys):
+                    whose.wants.append(waiting)
+                self._claim(waiting)
+
+    def _claim(self, waiting: _OpenWant) -> None:
+        want = waiting.want
+        self._unclaimed += 1
+        self.actions.append(ClaimSlots(want.number, want.tier, want.slots[waiting.busy]))
+
+    def _begin_load(self, want: Want, rows: Int) -> None:
+        """Read cache blocks that were claimed here from storage."""
+        number, slots, cache_blocks = self._number(), want.slots[rows], want.cache_blocks[rows]
+        size = self._layout.measure(cache_blocks)
+        self._loading |= dict.fromkeys(((want.tier, slot) for slot in slots.tolist()), number)
+        load = LoadBlocks(number, want.ticket, want.tier, cache_blocks, slots, _none, size)
+        self._loads[number] = load
+        if want.tier is NodeTier.RAM:
+            self.actions.append(AllocateRoom(number, size))
+            return
+        # While one of them is written it is copied, padded.
+        largest_bytes = _pad_bytes(int(size.max()))
+        self._open_source(number, _pad_bytes(int(size.sum())) + largest_bytes)
+        self._load(load._replace(at=np.cumsum(size) - size))
+
+    def _load(self, load: LoadBlocks) -> None:
+        self._loads[load.load] = load
+        self.counts["loaded_bytes"] += int(load.size.sum())
+        self.actions.append(load)
+
+    def _forget_loading(self, tier: NodeTier, slots: Int) -> None:
+        for slot in slots.tolist():
+            del self._loading[tier, slot]
+
+    def _read_disk(self, waiting: _OpenWant, rows: Int) -> None:
+        """Read cache blocks from the disk; damaged ones count as not there."""
+        number, want = self._number(), waiting.want
+        size = self._layout.measure(want.cache_blocks[rows])
+        waiting.waiting.add(number)
+        self._open_source(number, sum(map(_pad_bytes, size.tolist())))
+        self.actions.append(ReadDisk(number, want.slots[rows], size))
+
+    def _end_waiting(self, number: int) -> None:
+        """End the wait of all who wait for this load or disk read."""
+        for waiting in [each for each in self._wants.values() if number in each.waiting]:
+            waiting.waiting.remove(number)
+            if (source := self._sources.get(number)) is not None:
+                source.users += 1
+                waiting.sources.append(number)
+            self._end_want_if_done(waiting)
+
+    def _end_want_if_done(self, waiting: _OpenWant) -> None:
+        if waiting.waiting or len(waiting.busy):
+            return
+        whose = waiting.whose
+        if isinstance(whose, _OpenStep):
+            self.actions.append(CopyKeys(waiting.want, tuple(waiting.sources)))
+        else:
+            self._end_request_part(whose)
+
+    def _open_source(self, number: int, size_bytes: int) -> None:
+        self._sources[number] = _Source(size_bytes)
+        self._passing_bytes += size_bytes
+
+    def _drop_sources(self, waiting: _OpenWant) -> None:
+        for number in waiting.sources:
+            self._sources[number].users -= 1
+            self._release_unused(number)
+
+    def _release_unused(self, number: int) -> None:
+        if not self._sources[number].users:
+            self._passing_bytes -= self._sources.pop(number).bytes
+            self.actions.append(ReleaseSource(number))
+
+    def _is_busy(self) -> bool:
+        return any(len(waiting.busy) for waiting in self._wants.values())
+
+    # -- other nodes ---------------------------------------------------------------------------
+
+    def _fetch_rows(self, step: _OpenStep, owner: npt.NDArray[np.int32], rows: Int) -> None:
+        """Ask the nodes that keep these rows for them."""
+        if not len(rows):
+            return
+        by_node = np.argsort(owner, kind="stable")
+        nodes, first = np.unique(owner[by_node], return_index=True)
+        parts = np.split(rows[by_node], first[1:])
+        for node, part in zip(nodes.tolist(), parts, strict=True):
+            self._fetch(step, node, part)
+
+    def _fetch(self, step: _OpenStep, node: int, rows: Int) -> None:
+        """Ask another node, buffer by buffer, or storage if nobody there would answer."""
+        requests = step.requests
+        self._try(node, step, int(rows[0]))
+        rank = next((other for other in self._via[node] if other not in self._silent), None)
+        if rank is None:
+            self.counts["fetches_avoided"] += 1
+            self._read(step, rows)
+            return
+        for number in range(step.buffers):
+            part = rows[requests.buffer[rows] == number]
+            if not len(part):
+                continue
+            length = requests.length[part]
+            group = (np.cumsum(length) - length) // limits.peer_fetch_bytes
+            cut = np.diff(group) != 0
+            cut |= np.arange(1, len(part)) % limits.peer_keys_max == 0
+            for some in np.split(part, np.flatnonzero(cut) + 1):
+                fetch = self._number()
+                self._fetches[fetch] = (step, some, rank)
+                step.parts += 1
+                self.actions.append(FetchKeys(fetch, rank, step.ticket, some))
+
+    def _try(self, node: int, step: _OpenStep, row: int) -> None:
+        """Ask ranks of a node that have been silent, if it is time, whether they answer again."""
+        if not self._silent:
+            return
+        for rank in self._via[node]:
+            if self._silent.get(rank, math.inf) > self._now_ns:
+                continue
+            self._silent[rank] = math.inf
+            fetch = self._number()
+            self._probes[fetch] = rank
+            requests = step.requests
+            key, length = int(requests.offset[row]), int(requests.length[row])
+            self.actions.append(ProbeRank(fetch, rank, key, length))
+
+    def _note_answer(self, rank: int, has_answered: bool) -> None:
+        if has_answered:
+            self._silent.pop(rank, None)
+        else:
+            self._silent[rank] = self._now_ns + _pause_ns
+
+    def _give_up_replicas(self) -> None:
+        if self._replicas:
+            self._replicas = False
+            self.actions.append(GiveUpReplicas())
+
+    # -- answers to peers ----------------------------------------------------------------------
+
+    def _has_room_for_answer(self) -> bool:
+        used_bytes = self._answering_bytes + self._sent_bytes
+        return not used_bytes or used_bytes + self._asked[0].size_bytes <= self.answer_bytes
+
+    def _serve(self, request: _AskedKeys) -> None:
+        """Answer a peer with the keys that are kept here and have the length that it expects."""
+        self._requests[request.number] = request
+        self._answering_bytes += request.size_bytes
+        keys = request.keys
+        ours = keys < np.uint64(self._placement.count) * self._fields
+        keys = np.where(ours, keys, np.uint64(0))
+        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        owner, slot = self._placement.place(cache_blocks)
+        ours &= owner == self._node
+        ours &= self._data.key_lengths(keys) == request.lengths
+        self._want(request, np.flatnonzero(ours), keys, cache_blocks, slot)
+        self._end_request_part(request)
+
+    def _end_request_part(self, request: _AskedKeys) -> None:
+        """Send the answer to a peer once each of its keys is there, or known not to come."""
+        request.parts -= 1
+        if not request.parts:
+            wants = tuple((each.want, tuple(each.sources)) for each in request.wants)
+            self.actions.append(AnswerPeer(request.number, request.lengths, wants))
+
+
+def _pad_bytes(size_bytes: int) -> int:
+    """Bytes of the block of memory that holds so many: whole pages, eight sizes to the doubling."""
+    unit = max(_page, (1 << max(0, size_bytes.bit_length() - 1)) // 8)
+    return -(-size_bytes // unit) * unit
