@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long test-trainers test-foreign explore test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
+.PHONY: help setup demo test test-long test-trainers test-foreign explore simulate-faults simulate-bugs test-gpu check stubs sanitize fuzz bench bench-formats bench-lmdb bench-objects \
   bench-cluster bench-peers bench-bench bench-share bench-schedules bench-sim bench-checkpoint bench-gpu bench-shuffling bench-foreign \
   bench-text bench-packing bench-images docs docs-check docs-version wheels check-wheels clean
 
@@ -69,6 +69,14 @@ EXPLORE_SECONDS ?= 300
 explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=300; SEED= repeats
 	$(RUN) tests/explore.py --seconds $(EXPLORE_SECONDS) $(if $(SEED),--seed $(SEED)) -- \
 	  -n $(WORKERS) --dist worksteal $(ARGS)
+
+# FIRST= is the seed to begin with: another one gives other scenarios.
+SECONDS ?= 60
+simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster for SECONDS=60; FIRST=1 is its first seed
+	$(RUN) -m penstock.testing.virtual --seconds $(SECONDS) --first $(or $(FIRST),1)
+
+simulate-bugs: $(STAMPS)/penstock  ## hand-made bugs, each of which the virtual cluster has to find
+	$(RUN) -m tests.mutations
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'

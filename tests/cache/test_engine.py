@@ -12,13 +12,15 @@ import pytest
 
 import penstock
 from penstock.budget import Budget
+from penstock.cache.disk import DiskTier
 from penstock.cache.engine import CachedEngine, CacheShell
 from penstock.cache.key_index import Addressed
 from penstock.cache.peer import Bytes, Keys, PeerEvents
-from penstock.cache.shared_memory import RamTier
+from penstock.cache.shared_memory import Mask, RamTier
 from penstock.clock import SystemClock
 from penstock.engine import Buffer, open_engine
-from penstock.extent import Requests
+from penstock.errors import LimitError
+from penstock.extent import Int, Requests
 from penstock.plan import Placement
 from penstock.plan.cache_actions import Action, Stop
 from tests.cache.memory import MemoryPeer
@@ -118,11 +120,8 @@ def test_a_fetch_that_the_system_refuses_is_read_from_storage(
         group[0],
     )
     try:
-        zeros = np.zeros(64, np.uint32)
-        places = np.arange(64) * 100
-        requests = Requests(zeros, np.arange(64), np.full(64, 100), zeros, places, np.arange(65))
         out = np.zeros(6400, np.uint8)
-        engine.submit(requests, [out])
+        engine.submit(keys_of(64, 100), [out])
         (report,) = engine.poll(60 * 10**9)
         assert report.failures == ()
         assert (out.reshape(64, 100) == rows).all()
@@ -133,6 +132,63 @@ def test_a_fetch_that_the_system_refuses_is_read_from_storage(
     finally:
         engine.close()
         group[1].close()
+
+
+class UnwritableDisk(DiskTier):
+    """A disk tier for whose writes the system has no memory."""
+
+    def write(self, slots: Int, cache_blocks: Sequence[Buffer]) -> Mask:
+        raise LimitError("no memory for a cache block")
+
+
+def test_a_write_that_the_system_refuses_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cache blocks that could not be written are read from storage again: no error, no wait for
+    their slots, and a warning that says why."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    data = penstock.open(tmp_path / "x.npy")
+    engine = CachedEngine(
+        Addressed(data.index),
+        open_engine(data.index.files, Budget(), data.index.mean_bytes),
+        Placement(64, (0,), (64,), seed=1),
+        [0],
+        0,
+        RamTier.create(1, 1 << 20, bytes(16)),
+        UnwritableDisk.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)),
+        None,
+    )
+    try:
+        for epoch in (1, 2):
+            out = np.zeros(6400, np.uint8)
+            engine.submit(keys_of(64, 100), [out])
+            (report,) = engine.poll(60 * 10**9)
+            assert report.failures == ()
+            assert (out.reshape(64, 100) == rows).all()
+            wait_for(lambda: engine._shell._session.is_idle)
+            stats = engine.counters()
+            assert stats["failed_actions"] == epoch
+            assert stats["loaded_bytes"] == epoch * 6400
+            assert stats["disk_blocks_written"] == 0
+        assert "no memory for a cache block" in caplog.text
+    finally:
+        engine.close()
+
+
+def keys_of(count: int, row_bytes: int) -> Requests:
+    """Requests of all keys, which go to one buffer."""
+    zeros, places = np.zeros(count, np.uint32), np.arange(count) * row_bytes
+    lengths = np.full(count, row_bytes)
+    return Requests(zeros, np.arange(count), lengths, zeros, places, np.arange(count + 1))
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait until the engine's thread has brought this about."""
+    pause, until_s = threading.Event(), time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until_s
+        pause.wait(0.001)
 
 
 def test_the_shell_performs_every_action() -> None:

@@ -42,8 +42,10 @@ a read of the disk. It is released when no want needs it.
 Invariants. Each step is reported once, after all of its parts have ended, and each request is
 answered once. A slot claimed here is published, written or abandoned. Each source is released. A
 key that is copied was published, or passed its checksum, in the slot that the placement gives it.
-No step begins and no peer is served while sources take `disk_buffer_bytes` or more; an answer
-begins only if it fits `answer_bytes` beside the others, or is alone.
+No step begins, no peer is served and no want takes memory while sources of others take
+`disk_buffer_bytes` or more; so sources take at most these bytes and what two steps want, one of
+which shares the sources of the other. An answer begins only if it fits `answer_bytes` beside the
+others, or is alone.
 """
 
 from __future__ import annotations
@@ -186,6 +188,8 @@ class CacheSession:
         self._layout = BlockLayout(source, placement)
         self._node = nodes[rank]
         self._ram_cache_blocks = placement.ram_cache_blocks[self._node]
+        disk_cache_blocks = placement.disk_cache_blocks
+        self._has_disk = disk_cache_blocks is not None and disk_cache_blocks[self._node] > 0
         self._fields = np.uint64(len(source.fields))
         # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
@@ -204,6 +208,7 @@ class CacheSession:
         self._sent_bytes = 0  # of answers that are being sent
         self._requests: dict[int, _AskedKeys] = {}
         self._wants: dict[int, _OpenWant] = {}
+        self._to_look: deque[_OpenWant] = deque()  # with slots to be claimed again
         self._unclaimed = 0  # claims without an answer, from which loads may come
         self._loads: dict[int, LoadBlocks] = {}
         self._loading: dict[tuple[NodeTier, int], int] = {}  # by slot, its load
@@ -241,9 +246,8 @@ class CacheSession:
         self._now_ns, self._sent_bytes = now_ns, sent_bytes
         if now_ns >= self._look_at_ns:
             self._look_at_ns = now_ns + look_ns
-            for waiting in self._wants.values():
-                if len(waiting.busy):
-                    self._claim(waiting)
+            self._to_look.extend(each for each in self._wants.values() if len(each.busy))
+        self._look_again()
         self._proceed()
 
     def request(self, ticket: int, requests: Requests, buffers: int, has_uses: bool) -> None:
@@ -280,11 +284,11 @@ class CacheSession:
                     waiting.waiting.add(load)
                 elif code == BUSY:
                     left.append(row)
-            if left and self._now_ns > waiting.deadline_ns:
-                self.counts["busy_too_long"] += len(left)
-                left = []
             waiting.busy = np.array(left, np.int64)
+            if left and self._now_ns > waiting.deadline_ns:
+                self._give_up(waiting, len(left))
         self._end_want_if_done(waiting)
+        self._look_again()
         self._proceed()
 
     def take_room(self, number: int, at: Int) -> None:
@@ -445,12 +449,12 @@ class CacheSession:
         claims are open that may take it."""
         if self._passing_bytes >= max(1, self.disk_buffer_bytes):
             return True
-        return self._unclaimed > 0 and self._has_disk
+        return self._is_claiming
 
     @property
-    def _has_disk(self) -> bool:
-        disk = self._placement.disk_cache_blocks
-        return disk is not None and disk[self._node] > 0
+    def _is_claiming(self) -> bool:
+        """True if claims are open that may take memory of the disk."""
+        return self._unclaimed > 0 and self._has_disk
 
     def _begin(self, step: _OpenStep) -> None:
         self._steps[step.ticket] = step
@@ -522,6 +526,31 @@ class CacheSession:
         want = waiting.want
         self._unclaimed += 1
         self.actions.append(ClaimSlots(want.number, want.tier, want.slots[waiting.busy]))
+
+    def _look_again(self) -> None:
+        """Claim slots again that another rank had claimed. Those of the disk may take memory, so
+        they are claimed one want after the other, and while memory allows."""
+        while self._to_look and not self._is_claiming:
+            waiting = self._to_look.popleft()
+            if not len(waiting.busy):
+                continue
+            if waiting.want.tier is NodeTier.RAM or self._has_memory(waiting):
+                self._claim(waiting)
+            elif self._now_ns > waiting.deadline_ns:
+                self._give_up(waiting, len(waiting.busy))
+                self._end_want_if_done(waiting)
+
+    def _has_memory(self, waiting: _OpenWant) -> bool:
+        """True if sources that others use leave memory: of those who wait, the last one to take
+        some always may go on."""
+        own = {*waiting.sources, *waiting.waiting} & self._sources.keys()
+        others_bytes = self._passing_bytes - sum(self._sources[each].bytes for each in own)
+        return others_bytes < max(1, self.disk_buffer_bytes)
+
+    def _give_up(self, waiting: _OpenWant, slots: int) -> None:
+        """Wait for no more slots of other ranks."""
+        self.counts["busy_too_long"] += slots
+        waiting.busy = _none
 
     def _begin_load(self, want: Want, rows: Int) -> None:
         """Read cache blocks that were claimed here from storage."""

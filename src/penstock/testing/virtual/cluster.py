@@ -1,0 +1,367 @@
+"""The virtual cluster: ranks in one thread and in virtual time, over modelled parts.
+
+A run is a function of its scenario: no clock, no thread, no file, and one source of random numbers.
+`run_scenario` ends when nothing more happens. It raises ScenarioError if an oracle finds a fault of
+the session: `VirtualRank` looks at every event and at the end, the modelled parts where they are
+used, and this module when all is over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import limits
+from ...errors import PenstockError
+from ...extent import Int, Requests
+from ...plan import BlockLayout, CacheSession, Placement
+from ...plan.cache_actions import NodeTier
+from .event_queue import EventQueue
+from .network import VirtualNetwork
+from .node import (
+    ScenarioError,
+    VirtualData,
+    VirtualDisk,
+    VirtualNode,
+    VirtualReplicas,
+    VirtualSlab,
+    pad_bytes,
+    require,
+)
+from .rank import VirtualRank
+from .scenario import Fault, FaultKind, VirtualScenario
+
+_events_max = 200_000
+"""Most events of a run; more are a loop that does not end."""
+_delaying = (FaultKind.STOP, FaultKind.SLOW, FaultKind.STALL)
+_step_ns = int(1e9 * (limits.busy_cache_block_s + limits.peer_timeout_s + 3))
+"""Longest time of a step in which a claim of another rank, then a peer are waited for in vain."""
+_wrong_keys = 6
+"""Keys of a request that asks for what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Counts of a run: its virtual time, events, keys that were handed over, and faults."""
+
+    virtual_ns: int
+    events: int
+    delivered_keys: int
+    failures: int
+
+
+class VirtualCluster:
+    """The parts of a run, and what all ranks share."""
+
+    def __init__(
+        self,
+        scenario: VirtualScenario,
+        trace: Callable[[str], None] | None = None,
+        session_class: type[Any] = CacheSession,
+    ) -> None:
+        self.scenario, self.session_class = scenario, session_class
+        self.queue = EventQueue()
+        self.draw = random.Random(f"run {scenario.seed}")
+        self.trace = None if trace is None else self._stamp(trace)
+        self.data = VirtualData(
+            scenario.seed, scenario.samples, scenario.fields, scenario.length_max
+        )
+        self.placement = Placement(
+            scenario.samples,
+            scenario.ram_blocks,
+            scenario.disk_blocks,
+            tuple(scenario.nodes.count(node) for node in sorted(set(scenario.nodes))),
+            seed=scenario.seed,
+            cache_block=scenario.cache_block,
+        )
+        self.ranks: list[VirtualRank] = []
+        self.network = VirtualNetwork(scenario, self.queue, self.draw, self.ranks)
+        self.nodes = [self._make_node(node) for node in range(self.placement.nodes)]
+        self.work = [_list_steps(scenario, self.data, rank) for rank in range(len(scenario.nodes))]
+        self.step_bytes_max = self._measure_steps()
+        self.delivered = self.direct_keys = self.failures = 0
+        self.living: set[object] = set()
+        self._loads: Counter[tuple[int, NodeTier, int]] = Counter()
+        self._clock_ahead_ns = [0] * len(scenario.nodes)
+        self._faults: dict[tuple[FaultKind, int], list[Fault]] = {}
+        for fault in scenario.faults:
+            self._faults.setdefault((fault.kind, fault.rank), []).append(fault)
+        self._kills = {
+            rank: sorted(self._faults.get((FaultKind.KILL, rank), ()), key=lambda fault: fault.at)
+            for rank in range(len(scenario.nodes))
+        }
+
+    def run(self) -> RunResult:
+        """Run until nothing more happens; raise ScenarioError for what is wrong."""
+        for rank in range(len(self.scenario.nodes)):
+            self.ranks.append(self._start(rank, 0))
+        for fault in self.scenario.faults:
+            self._plan_fault(fault)
+        for life in self.ranks:
+            life.begin_steps()
+        while self.queue.step():
+            require(self.queue.made < _events_max, "the run does not end")
+        for life in self.ranks:
+            if life.is_alive:
+                life.check_end()
+        if self.scenario.is_calm:
+            self._check_storage()
+        return RunResult(self.queue.now_ns, self.queue.made, self.delivered, self.failures)
+
+    # -- ranks ---------------------------------------------------------------------------------
+
+    def _start(self, rank: int, first_step: int) -> VirtualRank:
+        kill_at = self._kills[rank].pop(0).at + 1 if self._kills[rank] else -1
+        life = VirtualRank(self, rank, first_step, kill_at)
+        self.living.add(life)
+        return life
+
+    def end_life(self, life: VirtualRank) -> None:
+        """End a rank that is killed; another life may follow."""
+        self.failures += 1
+        life.is_alive = False
+        self.living.discard(life)
+        if self.trace is not None:
+            self.trace(f"rank {life.rank}: is killed")
+        self.network.lose(life)
+        node = self.scenario.nodes[life.rank]
+        if not any(self.scenario.nodes[each.rank] == node for each in self.ranks if each.is_alive):
+            fresh = self._make_node(node)  # memory and claims end with the last process
+            self.nodes[node].slab, self.nodes[node].replicas = fresh.slab, fresh.replicas
+            self.nodes[node].disk.claims = fresh.disk.claims
+        fault = next(
+            each for each in self._faults[FaultKind.KILL, life.rank] if each.at + 1 == life.kill_at
+        )
+        if fault.length_ns:
+            self.queue.add_in(fault.length_ns, lambda: self._restart(life))
+
+    def _restart(self, life: VirtualRank) -> None:
+        if self.trace is not None:
+            self.trace(f"rank {life.rank}: begins anew")
+        self.ranks[life.rank] = self._start(life.rank, life.first_missing)
+        self.ranks[life.rank].begin_steps()
+
+    def step_ns_max(self, rank: int) -> int:
+        """Return the longest time that a step of a rank may take."""
+        scenario = self.scenario
+        delays_ns = scenario.storage_ns + scenario.disk_ns + scenario.network_ns
+        own_ns = sum(
+            fault.length_ns + fault.extra * (fault.kind is FaultKind.SLOW)
+            for fault in scenario.faults
+            if fault.rank == rank and fault.kind in _delaying
+        )
+        return scenario.ahead * (_step_ns + 40 * delays_ns) + own_ns
+
+    def clock_ns(self, rank: int) -> int:
+        """Return the time on a rank's clock."""
+        return self.queue.now_ns + self._clock_ahead_ns[rank]
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def _plan_fault(self, fault: Fault) -> None:
+        node = self.nodes[self.scenario.nodes[fault.rank]]
+
+        def begin() -> None:
+            match fault.kind:
+                case FaultKind.CUT:
+                    link = (fault.rank, fault.extra)
+                    self.network.cut_until_ns[link] = self.queue.now_ns + fault.length_ns
+                case FaultKind.JUMP:
+                    self._clock_ahead_ns[fault.rank] += fault.length_ns
+                case FaultKind.FULL:
+                    node.disk.is_full = True
+                case FaultKind.BROKEN:
+                    node.disk.is_broken = True
+                case FaultKind.DAMAGE:
+                    node.disk.damage(self.draw)
+                case FaultKind.WRONG:
+                    self._ask_wrongly(fault.rank)
+                case _:  # what it changes looks at the time
+                    pass
+            self.failures += 1
+            if self.trace is not None:
+                self.trace(f"fault: {fault}")
+
+        if fault.kind is not FaultKind.KILL:
+            self.queue.add(fault.at, begin)
+
+    def _ask_wrongly(self, rank: int) -> None:
+        """Ask a rank for random keys of random lengths; check that it gives its own alone."""
+        count = self.scenario.samples * self.scenario.fields
+        keys = self.draw.sample(range(2 * count), min(_wrong_keys, 2 * count))
+        right = [int(self.data.lengths[key]) if key < count else 3 for key in keys]
+        lengths = [length + (self.draw.random() < 0.3) for length in right]
+        sizes = np.array(lengths, np.int64)
+        ends = np.cumsum(sizes)
+        buffer = np.full(int(ends[-1]), 0xEE, np.uint8)
+        targets = ends - sizes
+
+        def ended(failures: Int, reason: str | None) -> None:
+            for number in np.delete(np.arange(len(keys)), failures).tolist():
+                key = keys[number]
+                is_kept = key < count and self.node_of(key) == self.scenario.nodes[rank]
+                is_right = lengths[number] == right[number]
+                require(is_kept and is_right, f"rank {rank} gives key {key}, which is not its own")
+                found = buffer[targets[number] : ends[number]].tobytes()
+                require(found == self.data.bytes_of(key).tobytes(), f"key {key} is given wrong")
+
+        numbers = np.array(keys, np.uint64)
+        self.network.submit(rank, rank, numbers, sizes, targets, buffer, ended)
+
+    def node_of(self, key: int) -> int:
+        """Return the node that keeps a key, -1 for none."""
+        (owner,) = self.placement.owners([key // self.scenario.fields])
+        return int(owner)
+
+    def _active(self, kind: FaultKind, rank: int) -> list[Fault]:
+        now_ns = self.queue.now_ns
+        return [
+            fault
+            for fault in self._faults.get((kind, rank), ())
+            if fault.at <= now_ns < fault.at + fault.length_ns
+        ]
+
+    def stopped_until_ns(self, rank: int) -> int:
+        """Return the time until which a rank is stopped; 0 if it is not."""
+        faults = self._active(FaultKind.STOP, rank)
+        return max((fault.at + fault.length_ns for fault in faults), default=0)
+
+    def slow_ns(self, rank: int) -> int:
+        """Return how much longer a turn of a rank takes."""
+        return sum(fault.extra for fault in self._active(FaultKind.SLOW, rank))
+
+    def refuses(self, rank: int, kind: int) -> bool:
+        """Tell whether the system refuses this kind of action of a rank now."""
+        return any(fault.extra % 8 == kind for fault in self._active(FaultKind.REFUSE, rank))
+
+    def fails(self, rank: int, key: int) -> bool:
+        """Tell whether storage fails reads of a key by a rank now."""
+        return any(
+            (key * 40503 + fault.extra) % 5 == 0 for fault in self._active(FaultKind.ERRORS, rank)
+        )
+
+    # -- storage and disks ---------------------------------------------------------------------
+
+    def read_storage(self, life: VirtualRank, size_bytes: int, end: Callable[[], None]) -> None:
+        """Read so many bytes; `end` is an event of the rank when they are there."""
+        delay_ns = self.scenario.storage_ns * (0.5 + self.draw.expovariate(1)) + 10 * size_bytes
+        stalls = self._active(FaultKind.STALL, life.rank)
+        stalled_ns = max((each.at + each.length_ns for each in stalls), default=0)
+        at_ns = max(self.queue.now_ns, stalled_ns) + int(delay_ns)
+        self.queue.add(at_ns, lambda: life.post(end))
+
+    def use_disk(self, life: VirtualRank, end: Callable[[], None]) -> None:
+        """Read or write the node's disk; `end` is an event of the rank afterwards."""
+        delay_ns = self.scenario.disk_ns * (0.5 + self.draw.expovariate(1))
+        self.queue.add_in(delay_ns, lambda: life.post(end))
+
+    def count_load(self, rank: int, tier: NodeTier, slots: Int) -> None:
+        """Count cache blocks that a rank reads from storage."""
+        node = self.scenario.nodes[rank]
+        self._loads.update((node, tier, slot) for slot in slots.tolist())
+
+    def keys_of(self, cache_block: int) -> range:
+        """Return the keys of a cache block."""
+        first, end = self.placement.span(cache_block)
+        return range(first * self.scenario.fields, end * self.scenario.fields)
+
+    def _check_storage(self) -> None:
+        """While nothing fails, each kept cache block is read once, and the others as often as they
+        are used."""
+        twice = [what for what, count in self._loads.items() if count > 1]
+        require(not twice, f"cache blocks are read from storage again: {twice}")
+        owners = self.placement.owners(np.arange(self.scenario.samples))
+        unkept = int((owners < 0).sum()) * self.scenario.fields
+        expected = unkept * self.scenario.epochs
+        require(self.direct_keys == expected, f"{self.direct_keys} keys read where {expected} stay")
+
+    # -- shape ---------------------------------------------------------------------------------
+
+    def _make_node(self, node: int) -> VirtualNode:
+        scenario = self.scenario
+        block_bytes = scenario.length_max * scenario.fields * scenario.cache_block
+        ram, disk = scenario.ram_blocks[node], scenario.disk_blocks[node]
+        return VirtualNode(
+            VirtualSlab(ram, int(scenario.room * ram * block_bytes)),
+            VirtualDisk(disk, int(scenario.room * disk * block_bytes)),
+            VirtualReplicas(scenario.replicas),
+        )
+
+    def _measure_steps(self) -> int:
+        """Most memory that one step or request may take for its cache blocks on a disk."""
+        scenario = self.scenario
+        layout = BlockLayout(self.data, self.placement)
+        largest_bytes = pad_bytes(scenario.length_max * scenario.fields * scenario.cache_block)
+        is_asked_wrongly = any(fault.kind is FaultKind.WRONG for fault in scenario.faults)
+        most_bytes = (_wrong_keys + 1) * largest_bytes if is_asked_wrongly else 0
+        for steps in self.work:
+            for step, _ in steps:
+                samples = np.unique(step.offset // scenario.fields // scenario.cache_block)
+                blocks = samples.astype(np.uint64)
+                owner, slot = self.placement.place(blocks)
+                on_disk = slot >= np.array(scenario.ram_blocks)[owner]
+                for node in range(self.placement.nodes):
+                    size = layout.measure(blocks[on_disk & (owner == node)])
+                    padded_bytes = sum(map(pad_bytes, size.tolist()))
+                    most_bytes = max(most_bytes, padded_bytes + largest_bytes)
+        return most_bytes
+
+    def _stamp(self, trace: Callable[[str], None]) -> Callable[[str], None]:
+        return lambda text: trace(f"{self.queue.now_ns / 1e6:14.3f} ms  {text}")
+
+
+def _list_steps(
+    scenario: VirtualScenario, data: VirtualData, rank: int
+) -> list[tuple[Requests, list[int]]]:
+    """List the steps of a rank, with the sizes of their buffers: each epoch deals a permutation of
+    the samples to the ranks."""
+    steps = []
+    world = len(scenario.nodes)
+    for epoch in range(scenario.epochs):
+        order = np.random.default_rng((scenario.seed, epoch)).permutation(scenario.samples)
+        own = order[rank::world]
+        for first in range(0, len(own), scenario.batch):
+            samples = own[first : first + scenario.batch]
+            keys = (samples[:, None] * scenario.fields + np.arange(scenario.fields)).reshape(-1)
+            length = data.lengths[keys]
+            buffer = (np.arange(len(keys)) % scenario.buffers).astype(np.uint32)
+            target = np.zeros(len(keys), np.int64)
+            sizes = []
+            for number in range(scenario.buffers):
+                part = buffer == number
+                ends = np.cumsum(length[part])
+                target[part] = ends - length[part]
+                sizes.append(int(ends[-1]) if len(ends) else 0)
+            steps.append(
+                (
+                    Requests(
+                        np.zeros(len(keys), np.uint32),
+                        keys.astype(np.int64),
+                        length,
+                        buffer,
+                        target,
+                        np.arange(len(keys) + 1),
+                    ),
+                    sizes,
+                )
+            )
+    return steps
+
+
+def run_scenario(
+    scenario: VirtualScenario,
+    trace: Callable[[str], None] | None = None,
+    session_class: type[Any] = CacheSession,
+) -> RunResult:
+    """Run a scenario; raise ScenarioError if the session does something wrong."""
+    try:
+        return VirtualCluster(scenario, trace, session_class).run()
+    except ScenarioError:
+        raise
+    except (PenstockError, AssertionError, LookupError, ValueError, TypeError) as error:
+        raise ScenarioError(f"{type(error).__name__}: {error}") from error

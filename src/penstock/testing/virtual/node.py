@@ -1,0 +1,213 @@
+"""Modelled parts that the ranks of a node share: the data, a slab, a disk, replicas.
+
+The slab and the disk have the claims of the real ones (`penstock.cache.shared_memory`,
+`penstock.cache.disk`): a slot is claimed by one rank at a time, and the claim of a rank that has
+ended is taken over. Bytes are real bytes, at the places that the session gives them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ...extent import Int
+from ...plan import Keys
+from ...plan.cache_actions import BUSY, LEFT_OUT, MINE, READY
+
+Buffer = npt.NDArray[np.uint8]
+
+
+class ScenarioError(AssertionError):
+    """An oracle's finding: what the session did wrong."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise ScenarioError unless it holds."""
+    if not holds:
+        raise ScenarioError(what)
+
+
+def pad_bytes(size_bytes: int) -> int:
+    """Bytes of the block that `penstock.engine.Arena` lends for so many."""
+    unit = max(4096, (1 << max(0, size_bytes.bit_length() - 1)) // 8)
+    return -(-size_bytes // unit) * unit
+
+
+class VirtualData:
+    """Samples of random lengths and bytes, addressed by key."""
+
+    def __init__(self, seed: int, samples: int, fields: int, length_max: int) -> None:
+        draw = np.random.default_rng(seed)
+        self.fields: tuple[int, ...] = tuple(range(fields))
+        self.row_bytes: tuple[int | None, ...] = (None,) * fields
+        self.lengths = draw.integers(0, length_max + 1, samples * fields)
+        if not seed % 3 and fields == 1:
+            self.lengths[:] = length_max
+            self.row_bytes = (length_max,)
+        self._ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        self._bytes = draw.integers(0, 256, int(self._ends[-1]), np.uint8)
+
+    def key_lengths(self, keys: Keys) -> Int:
+        """Return the bytes of each key."""
+        return self.lengths[keys.astype(np.int64)]
+
+    def bytes_of(self, key: int) -> Buffer:
+        """Return the bytes of a key."""
+        return self._bytes[self._ends[key] : self._ends[key + 1]]
+
+
+@dataclass(eq=False)
+class _Claims:
+    """Claims of slots: by which rank's life each is held."""
+
+    holders: dict[int, object] = field(default_factory=dict)
+
+    def claim(self, slot: int, life: object, living: set[object]) -> int:
+        holder = self.holders.get(slot)
+        if holder is not None and holder in living:
+            return BUSY
+        self.holders[slot] = life
+        return MINE
+
+    def is_held(self, slot: int, life: object) -> bool:
+        return self.holders.get(slot) is life
+
+    def give_back(self, slots: list[int], life: object) -> None:
+        for slot in slots:
+            if self.is_held(slot, life):
+                del self.holders[slot]
+
+    def end_life(self, life: object) -> None:
+        """Give all claims of a rank that closes back."""
+        self.give_back(list(self.holders), life)
+
+
+class VirtualSlab:
+    """Memory of a node for its cache blocks."""
+
+    def __init__(self, slots: int, room_bytes: int) -> None:
+        self._slots = slots
+        self.data = np.full(room_bytes, 0xCC, np.uint8)
+        self.claims = _Claims()
+        self._ready: dict[int, int] = {}
+        self._used = 0
+
+    def claim(self, slots: Int, life: object, living: set[object]) -> npt.NDArray[np.uint8]:
+        """Claim slots for a rank's life."""
+        require(
+            slots.min() >= 0 and slots.max() < self._slots, "a slot is claimed that is not there"
+        )
+        codes = [
+            READY if slot in self._ready else self.claims.claim(slot, life, living)
+            for slot in slots.tolist()
+        ]
+        return np.array(codes, np.uint8)
+
+    def allocate(self, size: Int) -> Int:
+        """Return room for so many bytes each, -1 if full."""
+        at = []
+        for size_bytes in size.tolist():
+            fits = self._used + size_bytes <= len(self.data)
+            at.append(self._used if fits else -1)
+            self._used += size_bytes if fits else 0
+        return np.array(at, np.int64)
+
+    def publish(self, slots: Int, at: Int, life: object) -> None:
+        """Make slots ready that are claimed by this life."""
+        for slot, place in zip(slots.tolist(), at.tolist(), strict=True):
+            require(slot not in self._ready, f"slot {slot} of a slab is published twice")
+            if self.claims.is_held(slot, life):
+                self._ready[slot] = place
+                del self.claims.holders[slot]
+
+    def offsets(self, slots: Int) -> Int:
+        """Return the offset of each slot, -1 if it is not ready."""
+        return np.array([self._ready.get(slot, -1) for slot in slots.tolist()], np.int64)
+
+
+class VirtualDisk:
+    """Disk of a node for its cache blocks; its contents outlive the ranks."""
+
+    def __init__(self, slots: int, room_bytes: int) -> None:
+        self._slots = slots
+        self.claims = _Claims()
+        self.is_full = self.is_broken = False
+        self._room_bytes = room_bytes
+        self._blocks: dict[int, tuple[Buffer, bool]] = {}  # bytes, whether they are damaged
+
+    def claim(
+        self, slots: Int, life: object, living: set[object], is_writable: bool
+    ) -> npt.NDArray[np.uint8]:
+        """Claim slots for a rank's life."""
+        require(
+            slots.min() >= 0 and slots.max() < self._slots, "a slot is claimed that is not there"
+        )
+        codes = []
+        for slot in slots.tolist():
+            if slot in self._blocks:
+                codes.append(READY)
+            else:
+                codes.append(self.claims.claim(slot, life, living) if is_writable else LEFT_OUT)
+        return np.array(codes, np.uint8)
+
+    def write(self, slots: list[int], blocks: list[Buffer], life: object) -> bool:
+        """Write cache blocks of slots claimed by this life; False if writing is to end."""
+        for slot, block in zip(slots, blocks, strict=True):
+            if not self.claims.is_held(slot, life):
+                continue
+            fits = self._room_bytes >= block.nbytes and not (self.is_full or self.is_broken)
+            if fits:
+                self._room_bytes -= block.nbytes
+                self._blocks[slot] = (block.copy(), False)
+            del self.claims.holders[slot]
+        return not self.is_broken
+
+    def read(self, slots: list[int]) -> dict[int, Buffer]:
+        """Read cache blocks that are there; a damaged one is dropped."""
+        blocks = {}
+        for slot in slots:
+            block, is_damaged = self._blocks.get(slot, (None, False))
+            if is_damaged:
+                del self._blocks[slot]
+            elif block is not None:
+                blocks[slot] = block.copy()
+        return blocks
+
+    def damage(self, draw: random.Random) -> None:
+        """Damage a cache block."""
+        if self._blocks:
+            slot = draw.choice(sorted(self._blocks))
+            block = self._blocks[slot][0].copy()
+            block[:1] ^= 0xFF
+            self._blocks[slot] = (block, True)
+
+
+class VirtualReplicas:
+    """Copies of keys of other nodes, a bounded number of them."""
+
+    def __init__(self, keys_max: int) -> None:
+        self._keys_max = keys_max
+        self._copies: dict[int, bytes] = {}
+
+    def find(self, key: int) -> bytes | None:
+        """Return the copy of a key."""
+        return self._copies.get(key)
+
+    def offer(self, key: int, data: bytes, draw: random.Random) -> None:
+        """Copy a key if chance has it; another one makes room."""
+        if self._keys_max and draw.random() < 0.7:
+            while len(self._copies) >= self._keys_max:
+                del self._copies[draw.choice(list(self._copies))]
+            self._copies[key] = data
+
+
+@dataclass(eq=False)
+class VirtualNode:
+    """A node: what its ranks share."""
+
+    slab: VirtualSlab
+    disk: VirtualDisk
+    replicas: VirtualReplicas

@@ -1,0 +1,91 @@
+"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session, each of which the
+virtual cluster has to find.
+
+Each bug is an edit of `penstock.plan.cache_session`; mutations.txt lists them. The edited module is
+made in memory; no file changes. Scenarios are run from seed 1 on until one fails, for at most
+`--seconds`. The exit code is 1 if a bug is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.plan import cache_session
+from penstock.testing.virtual import ScenarioError, draw_scenario, run_scenario
+
+
+class Mutation(NamedTuple):
+    """An edit that makes the session wrong."""
+
+    name: str
+    old: str
+    new: str
+
+
+def read_mutations() -> list[Mutation]:
+    """Read the list."""
+    text = Path(__file__).with_suffix(".txt").read_text()
+    pieces = re.findall(r"^## (.+)\n((?:.*\n)+?)----\n((?:.*\n)+?)(?=\n## |\Z)", text, re.MULTILINE)
+    assert len(pieces) == text.count("## "), "a bug is written in another way"
+    return [Mutation(name, old[:-1], new[:-1]) for name, old, new in pieces]
+
+
+def make_session(mutation: Mutation) -> type[Any]:
+    """Return the session with the bug."""
+    path = cache_session.__file__
+    with open(path) as file:
+        source = file.read()
+    if source.count(mutation.old) != 1:
+        raise ValueError(f"{mutation.name}: its piece stands {source.count(mutation.old)} times")
+    name = "penstock.plan.cache_session_with_a_bug"
+    module = types.ModuleType(name)
+    module.__package__ = "penstock.plan"
+    sys.modules[name] = module
+    try:
+        exec(compile(source.replace(mutation.old, mutation.new), path, "exec"), vars(module))
+    finally:
+        del sys.modules[name]
+    session: type[Any] = module.CacheSession
+    return session
+
+
+def find_bug(mutation: Mutation, seconds: float) -> tuple[int, str] | None:
+    """Return the first seed that finds the bug, and what it says; None after so long."""
+    session = make_session(mutation)
+    until_s = time.monotonic() + seconds
+    seed = 0
+    while time.monotonic() < until_s:
+        seed += 1
+        try:
+            run_scenario(draw_scenario(seed), session_class=session)
+        except ScenarioError as error:
+            return seed, str(error)
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("names", nargs="*", help="bugs to look for; all by default")
+    parser.add_argument("--seconds", type=float, default=60, help="for each bug")
+    options = parser.parse_args()
+    missed = 0
+    chosen = [each for each in read_mutations() if not options.names or each.name in options.names]
+    for mutation in chosen:
+        begin_s = time.monotonic()
+        found = find_bug(mutation, options.seconds)
+        spent_s = time.monotonic() - begin_s
+        missed += found is None
+        what = "NOT FOUND" if found is None else f"seed {found[0]}: {found[1]}"
+        print(f"{spent_s:6.1f} s  {mutation.name}: {what}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The virtual cluster: it finds bugs, it repeats itself, and the shipped session passes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.testing.virtual import (
+    Fault,
+    FaultKind,
+    ScenarioError,
+    VirtualScenario,
+    draw_scenario,
+    minimise,
+    run_scenario,
+)
+from penstock.testing.virtual.__main__ import main
+from tests.mutations import Mutation, find_bug, make_session, read_mutations
+
+SEEDS = range(1, 41)
+EASY = [
+    "claimed slots are not looked at again",
+    "keys that a peer did not send are not read",
+    "a step is reported twice",
+    "claims of failed loads are kept",
+    "a source is not released after its last want",
+]
+"""Bugs of the list that few scenarios find; the long test looks for all of them."""
+
+
+def traced(scenario: VirtualScenario) -> list[str]:
+    lines: list[str] = []
+    run_scenario(scenario, lines.append)
+    return lines
+
+
+def named(name: str) -> Mutation:
+    (mutation,) = (each for each in read_mutations() if each.name == name)
+    return mutation
+
+
+def test_the_session_passes_fixed_seeds() -> None:
+    """No oracle finds anything in these scenarios, in which everything that can fail does."""
+    scenarios = [draw_scenario(seed) for seed in SEEDS]
+    for scenario in scenarios:
+        run_scenario(scenario)
+    kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
+    assert kinds == set(FaultKind)
+    assert any(scenario.is_calm for scenario in scenarios)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_run_depends_on_its_scenario_alone(seed: int) -> None:
+    """The same scenario gives the same trace, action by action; another seed another one."""
+    scenario = draw_scenario(seed)
+    trace = traced(scenario)
+    assert trace == traced(draw_scenario(seed))
+    assert trace != traced(replace(scenario, seed=seed + 1000))
+    assert any("FetchKeys" in line or "LoadBlocks" in line for line in trace)
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_a_bug_is_found(name: str) -> None:
+    """A session with this bug fails one of the first scenarios, by name of what is wrong."""
+    assert find_bug(named(name), 60) is not None
+
+
+@pytest.mark.long
+def test_all_bugs_are_found() -> None:
+    """Each bug of the list is found within a minute."""
+    missed = [mutation.name for mutation in read_mutations() if find_bug(mutation, 60) is None]
+    assert not missed
+
+
+def test_a_failure_is_minimised() -> None:
+    """Faults that a failure does not need are left out, the one that it needs stays."""
+    session = make_session(named("a refused fetch is forgotten"))
+
+    def fails(scenario: VirtualScenario) -> bool:
+        try:
+            run_scenario(scenario, session_class=session)
+        except ScenarioError:
+            return True
+        return False
+
+    refusal = Fault(FaultKind.REFUSE, 0, 0, 10**9, extra=1)
+    jumps = tuple(Fault(FaultKind.JUMP, rank, 10**6, 5) for rank in (0, 1))
+    scenario = replace(shape(nodes=(0, 1), ram_blocks=(8, 8)), faults=(*jumps, refusal))
+    assert fails(scenario)
+    smallest = minimise(scenario, fails)
+    assert smallest.faults == (refusal,)
+    assert fails(smallest)
+    assert not fails(replace(smallest, faults=()))
+
+
+def shape(**changes: Any) -> VirtualScenario:
+    """A calm scenario of two nodes, small, with changes."""
+    scenario = VirtualScenario(
+        seed=1,
+        nodes=(0, 1),
+        samples=16,
+        fields=1,
+        cache_block=1,
+        ram_blocks=(8, 8),
+        disk_blocks=(0, 0),
+        room=1.0,
+        batch=4,
+        epochs=2,
+        buffers=1,
+        ahead=2,
+        length_max=40,
+        disk_buffer_bytes=1 << 20,
+        answer_bytes=1 << 20,
+        replicas=0,
+        storage_ns=10**6,
+        network_ns=10**5,
+        disk_ns=10**5,
+    )
+    return replace(scenario, **changes)
+
+
+def test_late_claims_keep_to_the_memory_of_the_disk() -> None:
+    """Steps that waited for another rank's cache blocks do not all take memory at once when that
+    rank gives them up; without a look at the memory in use they do."""
+    scenario = shape(
+        seed=328,
+        nodes=(0, 0, 0, 0, 1, 2, 3),
+        samples=44,
+        fields=2,
+        cache_block=3,
+        ram_blocks=(0,) * 4,
+        disk_blocks=(15,) * 4,
+        batch=1,
+        epochs=1,
+        ahead=4,
+        disk_buffer_bytes=1,
+        answer_bytes=800,
+        storage_ns=2_000_000,
+        network_ns=50_000,
+        disk_ns=100_000,
+        faults=(Fault(FaultKind.ERRORS, 3, 4_609_563, 33_568_922, 8221),),
+    )
+    run_scenario(scenario)
+    session = make_session(named("late claims do not look at memory"))
+    with pytest.raises(ScenarioError, match="20480 bytes pass to or from the disk"):
+        run_scenario(scenario, session_class=session)
+
+
+def test_a_replay_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    """A seed's replay prints its scenario, each action with its time and rank, and the counts."""
+    assert main(["4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("VirtualScenario(seed=4")
+    assert any(" ms  rank 0: " in line for line in lines)
+    assert lines[-1].startswith("RunResult(")
+
+
+def test_a_search_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """A search without a failure prints its scenarios, faults and speed."""
+    assert main(["--seconds", "0.2", "--first", "10"]) == 0
+    out = capsys.readouterr().out
+    assert " scenarios from seed 10 on, " in out
+    assert " virtual hours a second" in out
+
+
+@pytest.mark.long
+def test_the_command_runs_alone() -> None:
+    """`python -m penstock.testing.virtual` needs nothing but the package."""
+    command = [sys.executable, "-m", "penstock.testing.virtual", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
