@@ -179,6 +179,9 @@ class VirtualCluster:
                     node.disk.is_broken = True
                 case FaultKind.DAMAGE:
                     node.disk.damage(self.draw)
+                case FaultKind.BUDGET:
+                    life = self.ranks[fault.rank]
+                    life.post(lambda: life.adopt(fault.extra))
                 case FaultKind.WRONG:
                     self._ask_wrongly(fault.rank)
                 case _:  # what it changes looks at the time

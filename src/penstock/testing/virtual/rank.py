@@ -66,8 +66,8 @@ class VirtualRank:
         self.session: Any = cluster.session_class(
             cluster.data, cluster.placement, scenario.nodes, rank, replicas=scenario.replicas > 0
         )
-        self.session.disk_buffer_bytes = scenario.disk_buffer_bytes
-        self.session.answer_bytes = scenario.answer_bytes
+        self.session.disk_buffer_bytes = self._disk_bytes = scenario.disk_buffer_bytes
+        self.session.answer_bytes = self._answer_bytes = scenario.answer_bytes
         self.is_alive = True
         self.next_step = first_step
         self.kill_at, self._performed = kill_at, 0
@@ -153,6 +153,12 @@ class VirtualRank:
                 self._draw.randrange(1000, 50_000) + self._cluster.slow_ns(self.rank)
             )
 
+    def adopt(self, budget_bytes: int) -> None:
+        """Change the budget; what was begun under the one before may still be there."""
+        self.session.disk_buffer_bytes = self.session.answer_bytes = budget_bytes
+        self._disk_bytes = max(self._disk_bytes, budget_bytes)
+        self._answer_bytes = max(self._answer_bytes, budget_bytes)
+
     def take_request(self, number: int, keys: Keys, lengths: Int) -> None:
         """Take a request of another rank."""
         self.post(lambda: self.session.ask(number, keys, lengths))
@@ -190,7 +196,8 @@ class VirtualRank:
             self._take_turn_in(1000)
         elif wake_ns is not None:
             # A busy machine wakes late, and later where nothing else happens: there are few looks.
-            self._late_ns = min(2 * self._late_ns, 1000 * MS)
+            late_ns_max = 10 * MS if self._cluster.scenario.is_calm else 1000 * MS
+            self._late_ns = min(2 * self._late_ns, late_ns_max)
             wait_ns = max(0, wake_ns - self._cluster.clock_ns(self.rank))
             self._take_turn_in(wait_ns + self._late_ns)
 
@@ -262,12 +269,12 @@ class VirtualRank:
 
     def check(self) -> None:
         """Check what holds between events: memory within its bounds, no step without an end."""
-        scenario, session = self._cluster.scenario, self.session
+        session = self.session
         lent_bytes = sum(self._source_bytes.values())
         require(
             lent_bytes <= session.passing_bytes, "memory is lent that the session does not count"
         )
-        bound = max(1, scenario.disk_buffer_bytes) + 2 * self._cluster.step_bytes_max
+        bound = max(1, self._disk_bytes) + 2 * self._cluster.step_bytes_max
         require(
             session.passing_bytes <= bound,
             f"{session.passing_bytes} bytes pass to or from the disk where {bound} may",
@@ -510,7 +517,7 @@ class VirtualRank:
         network = self._cluster.network
         network.answer(self, action.request, data, refused)
         sent_bytes = network.sent_bytes(self)
-        is_bounded = sent_bytes <= self._cluster.scenario.answer_bytes
+        is_bounded = sent_bytes <= self._answer_bytes
         require(is_bounded or network.sends_one(self), f"answers take {sent_bytes} bytes")
         self.session.take_answer(action.request, data.nbytes, network.sent_bytes(self))
 

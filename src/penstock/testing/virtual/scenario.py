@@ -25,6 +25,7 @@ class FaultKind(Enum):
     FULL:     the node's disk has no room from then on.
     BROKEN:   the node's disk fails writes from then on.
     DAMAGE:   a cache block on the node's disk is damaged.
+    BUDGET:   the rank's memory for the disk and for answers becomes `extra` bytes.
     WRONG:    the rank is asked for keys that it does not keep, or that have other lengths.
     REFUSE:   the system refuses one kind of action of the rank for a while, by number `extra`.
     """
@@ -39,6 +40,7 @@ class FaultKind(Enum):
     FULL = "full"
     BROKEN = "broken"
     DAMAGE = "damage"
+    BUDGET = "budget"
     WRONG = "wrong"
     REFUSE = "refuse"
 
@@ -98,8 +100,8 @@ class VirtualScenario:
 
     @property
     def is_calm(self) -> bool:
-        """True if nothing fails, and nobody is so slow that it is given up, so that each cache block
-        is read from storage once."""
+        """True if nothing fails and nobody is so slow that it is given up: then each cache block is
+        read from storage once."""
         can_fail = self.faults or self.lost or self.damaged or self.refused or self.room < 1
         return not can_fail and self.storage_ns < 100 * MS
 
@@ -186,6 +188,8 @@ def _draw_fault(draw: random.Random, scenario: VirtualScenario, span_ns: int) ->
         length_ns = draw.choice((length_ns, 400 * S))
     elif kind is FaultKind.SLOW:
         extra = draw.choice((MS, 30 * MS))
+    elif kind is FaultKind.BUDGET:
+        extra = draw.choice((1, 4096, 1 << 16, 1 << 22))
     elif kind is FaultKind.CUT:
         extra = draw.randrange(len(scenario.nodes))
     return Fault(kind, rank, at, length_ns, extra)
