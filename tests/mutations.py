@@ -36,19 +36,23 @@ def read_mutations() -> list[Mutation]:
     return [Mutation(name, old[:-1], new[:-1]) for name, old, new in pieces]
 
 
-def make_session(mutation: Mutation) -> type[Any]:
-    """Return the session with the bug."""
-    path = cache_session.__file__
-    with open(path) as file:
-        source = file.read()
+def edit_source(mutation: Mutation) -> str:
+    """Return the source of the session with the bug."""
+    source = Path(cache_session.__file__).read_text()
     if source.count(mutation.old) != 1:
         raise ValueError(f"{mutation.name}: its piece stands {source.count(mutation.old)} times")
+    return source.replace(mutation.old, mutation.new)
+
+
+def make_session(mutation: Mutation) -> type[Any]:
+    """Return the session with the bug."""
+    code = compile(edit_source(mutation), cache_session.__file__, "exec")
     name = "penstock.plan.cache_session_with_a_bug"
     module = types.ModuleType(name)
     module.__package__ = "penstock.plan"
     sys.modules[name] = module
     try:
-        exec(compile(source.replace(mutation.old, mutation.new), path, "exec"), vars(module))
+        exec(code, vars(module))
     finally:
         del sys.modules[name]
     session: type[Any] = module.CacheSession

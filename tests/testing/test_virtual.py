@@ -19,7 +19,7 @@ from penstock.testing.virtual import (
     run_scenario,
 )
 from penstock.testing.virtual.__main__ import main
-from tests.mutations import Mutation, find_bug, make_session, read_mutations
+from tests.mutations import Mutation, edit_source, find_bug, make_session, read_mutations
 
 SEEDS = range(1, 41)
 EASY = [
@@ -67,6 +67,14 @@ def test_a_run_depends_on_its_scenario_alone(seed: int) -> None:
 def test_a_bug_is_found(name: str) -> None:
     """A session with this bug fails one of the first scenarios, by name of what is wrong."""
     assert find_bug(named(name), 60) is not None
+
+
+def test_the_list_of_bugs_fits_the_source() -> None:
+    """Each bug of the list still is an edit of the session, and has a name of its own."""
+    mutations = read_mutations()
+    assert len(mutations) == len({mutation.name for mutation in mutations}) >= 40
+    for mutation in mutations:
+        assert edit_source(mutation).count(mutation.new)
 
 
 @pytest.mark.long

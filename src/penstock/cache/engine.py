@@ -154,6 +154,7 @@ class CacheShell:
         self._fetches: dict[int, int] = {}  # by ticket of the peer
         self._answers = Arena(limits.peer_answers_bytes_max)
         self._sources: dict[int, dict[int, Buffer]] = {}  # cache blocks of the disk by slot
+        self._refused: set[type] = set()  # actions of which a warning has told
         # Between the threads that wait for storage and the disk, and ours.
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
@@ -379,14 +380,13 @@ class CacheShell:
         session.fail(action)
         if any(isinstance(each, cache_actions.Stop) for each in session.actions):
             raise error
-        if not isinstance(action, cache_actions.TakeReplicas | cache_actions.OfferReplicas):
-            name = type(action).__name__
-            log.warning("the cache could not %s, and went another way", name, exc_info=error)
-        else:
-            log.error(
-                "copies of what other hosts keep are given up; batches are not affected",
-                exc_info=error,
-            )
+        if isinstance(action, cache_actions.TakeReplicas | cache_actions.OfferReplicas):
+            what = "copies of what other hosts keep are given up; batches are not affected"
+            log.error(what, exc_info=error)
+        elif type(action) not in self._refused:  # the counter tells how often
+            self._refused.add(type(action))
+            what = "%s was refused: samples come another way, which may be slower"
+            log.warning(what, type(action).__name__, exc_info=error)
 
     def _claim(self, action: cache_actions.ClaimSlots) -> None:
         self._session.take_claims(action.want, self._tier(action.tier).claim(action.slots))
@@ -505,19 +505,25 @@ class CacheShell:
 
     def _run_behind(self, action: cache_actions.Action, work: Callable[[], None]) -> None:
         """Perform an action of the disk in a thread of its own; its end is an event."""
-        functions = [work]
+        works = [work]
         del work
 
         def run() -> None:
+            if not (taken := _take(works)):
+                return
             error = None
             try:
-                functions.pop()()  # its buffers are free when we wake
+                taken.pop()()  # its buffers are free when we wake
             except BaseException as raised:
                 error = raised
             self._disk_ended.append((action, error))
             self._wake()
 
-        self._disk_threads.submit(run)
+        try:
+            self._disk_threads.submit(run)
+        except BaseException:
+            if _take(works):  # else a thread that there is has begun it
+                raise
 
     def _end_disk_work(self, action: cache_actions.Action, error: BaseException | None) -> None:
         if error is not None:
@@ -699,6 +705,14 @@ class _Found(NamedTuple):
 
     at: Int
     held: dict[int, Buffer]
+
+
+def _take(works: list[Callable[[], None]]) -> list[Callable[[], None]]:
+    """Take the work, which one thread alone gets."""
+    try:
+        return [works.pop()]
+    except IndexError:
+        return []
 
 
 def _write(disk: DiskTier, slots: Int, cache_blocks: Sequence[Buffer]) -> None:

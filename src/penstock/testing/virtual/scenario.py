@@ -148,14 +148,16 @@ def draw_scenario(seed: int) -> VirtualScenario:
         draw.choice((MS // 20, MS, 20 * MS)),
         draw.choice((MS // 10, 3 * MS)),
     )
-    if not draw.randrange(6):  # ranks that wait for each other's cache blocks, for want of memory
+    is_tight = not draw.randrange(4)
+    if is_tight:  # ranks that wait for each other's cache blocks, for want of memory
         scenario = replace(
             scenario,
             nodes=(0, 0, 0, 0, *range(1, node_count)),
             ram_blocks=(0,) * node_count,
             disk_blocks=(blocks,) * node_count,
             disk_buffer_bytes=1,
-            ahead=4,
+            cache_block=draw.choice((3, 6)),
+            ahead=8,
             batch=draw.choice((1, 2)),
         )
     if is_calm:
@@ -166,6 +168,11 @@ def draw_scenario(seed: int) -> VirtualScenario:
     faults = tuple(
         _draw_fault(draw, scenario, span_ns) for _ in range(draw.choice((0, 1, 2, 4, 8, 12)))
     )
+    if is_tight:  # what one of them could not read all others claim at once
+        faults += tuple(
+            Fault(FaultKind.ERRORS, rank, draw.randrange(span_ns), span_ns, draw.randrange(5))
+            for rank in range(4)
+        )
     lost, damaged, refused = (draw.choice((0.0, 0.0, 0.0, 0.02, 0.3)) for _ in range(3))
     return replace(scenario, faults=faults, lost=lost, damaged=damaged, refused=refused)
 
