@@ -31,10 +31,11 @@ reported when the last part has ended. Each of its keys goes one of these ways:
     kept by no node       read
 
 The keys that a step wants of one tier are a *want*. It waits for loads (cache blocks on their way
-from storage), for reads of the disk, and for slots that other ranks have claimed, which are looked
-at again every `look_ns` and no longer than `limits.busy_cache_block_s`. A peer's request is an
-answer of wants. A rank that did not answer is *silent*; from `limits.peer_pause_s` later on it is
-asked for one key that nobody waits for, and it counts again once it answers.
+from storage), for reads of the disk, and for slots that other ranks have claimed. These are looked
+at again by every `advance`, which is due every `look_ns` then, for `limits.busy_cache_block_s` at
+most. A peer's request is an answer of wants. A rank that did not answer is *silent*; from
+`limits.peer_pause_s` later on it is asked for one key that nobody waits for, and it counts again
+once it answers.
 
 A *source* is memory with cache blocks of the disk: of a load, until its write has ended too, or of
 a read of the disk. It is released when no want needs it.
@@ -244,10 +245,8 @@ class CacheSession:
     def advance(self, now_ns: int, sent_bytes: int = 0) -> None:
         """Take the time, and the bytes of answers that are being sent."""
         self._now_ns, self._sent_bytes = now_ns, sent_bytes
-        if now_ns >= self._look_at_ns:
-            self._look_at_ns = now_ns + look_ns
-            self._to_look.extend(each for each in self._wants.values() if len(each.busy))
-        self._look_again()
+        self._look_at_ns = now_ns + look_ns
+        self._look()
         self._proceed()
 
     def request(self, ticket: int, requests: Requests, buffers: int, has_uses: bool) -> None:
@@ -339,6 +338,7 @@ class CacheSession:
         """Take the end of a write to the disk; slots that were not written are abandoned there."""
         self._sources[source].users -= 1
         self._release_unused(source)
+        self._look()  # others here may wait for what was written
         self._proceed()
 
     def take_disk_read(self, source: int) -> None:
@@ -526,6 +526,11 @@ class CacheSession:
         want = waiting.want
         self._unclaimed += 1
         self.actions.append(ClaimSlots(want.number, want.tier, want.slots[waiting.busy]))
+
+    def _look(self) -> None:
+        """Look at all slots that another rank had claimed."""
+        self._to_look.extend(each for each in self._wants.values() if len(each.busy))
+        self._look_again()
 
     def _look_again(self) -> None:
         """Claim slots again that another rank had claimed. Those of the disk may take memory, so
