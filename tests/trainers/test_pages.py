@@ -111,7 +111,7 @@ val = penstock.torch.DataLoader(dataset, 32, decode=decode)
         MEETING + "from torch.distributed.device_mesh import init_device_mesh\n",
     ),
     "nodes-and-grain": (
-        "grain",
+        "torchdata",
         "import torchdata, torchdata.nodes\ndef transform(batch):\n    return batch",
     ),
     "ray": ("ray", ""),
