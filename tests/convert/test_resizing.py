@@ -113,7 +113,7 @@ def test_another_size_is_another_conversion(
 
 @pytest.mark.parametrize("mode", ["I;16", "1", "P", "F"])
 def test_levels_and_numbers_of_classes_stay(mode: str) -> None:
-    """Of more or fewer than 8 bits, and of palettes, there are no smaller copies."""
+    """Pictures of other than 8 bits a channel, and of palettes, have no smaller copies."""
     image = Image.fromarray(np.arange(60_000, dtype=np.uint16).reshape(200, 300))
     if mode != "I;16":
         image = image.convert("F").convert("L" if mode == "P" else mode).convert(mode)

@@ -240,7 +240,7 @@ def to_answer(session: CacheSession) -> Action:
 def test_an_action_that_fails_is_replaced(
     make: Callable[[], CacheSession], reach: Callable[[CacheSession], Action], then: list[type]
 ) -> None:
-    """What cannot be done is had in another way, or the driver ends; nothing is left waiting."""
+    """An action that fails is replaced by another way, or the driver ends; no step waits on."""
     session = make()
     action = reach(session)
     session.actions.clear()
