@@ -39,6 +39,19 @@ std::size_t lay_out(const Column<std::uint8_t>& tokens, unsigned item_bytes, boo
                              shifted, view(inputs), view(labels), view(positions));
 }
 
+using Placed = Tuple<OwnedArray<std::int64_t>, std::int64_t, OwnedArray<std::int32_t>,
+                     OwnedArray<std::int32_t>, std::int64_t, OwnedArray<std::int64_t>>;
+
+// With the lock held: a batch takes a few microseconds.
+Placed place(const Ints& offsets, const Ints& lengths, std::int64_t length, std::int64_t multiple,
+             bool flat) {
+  PlacedPieces placed = place_pieces(view(offsets), view(lengths), {length, multiple, flat});
+  return nb::make_tuple(make_array<std::int64_t>(std::move(placed.targets)), placed.places,
+                        make_array<std::int32_t>(std::move(placed.starts)),
+                        make_array<std::int32_t>(std::move(placed.rooms)), placed.longest,
+                        make_array<std::int64_t>(std::move(placed.source)));
+}
+
 constexpr auto lay_out_doc =
     "Write inputs, labels and positions of pieces of documents, and pads between them.\n\n"
     "Piece i is `lengths[i]` tokens of `tokens` from the token `at[i]` on, and goes to the places\n"
@@ -61,6 +74,13 @@ void bind_packing(nb::module_& m) {
       },
       "lengths"_a.noconvert(), "row_length"_a, "split"_a, "multiple"_a,
       "Count the rows that `pack_documents` makes.");
+  m.def("place_pieces", &place, "offsets"_a.noconvert(), "lengths"_a.noconvert(), "length"_a,
+        "multiple"_a, "flat"_a,
+        "Return the places of pieces in a batch of rows, or end to end (`flat`).\n\n"
+        "Row r has the pieces offsets[r]:offsets[r + 1]. Returns the first place of each piece; the\n"
+        "places in all; the tokens before each sequence, and the end; with a `multiple` of 2 or\n"
+        "more the first place of each sequence, and the end; the places of the longest; and of each\n"
+        "sequence its piece, or -1 of a gap. IndexError if pieces do not fit into rows.");
   m.def("lay_out_tokens", &lay_out<std::int32_t>, "tokens"_a.noconvert(), "item_bytes"_a,
         "is_signed"_a, "at"_a.noconvert(), "lengths"_a.noconvert(), "targets"_a.noconvert(),
         "pad"_a, "shifted"_a, "inputs"_a.noconvert(), "labels"_a.noconvert(),

@@ -97,6 +97,54 @@ void check(const StoredTokens& tokens, const TokenPieces& pieces, std::span<Out>
 
 }  // namespace
 
+PlacedPieces place_pieces(std::span<const std::int64_t> offsets,
+                          std::span<const std::int64_t> lengths, const BatchRows& rows) {
+  if (rows.length < 1 || rows.multiple < 1 || rows.multiple > rows.length)
+    throw std::out_of_range("a row has no such places");
+  if (offsets.empty() || offsets.front() != 0 ||
+      offsets.back() != static_cast<std::int64_t>(lengths.size()))
+    throw std::out_of_range("rows do not have all pieces");
+  const bool has_gaps = rows.multiple == 1;
+  PlacedPieces placed;
+  placed.targets.reserve(lengths.size());
+  placed.source.reserve(2 * lengths.size() + 1);
+  placed.starts.reserve(2 * lengths.size() + 2);
+  std::int64_t place = 0, before = 0;  // the next place, and the tokens of sequences before it
+  const auto add = [&](std::int64_t piece, std::int64_t tokens) {
+    placed.starts.push_back(static_cast<std::int32_t>(before));
+    placed.source.push_back(piece);
+    before += tokens;
+    if (has_gaps) placed.longest = std::max(placed.longest, tokens);
+  };
+  for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+    const std::int64_t end = place + rows.length;
+    if (offsets[row + 1] < offsets[row] || offsets[row + 1] > offsets.back())
+      throw std::out_of_range("rows do not follow each other");
+    for (std::int64_t piece = offsets[row]; piece < offsets[row + 1]; ++piece) {
+      const std::int64_t tokens = lengths[static_cast<std::size_t>(piece)];
+      if (tokens < 0 || tokens > rows.length) throw std::out_of_range("a piece leaves its row");
+      const std::int64_t room = (tokens + rows.multiple - 1) / rows.multiple * rows.multiple;
+      if (!rows.flat && room > end - place) throw std::out_of_range("a piece leaves its row");
+      placed.targets.push_back(place);
+      if (!has_gaps || tokens > 0) add(piece, tokens);
+      place += room;
+    }
+    if (rows.flat) continue;
+    if (has_gaps && place < end) add(-1, end - place);
+    place = end;
+  }
+  placed.starts.push_back(static_cast<std::int32_t>(before));
+  placed.places = place;
+  if (has_gaps) return placed;
+  placed.rooms.assign(placed.targets.begin(), placed.targets.end());
+  placed.rooms.push_back(static_cast<std::int32_t>(place));
+  for (std::size_t i = 0; i < placed.targets.size(); ++i) {
+    const std::int64_t next = i + 1 < placed.targets.size() ? placed.targets[i + 1] : place;
+    placed.longest = std::max(placed.longest, next - placed.targets[i]);
+  }
+  return placed;
+}
+
 template <class Out>
 std::size_t lay_out_tokens(const StoredTokens& tokens, const TokenPieces& pieces, Out pad,
                            bool shifted, std::span<Out> inputs, std::span<Out> labels,

@@ -778,6 +778,33 @@ def count_packed_rows(
 ) -> int:
     """Count the rows that `pack_documents` makes."""
 
+def place_pieces(
+    offsets: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    length: int,
+    multiple: int,
+    flat: bool,
+) -> tuple[
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+    int,
+    Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+    Annotated[NDArray[numpy.int32], dict(shape=(None,))],
+    int,
+    Annotated[NDArray[numpy.int64], dict(shape=(None,))],
+]:
+    """
+    Return the places of pieces in a batch of rows, or end to end (`flat`).
+
+    Row r has the pieces offsets[r]:offsets[r + 1]. Returns the first place of each piece; the
+    places in all; the tokens before each sequence, and the end; with a `multiple` of 2 or
+    more the first place of each sequence, and the end; the places of the longest; and of each
+    sequence its piece, or -1 of a gap. IndexError if pieces do not fit into rows.
+    """
+
 @overload
 def lay_out_tokens(
     tokens: Annotated[

@@ -42,3 +42,37 @@ def pack_plainly(
         elif tokens:
             place(document, 0, min(tokens, length))
     return rows
+
+
+def place_plainly(
+    rows: list[list[int]], length: int, multiple: int, flat: bool
+) -> dict[str, list[int]]:
+    """Return what `place_pieces` does, piece by piece: `rows` are the tokens of their pieces."""
+    targets, rooms, sequences = [], [], []  # a sequence: its piece or -1, and its tokens
+    place = piece = 0
+    for number, row in enumerate(rows):
+        for tokens in row:
+            targets.append(place)
+            sequences.append((piece, tokens))
+            room = -(-tokens // multiple) * multiple
+            rooms.append(room)
+            place, piece = place + room, piece + 1
+        if not flat:
+            gap = (number + 1) * length - place
+            place += gap
+            if multiple == 1:
+                sequences.append((-1, gap))
+            elif rooms:
+                rooms[-1] += gap
+    if multiple == 1:
+        sequences = [each for each in sequences if each[1]]
+        rooms = [tokens for _, tokens in sequences]
+    starts = [sum(tokens for _, tokens in sequences[:k]) for k in range(len(sequences) + 1)]
+    return {
+        "targets": targets,
+        "places": [place],
+        "starts": starts,
+        "rooms": [*targets, place] if multiple > 1 else [],
+        "longest": [max(rooms, default=0)],
+        "source": [piece for piece, _ in sequences],
+    }

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from penstock._core import count_packed_rows, pack_documents
 from penstock.errors import DataError, LimitError, StateError, UsageError
-from penstock.order import Order, PackedOrder, PackingRule, RowCounts, choose_window
+from penstock.order import (
+    Order,
+    PackedOrder,
+    PackingRule,
+    RowCounts,
+    choose_window,
+    place_pieces,
+)
 
-from .packing_twin import pack_plainly
+from .packing_twin import pack_plainly, place_plainly
 
 
 @st.composite
@@ -61,6 +68,50 @@ def test_lengths_out_of_bounds_are_refused() -> None:
     for length in (-1, (1 << 63) - 1):
         with pytest.raises(ValueError, match="out of bounds"):
             pack_documents(np.array([length], np.int64), 8, True, 1)
+
+
+@given(st.data())
+def test_core_places_as_plain_python(data: st.DataObject) -> None:
+    multiple = data.draw(st.sampled_from([1, 1, 2, 8]))
+    length = multiple * data.draw(st.integers(1, 12))
+    flat = data.draw(st.booleans())
+    rows: list[list[int]] = []
+    for _ in range(data.draw(st.integers(0, 4))):
+        row, left = [], length
+        while left and (not row or data.draw(st.booleans())):
+            row.append(data.draw(st.integers(1, left)))
+            left -= -(-row[-1] // multiple) * multiple
+        rows.append(row)
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    lengths = np.array(sum(rows, []), np.int64)
+    placed = place_pieces(offsets, lengths, length, multiple, flat=flat)
+    found = {name: np.atleast_1d(part).tolist() for name, part in placed._asdict().items()}
+    assert found == place_plainly(rows, length, multiple, flat)
+    column = np.arange(10, 10 + len(lengths))
+    assert placed.spread(column).tolist() == [k + 10 if k >= 0 else -1 for k in found["source"]]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lengths", "length", "multiple"),
+    [
+        ([0, 1], [9], 8, 1),
+        ([0, 2], [4, 5], 8, 1),
+        ([0, 2], [3, 5], 8, 4),
+        ([0, 1], [-1], 8, 1),
+        ([0, 1], [1, 1], 8, 1),
+        ([1, 2], [1, 1], 8, 1),
+        ([0, 3, 1, 2], [1, 1], 8, 1),
+        ([0, 2, 1, 2], [1, 1], 8, 1),
+        ([], [], 8, 1),
+        ([0], [], 0, 1),
+        ([0], [], 8, 9),
+    ],
+)
+def test_pieces_that_do_not_fit_are_refused(
+    offsets: list[int], lengths: list[int], length: int, multiple: int
+) -> None:
+    with pytest.raises(IndexError):
+        place_pieces(np.array(offsets, "i8"), np.array(lengths, "i8"), length, multiple, flat=False)
 
 
 def make_order(lengths: np.ndarray, rule: PackingRule, seed: int = 0) -> PackedOrder:

@@ -99,9 +99,31 @@ void check_layout() {
   check_refused<std::out_of_range>([&] { lay({0}, {-1}, {0}); });
 }
 
+void check_places() {
+  const Values offsets{0, 2, 3}, lengths{3, 4, 8};
+  const auto rows = penstock::place_pieces(offsets, lengths, {8, 1, false});
+  CHECK((rows.targets == Values{0, 3, 8}) && rows.places == 16 && rows.longest == 8);
+  CHECK((rows.source == Values{0, 1, -1, 2}));
+  CHECK((rows.starts == std::vector<std::int32_t>{0, 3, 7, 8, 16}) && rows.rooms.empty());
+  const auto flat = penstock::place_pieces(offsets, lengths, {8, 1, true});
+  CHECK((flat.targets == Values{0, 3, 7}) && flat.places == 15);
+  const auto aligned = penstock::place_pieces(offsets, lengths, {8, 4, false});
+  CHECK((aligned.targets == Values{0, 4, 8}) && (aligned.source == Values{0, 1, 2}));
+  CHECK((aligned.rooms == std::vector<std::int32_t>{0, 4, 8, 16}));
+  CHECK((aligned.starts == std::vector<std::int32_t>{0, 3, 7, 15}));
+  const auto place = [&](Values of, Values sizes) {
+    penstock::place_pieces(of, sizes, {8, 1, false});
+  };
+  for (const Values& wrong : {Values{}, Values{1, 1}, Values{0, 2}, Values{0, 2, 1}, Values{0, -1, 1}})
+    check_refused<std::out_of_range>([&] { place(wrong, {1}); });
+  for (const std::int64_t tokens : {std::int64_t{9}, std::int64_t{-1}, INT64_MAX})
+    check_refused<std::out_of_range>([&] { place({0, 1}, {tokens}); });
+}
+
 }  // namespace
 
 int main() {
+  check_places();
   std::uint64_t state = 88172645463325252u;
   for (const std::int64_t length : {2, 3, 63, 64, 65, 4095, 4097, 300000}) {
     for (const std::int64_t multiple : {std::int64_t{1}, length}) {

@@ -27,6 +27,7 @@ from ..order import (
     Order,
     PackedOrder,
     PackingRule,
+    PlacedPieces,
     RowPieces,
     Shuffle,
     Words,
@@ -34,6 +35,7 @@ from ..order import (
     count_joined_rows,
     ignored_label,
     lay_out_tokens,
+    place_pieces,
 )
 from ..plan import FieldRows, StepPlan, check_tokens
 from .batch import Ragged, build_fields, check_vocabulary
@@ -194,60 +196,21 @@ class RowLayout:
     dtype: np.dtype[Any]
     multiple: int
 
-    def place(self, pieces: RowPieces) -> tuple[Int, int]:
-        """Return the first place of each piece in the flattened batch, and the places in all."""
-        room = self._round_up(pieces.length)
-        ends = np.cumsum(room)
-        if self.style == "flat":
-            return ends - room, int(ends[-1]) if len(ends) else 0
-        rows = len(pieces.offsets) - 1
-        counts = np.diff(pieces.offsets)
-        before = np.concatenate([[0], ends])[pieces.offsets[:-1]]  # in the rows before
-        target = ends - room - np.repeat(before - np.arange(rows) * self.length, counts)
-        return target, rows * self.length
+    def place(self, pieces: RowPieces) -> PlacedPieces:
+        """Return the places of the pieces in the flattened batch."""
+        flat = self.style == "flat"
+        return place_pieces(pieces.offsets, pieces.length, self.length, self.multiple, flat=flat)
 
-    def describe(self, pieces: RowPieces, target: Int, size: int) -> dict[str, Any]:
+    def describe(self, pieces: RowPieces, placed: PlacedPieces) -> dict[str, Any]:
         """Return the fields that say where documents lie: cu_seqlens and so on."""
-        documents, length, marks = pieces.documents.view(np.int64), pieces.length, pieces.marks
-        more: dict[str, Any] = {}
+        fields: dict[str, Any] = {"cu_seqlens": placed.starts}
         if self.multiple > 1:
-            # What fills up a row belongs to the place of its last document.
-            places = np.append(target, size)
-            more["cu_seqlens_padded"] = places.astype(np.int32)
-            starts = np.append(0, np.cumsum(length))
             # Ranks of context parallelism share places, so that one's part of the longest place
             # may have more than its part of the longest document.
-            rooms = np.diff(places)
-        else:
-            # Pieces and what follows each, which is a gap unless the next piece begins there.
-            edges = np.empty(2 * len(target) + 1, np.int64)
-            edges[0:-1:2], edges[1::2], edges[-1] = target, target + length, size
-            length = np.diff(edges)
-            kept = np.flatnonzero(length)
-            length, starts = length[kept], np.append(edges[kept], size)
-            documents = _set_between(documents, kept)
-            marks = {name: _set_between(column, kept) for name, column in marks.items()}
-            rooms = length
-        longest = int(rooms.max()) if len(length) else 0
-        return {
-            "cu_seqlens": starts.astype(np.int32),
-            **more,
-            "max_seqlen": longest,
-            "documents": documents,
-            **marks,
-        }
-
-    def _round_up(self, length: Int) -> Int:
-        if self.multiple == 1:
-            return length
-        return -(-length // self.multiple) * self.multiple
-
-
-def _set_between(column: Int, kept: Int) -> Int:
-    """Return values of pieces, and -1 of what follows each, of those that are kept."""
-    both = np.full(2 * len(column), -1)
-    both[::2] = column
-    return both[kept]
+            fields["cu_seqlens_padded"] = placed.rooms
+        fields["max_seqlen"] = placed.longest
+        fields["documents"] = placed.spread(pieces.documents.view(np.int64))
+        return fields | {name: placed.spread(column) for name, column in pieces.marks.items()}
 
 
 class PackedDataset(Dataset):
@@ -357,7 +320,8 @@ class PackedDataset(Dataset):
         assert rows is not None
         pieces = rows.pieces
         tokens, at = self._find_tokens(index, planned, buffer)
-        target, size = layout.place(pieces)
+        placed = layout.place(pieces)
+        target, size = placed.targets, placed.places
         if size > limits.packing_batch_max:
             raise LimitError(
                 f"step {planned.step}: a batch of {size:,} tokens, and cu_seqlens counts to "
@@ -390,7 +354,7 @@ class PackedDataset(Dataset):
             "input_ids": inputs.reshape(shape),
             "labels": labels.reshape(shape),
             "position_ids": positions.reshape(shape),
-            **layout.describe(pieces, target, size),
+            **layout.describe(pieces, placed),
         }
 
     def _find_tokens(

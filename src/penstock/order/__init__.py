@@ -45,11 +45,10 @@ from .random_numbers import derive_epoch_key, derive_sample_seed, rng
 from .selection import Selection, find_base
 from .shuffle_array import shuffle
 from .shuffle_blocks import Blocking, ReadCost, choose_blocks, choose_chunk_blocks, window_samples
-from .token_rows import ignored_label, lay_out_tokens
+from .token_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces
 from .weighted import WeightedOrder, WeightTable, round_weights
 
 __all__ = [
-    "TABLE_COUNT_MAX",
     "Bitmap",
     "Blocking",
     "BucketRule",
@@ -65,6 +64,7 @@ __all__ = [
     "Ordering",
     "PackedOrder",
     "PackingRule",
+    "PlacedPieces",
     "ReadCost",
     "ReadLengths",
     "RowCounter",
@@ -76,6 +76,7 @@ __all__ = [
     "SizeRule",
     "StageUnit",
     "Subset",
+    "TABLE_COUNT_MAX",
     "Unit",
     "WeightTable",
     "WeightedOrder",
@@ -100,6 +101,7 @@ __all__ = [
     "list_instruction_sets",
     "map_numbers",
     "parse_shuffle",
+    "place_pieces",
     "rng",
     "round_weights",
     "set_bits",

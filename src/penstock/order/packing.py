@@ -13,6 +13,7 @@ are counted window by window (`RowCounts`), as the windows are walked through or
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, Self, get_args
@@ -330,7 +331,8 @@ class RowCounts:
         while walk.rows <= row:
             if not self._step(walk):
                 raise UsageError(f"row {row} is outside this epoch: use 0..{walk.rows - 1}")
-        at = int(np.searchsorted(walk.ends[: walk.known], row, side="right"))
+        # Not numpy's search, which gives the lock back, for one number.
+        at = bisect_right(walk.ends, row, 0, walk.known)
         return walk.first + at, int(walk.ends[at - 1]) if at else walk.before
 
     def _step(self, walk: _Walk) -> bool:

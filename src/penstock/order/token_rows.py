@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,48 @@ ignored_label = -100
 """Label of places that are no target, as the core writes it."""
 
 Outputs = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+
+class PlacedPieces(NamedTuple):
+    """Places of the pieces in a batch, and its sequences: pieces, and the gaps after them.
+
+    With a multiple of 2 or more there are no gaps: what is free belongs to the piece before.
+
+    targets:   int64, the first place of each piece in the flattened batch.
+    places:    in all.
+    starts:    int32, the tokens before each sequence, and the end.
+    rooms:     int32, the first place of each sequence, and the end; empty without a multiple.
+    longest:   places of the longest sequence.
+    source:    int64, the piece of each sequence, and -1 of a gap.
+
+    `starts` and `rooms` are right if `places` is less than 2**31.
+    """
+
+    targets: Integers
+    places: int
+    starts: npt.NDArray[np.int32]
+    rooms: npt.NDArray[np.int32]
+    longest: int
+    source: Integers
+
+    def spread(self, column: Integers) -> Integers:
+        """Return the values of pieces for the sequences, and -1 for gaps."""
+        values = np.empty(len(column) + 1, np.int64)
+        values[:-1], values[-1] = column, -1
+        spread: Integers = values.take(self.source)
+        return spread
+
+
+def place_pieces(
+    offsets: Integers, lengths: Integers, length: int, multiple: int, *, flat: bool
+) -> PlacedPieces:
+    """Return the places of pieces in rows of `length`, or end to end (`flat`).
+
+    Row r has the pieces offsets[r]:offsets[r + 1], of `lengths` tokens. A piece begins at a
+    multiple of `multiple`. IndexError if pieces do not fit.
+    """
+    lengths = np.ascontiguousarray(lengths)
+    return PlacedPieces(*_core.place_pieces(offsets, lengths, length, multiple, flat))
 
 
 def lay_out_tokens(
