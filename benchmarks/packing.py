@@ -232,6 +232,8 @@ def measure_batches(record: Record, folder: Path, pairs: int) -> None:
     with open(folder / "records.bin", "wb") as file:
         for _ in range(BATCH_ROWS * BATCHES):
             file.write(random.integers(0, 50_000, row_bytes // 8).tobytes())
+        # Else the system would write to the disk while the turns are taken.
+        os.fsync(file.fileno())
     records = penstock.open(folder / "records.bin", dtype="<i8", shape=(3 * ROW_TOKENS,))
     loaders = {
         name: penstock.torch.DataLoader(

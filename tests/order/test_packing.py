@@ -83,7 +83,7 @@ def test_core_places_as_plain_python(data: st.DataObject) -> None:
             left -= -(-row[-1] // multiple) * multiple
         rows.append(row)
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    lengths = np.array(sum(rows, []), np.int64)
+    lengths = np.array([size for row in rows for size in row], np.int64)
     placed = place_pieces(offsets, lengths, length, multiple, flat=flat)
     found = {name: np.atleast_1d(part).tolist() for name, part in placed._asdict().items()}
     assert found == place_plainly(rows, length, multiple, flat)

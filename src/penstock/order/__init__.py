@@ -49,6 +49,7 @@ from .token_rows import PlacedPieces, ignored_label, lay_out_tokens, place_piece
 from .weighted import WeightedOrder, WeightTable, round_weights
 
 __all__ = [
+    "TABLE_COUNT_MAX",
     "Bitmap",
     "Blocking",
     "BucketRule",
@@ -76,7 +77,6 @@ __all__ = [
     "SizeRule",
     "StageUnit",
     "Subset",
-    "TABLE_COUNT_MAX",
     "Unit",
     "WeightTable",
     "WeightedOrder",
