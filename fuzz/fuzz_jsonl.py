@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from typing import Any
 
 import numpy as np
 import orjson
@@ -84,6 +86,19 @@ def one(data: bytes) -> None:
             assert masked["int"][row] == record["i"]
             assert np.float64(masked["float"][row]) == np.float64(record["f"])
             assert masked["any"][row] == record["a"]
+    # An input has one of the other two checks: each is a parse, and takes as long.
+    if zlib.crc32(data) % 2:
+        _check_named(text, bounds, masked)
+    else:
+        # Written over a copy of the text, the strings are the same.
+        strings = _STRINGS.parse(text.copy(), bounds)["x"]
+        plain = _STRINGS.parse(text, bounds)["x"]
+        assert all(np.array_equal(mine, other) for mine, other in zip(strings, plain, strict=True))
+
+
+def _check_named(text: Any, bounds: Any, masked: dict[str, Any]) -> None:
+    """Compare the line that a parse names with the first broken one, or what it found."""
+    broken = np.asarray(masked["broken"])
     try:
         found = _STRICT.parse(text, bounds)
     except LineError as error:
@@ -91,13 +106,8 @@ def one(data: bytes) -> None:
     else:
         row = len(broken)
         assert found["str"] == masked["str"]
-    # The first broken line is the one that is named.
     assert not broken[:row].any()
     assert row == len(broken) or broken[row]
-    # Written over a copy of the text, the strings are the same.
-    strings = _STRINGS.parse(text.copy(), bounds)["x"]
-    plain = _STRINGS.parse(text, bounds)["x"]
-    assert all(np.array_equal(mine, other) for mine, other in zip(strings, plain, strict=True))
 
 
 def _is_whole(line: bytes) -> bool:
