@@ -34,7 +34,8 @@ _WORDS = [
 
 _PARSERS = (
     *("penstock.index.formats", "penstock.index.codecs"),
-    *("penstock.index.json_fields", "penstock.index.nested"),
+    *("penstock.index.json_fields", "penstock.index.nested", "penstock.index.attributes"),
+    *("penstock.engine.hub", "penstock.loader.predicate"),
 )
 
 

@@ -25,6 +25,7 @@ from penstock.engine.hub import (
     find_commit,
     list_files,
     parse_hub_url,
+    read_endpoint,
     read_token,
 )
 from penstock.errors import (
@@ -357,6 +358,18 @@ def test_hostile_listings(change: dict[str, object]) -> None:
     assert ask_listing(json.dumps([ENTRY]).encode()) != {}
     with pytest.raises(ObjectRefused, match="the hub lists"):
         ask_listing(json.dumps([ENTRY | change]).encode())
+
+
+@pytest.mark.parametrize("link", ["http://[", "//[x", "https://a]"])
+def test_addresses_that_are_none(link: str) -> None:
+    """A page or a redirect that leads to no URL is refused."""
+    with pytest.raises(ObjectRefused, match="what is no URL"):
+        ask_listing(b"[]", f"<{link}>; rel=next")
+    client = Scripted([HubAnswer(302, {"location": link}, b"")])
+    with pytest.raises(ObjectRefused, match="what is no URL"):
+        list_files(client, HubLocation("org/name", "0" * 40, ""))
+    with pytest.raises(UsageError, match="HF_ENDPOINT"):
+        read_endpoint({"HF_ENDPOINT": link.replace("//[x", "http://[x")})
 
 
 def test_listings_that_do_not_end() -> None:

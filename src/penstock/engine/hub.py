@@ -126,7 +126,11 @@ def is_blob(root: str, real: str) -> bool:
 def read_endpoint(environment: Mapping[str, str] = os.environ) -> str:
     """Return the URL of the hub: HF_ENDPOINT, or the public one."""
     endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(f"HF_ENDPOINT is {endpoint!r}: use a URL such as https://huggingface.co")
     return endpoint
 
@@ -400,7 +404,7 @@ class HubBucket:
                 etag = answer.headers.get("x-linked-etag", "") or etag
                 self._check_commit(answer)
                 size = answer.headers.get("x-linked-size", "")
-                if size.isdecimal() and int(size) != self.files()[key].size:
+                if size and size != str(self.files()[key].size):
                     raise ObjectRefused(errno.ESTALE, "the hub gives it another size than before")
             if answer.status not in _MOVED:
                 break
@@ -424,11 +428,21 @@ class HubBucket:
 
     def _follow(self, url: str, answer: HubAnswer) -> str:
         """Return the URL of a redirect; it is not left to plain HTTP if the hub is not."""
-        target = urljoin(url, answer.headers.get("location", ""))
+        target = _join(url, answer.headers.get("location", ""))
         scheme = urlsplit(target).scheme
         if scheme not in ("https", urlsplit(self._client.endpoint).scheme):
             raise ObjectRefused(errno.EIO, "the hub leads to an address that is not encrypted")
         return target
+
+
+def _join(url: str, target: str) -> str:
+    """Return the URL that another leads to; ObjectRefused if it is none."""
+    try:
+        joined = urljoin(url, target)
+        urlsplit(joined)
+    except ValueError:
+        raise ObjectRefused(errno.EIO, "the server led to what is no URL") from None
+    return joined
 
 
 def _trim(etag: str) -> str:
@@ -442,7 +456,9 @@ def _check_range(answer: HubAnswer, info: ObjectInfo, start: int, stop: int) -> 
             raise ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
         size = info.size if len(answer.body) <= info.size else -1
     else:
-        said = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("content-range", ""))
+        said = re.fullmatch(
+            r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", answer.headers.get("content-range", "")
+        )
         if said is None or int(said[1]) != start:
             raise ObjectRefused(errno.ENOTSUP, "the server answered with another range")
         size = int(said[3])
@@ -460,7 +476,7 @@ def _ask(client: HubClient, url: str) -> HubAnswer:
         answer = client.get(url)
         if answer.status not in _MOVED:
             break
-        url = urljoin(url, answer.headers.get("location", ""))
+        url = _join(url, answer.headers.get("location", ""))
         if not client.is_hub(url):
             raise ObjectRefused(errno.EIO, "the hub's API leads to another host")
     if answer.status != 200:
@@ -502,7 +518,7 @@ def list_files(client: HubClient, where: HubLocation) -> dict[str, HubFile]:
         for entry in entries:
             _take_entry(files, entry)
         match = re.search(r'<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
-        url = urljoin(url, match[1]) if match is not None else ""
+        url = _join(url, match[1]) if match is not None else ""
         if url and not client.is_hub(url):
             raise ObjectRefused(errno.EIO, "the listing goes on at another host")
     return files
