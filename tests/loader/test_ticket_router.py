@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import linecache
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,8 +13,9 @@ import pytest
 
 import penstock
 from penstock.engine.protocol import Completion, Failure
-from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_router
+from penstock.loader import decode, engine_source, epoch_iterator, step_reader, ticket_router
 from penstock.loader.ticket_router import TicketRouter
+from tests.interrupts import InterruptAt
 from tests.slices import first
 
 _patience_s = 240.0  # a guard against hanging, not a measure
@@ -150,42 +148,7 @@ def test_a_failed_poll_abandons_every_ticket() -> None:
 
 # -- interrupts --------------------------------------------------------------------------------
 
-_modules = (ticket_router, step_reader, engine_source, epoch_iterator)
-
-
-class InterruptAt:
-    """Trace function that raises KeyboardInterrupt before the n-th line of the loader's modules, as
-    a handler of SIGINT does between two instructions.
-
-    Lines with `with` are left out: they are traced on the way out too, between the last call of
-    the block and the call that releases a lock, where CPython handles no signal.
-    """
-
-    def __init__(self, line: int) -> None:
-        self.left = line
-        self._files = {inspect.getsourcefile(module) for module in _modules}
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in self._files or self._is_destroying(frame):
-            return None
-        if event == "line" and not self._is_with(frame):
-            if self.left == 0:
-                self.left = -1
-                raise KeyboardInterrupt
-            self.left -= 1
-        return self
-
-    @staticmethod
-    def _is_destroying(frame: FrameType | None) -> bool:
-        """Return whether a destructor runs: an interrupt there is printed, and lost."""
-        while frame is not None and frame.f_code.co_name != "__del__":
-            frame = frame.f_back
-        return frame is not None
-
-    @staticmethod
-    def _is_with(frame: FrameType) -> bool:
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        return line.lstrip().startswith("with ")
+_modules = (threading, decode, ticket_router, step_reader, engine_source, epoch_iterator)
 
 
 def count(batch: Any) -> int:
@@ -194,19 +157,19 @@ def count(batch: Any) -> int:
 
 @pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("decode", first(1, [None, lambda sample: int(sample["data"][0])]))
-def test_an_interrupt_at_any_line_leaves_nothing_waiting(
+def test_an_interrupt_at_any_place_leaves_nothing_waiting(
     tmp_path: Path, decode: Any, stride: int
 ) -> None:
     """Wherever an interrupt comes in an epoch, the next epoch has every sample, and ends; another
     iterator has all of its own, or raises."""
     np.arange(24, dtype=np.uint8).repeat(16).tofile(tmp_path / "r.bin")
     dataset = penstock.open(tmp_path / "r.bin", record_bytes=16)
-    line, interrupted, cut = 0, True, 0
+    place, interrupted, cut = 0, True, 0
     while interrupted:
         with penstock.Loader(dataset, 6, decode=decode, decode_threads=1) as loader:
             other = iter(loader)
             rest = [next(other)]
-            tracer = InterruptAt(line)
+            tracer = InterruptAt(place, _modules)
             sys.settrace(tracer)
             try:
                 for _ in loader:
@@ -219,7 +182,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_waiting(
             assert tracer.left < 0 or not interrupted
             try:
                 rest += other
-                assert sum(count(batch) for batch in rest) == 24, f"line {line}"
+                assert sum(count(batch) for batch in rest) == 24, f"place {place}"
             except penstock.errors.UsageError:
                 assert interrupted
                 cut += 1
@@ -227,8 +190,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_waiting(
             reader = threading.Thread(target=lambda: seen.extend(loader), daemon=True)  # noqa: B023
             reader.start()
             reader.join(_patience_s)
-            assert not reader.is_alive(), f"the epoch after an interrupt at line {line} hangs"
-            assert sum(count(batch) for batch in seen) == 24, f"line {line}"
-        line += stride
-    assert line > 100
+            assert not reader.is_alive(), f"the epoch after an interrupt at place {place} hangs"
+            assert sum(count(batch) for batch in seen) == 24, f"place {place}"
+        place += stride
+    assert place > 100
     assert cut or decode  # decode threads do what an interrupt of the user's thread could cut

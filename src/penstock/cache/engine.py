@@ -49,6 +49,7 @@ from ..engine import (
     ReadingEngine,
     ReadMethod,
     ThreadPool,
+    WakeUp,
     check_purpose,
     check_requests,
     check_usable,
@@ -137,7 +138,8 @@ class CacheShell:
         self._check = SourceCheck(part, functools.partial(_fail, weakref.ref(self)))
         self._fault: BaseException | None = None
         # Between the user's thread and ours.
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()
+        self._news = WakeUp()  # of who polls
         self._asked: deque[tuple[int, _Step]] = deque()
         self._done: list[Completion] = []
         self._outstanding = 0
@@ -202,8 +204,10 @@ class CacheShell:
         """Report finished tickets."""
         with self._lock:
             self._check_usable()
-            if not self._done and self._outstanding:
-                self._lock.wait(timeout_ns * 1e-9)
+            is_due = bool(self._done) or not self._outstanding
+        if not is_due:
+            self._news.wait(timeout_ns * 1e-9)
+        with self._lock:
             self._check_usable()
             done, self._done = self._done, []
             self._outstanding -= len(done)
@@ -271,7 +275,7 @@ class CacheShell:
             if self._closed:
                 return
             self._closed = True
-            self._lock.notify_all()
+            self._news.send()
         if os.getpid() != self._pid:
             return  # its threads are the parent's
         self._more.release()
@@ -306,7 +310,7 @@ class CacheShell:
         """End this engine with an error, which the user's thread raises."""
         with self._lock:
             self._fault = self._fault or error
-            self._lock.notify_all()
+            self._news.send()
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -411,7 +415,7 @@ class CacheShell:
         failures = tuple(Failure(*failure) for failure in action.failures)
         with self._lock:
             self._done.append(Completion(action.ticket, failures))
-            self._lock.notify_all()
+            self._news.send()
 
     # -- storage -------------------------------------------------------------------------------
 

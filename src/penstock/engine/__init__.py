@@ -67,7 +67,7 @@ from .store import (
     build_storage_error,
     map_in_threads,
 )
-from .threads import ThreadPool, build_refusal, start_threads
+from .threads import ThreadPool, WakeUp, build_refusal, start_threads
 from .trace_file import (
     CLOSE,
     KINDS,
@@ -127,6 +127,7 @@ __all__ = [
     "Trace",
     "TraceWriter",
     "Unit",
+    "WakeUp",
     "add_mirrors",
     "assign_lanes",
     "atomic_file",

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from ..extent import Int, Requests
 from .native import ReadingEngine, ReadMethod
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
-from .threads import start_threads
+from .threads import WakeUp, start_threads
 
 _poll_ns = 100_000_000
 
@@ -109,8 +110,9 @@ class MirroredEngine:
         self._fault: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
-        self._moved = threading.Condition()  # guards all of the above
-        self._more = [threading.Semaphore(0) for _ in members]
+        self._lock = threading.RLock()  # guards all of the above
+        self._news = WakeUp()  # of who polls
+        self._more: list[SimpleQueue[None]] = [SimpleQueue() for _ in members]
         threads = [
             threading.Thread(
                 target=_watch,
@@ -140,7 +142,7 @@ class MirroredEngine:
         check_purpose(purpose)
         ticket = _MirroredTicket(self._submitted, requests, list(buffers), purpose)
         parts = self._cut_parts(ticket)
-        with self._moved:
+        with self._lock:
             self._check_usable()
             if len(self._queue) + len(parts) > limits.pieces_max:
                 raise UsageError(
@@ -159,11 +161,11 @@ class MirroredEngine:
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets."""
         check_usable(is_inherited=os.getpid() != self._pid)
-        with self._moved:
-            self._moved.wait_for(
-                lambda: self._done or not self._tickets or self._closed or self._fault,
-                min(timeout_ns * 1e-9, threading.TIMEOUT_MAX),
-            )
+        with self._lock:
+            is_due = self._done or not self._tickets or self._closed or self._fault
+        if not is_due:
+            self._news.wait(timeout_ns * 1e-9)
+        with self._lock:
             self._check_usable()
             done, self._done = self._done, []
         return [Completion(ticket.number, tuple(sorted(ticket.failures))) for ticket in done]
@@ -193,11 +195,11 @@ class MirroredEngine:
         """Close all members, and end the threads."""
         if os.getpid() != self._pid:
             return
-        with self._moved:
+        with self._lock:
             self._closed = True
-            self._moved.notify_all()
+            self._news.send()
         self._finalizer()
-        with self._moved:
+        with self._lock:
             self._waiting.clear()
             self._tickets.clear()
             self._done.clear()
@@ -260,7 +262,7 @@ class MirroredEngine:
                 member = self._members[unit.target]
                 asked = member.submit(part.requests, part.ticket.buffers, part.purpose)
                 self._asked[unit.target][asked] = unit, part
-                self._more[unit.target].release()
+                self._more[unit.target].put(None)
             if not self._waiting or any(self._asked) or not self._paused_s:
                 return
             for number in list(self._paused_s):  # nobody else has what waits
@@ -307,14 +309,14 @@ class MirroredEngine:
     def _finish(self, ticket: _MirroredTicket) -> None:
         self._tickets.discard(ticket)
         self._done.append(ticket)
-        self._moved.notify_all()
+        self._news.send()
 
     def _take_reports(
         self, number: int, reports: Sequence[Completion], error: BaseException | None
     ) -> bool:
         """Process the reports of a member, or its error; return whether it is to be asked again."""
         try:
-            with self._moved:
+            with self._lock:
                 if self._closed:
                     return False
                 if error is not None:
@@ -324,9 +326,9 @@ class MirroredEngine:
                 if reports:
                     self._feed()
         except BaseException as fault:  # the user's thread raises it
-            with self._moved:
+            with self._lock:
                 self._fault = self._fault or fault
-                self._moved.notify_all()
+                self._news.send()
             return False
         return True
 
@@ -335,14 +337,14 @@ def _watch(
     engine: weakref.ref[MirroredEngine],
     number: int,
     member: ReadingEngine,
-    more: threading.Semaphore,
+    more: SimpleQueue[None],
 ) -> None:
     """Wait for the reports of one member, as many as parts were submitted to it.
 
     Run by a thread, which must not keep the engine while it waits.
     """
     while True:
-        more.acquire()
+        more.get()
         reports: Sequence[Completion] = ()
         while not reports:
             error = None
@@ -355,21 +357,21 @@ def _watch(
                 return
             del alive
         for _ in reports[1:]:  # one was acquired above
-            more.acquire()
+            more.get()
 
 
 def _end_members(
     members: Sequence[ReadingEngine],
-    more: Sequence[threading.Semaphore],
+    more: Sequence[SimpleQueue[None]],
     threads: Sequence[threading.Thread],
     owner: int,
 ) -> None:
     """Close the members and end the threads that watch them, unless they are the parent's."""
     if os.getpid() != owner:
         return
-    for member, semaphore in zip(members, more, strict=True):
+    for member, asked in zip(members, more, strict=True):
         member.close()  # which ends a wait for its reports
-        semaphore.release()
+        asked.put(None)
     for thread in threads:
         # One of them may be the last that used the engine; not all may have been started.
         if thread is not threading.current_thread() and thread.ident is not None:

@@ -25,7 +25,7 @@ from .object_answer import Answer, ObjectRefused, require_whole, retry_until
 from .object_client import Bucket, open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import PATIENCE, Patience, Purpose
-from .threads import ThreadPool
+from .threads import ThreadPool, WakeUp
 
 
 class ObjectEngine:
@@ -199,7 +199,9 @@ class _SharedWork:
         self._deadline_s = deadline_s
         self._threads = ThreadPool(limits.object_requests_max, "penstock-object")
         lock = threading.Lock()  # guards all that follows
-        self._changed = threading.Condition(lock)
+        self._lock = lock
+        self._changed = threading.Condition(lock)  # of the end of copies
+        self._news = WakeUp()  # of who polls
         self._closing = threading.Event()
         self._queue: list[tuple[int, int, _ObjectPiece]] = []  # heap: turn, which one, the piece
         self._queued = 0  # so far
@@ -222,14 +224,14 @@ class _SharedWork:
         return self._closing.is_set()
 
     def adopt(self, requests_max: int, bytes_per_s: float | None) -> None:
-        with self._changed:
+        with self._lock:
             self._requests_max, self._bytes_per_s = requests_max, bytes_per_s
             self._free_at_s = 0.0
             self._start()
 
     def add(self, ticket: _ObjectTicket, turn_ns: int) -> None:
         pieces = ticket.pieces()
-        with self._changed:
+        with self._lock:
             self._tickets.add(ticket)
             for piece in pieces:
                 heappush(self._queue, (turn_ns, self._queued, piece))
@@ -239,11 +241,11 @@ class _SharedWork:
             self._start()
 
     def finished(self, timeout_s: float) -> list[Completion]:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._done or not self._tickets or self.closed or self._defect,
-                min(timeout_s, threading.TIMEOUT_MAX),
-            )
+        with self._lock:
+            is_due = self._done or not self._tickets or self.closed or self._defect
+        if not is_due:
+            self._news.wait(timeout_s)
+        with self._lock:
             if self._defect is not None:
                 raise self._defect
             done, self._done = self._done, []
@@ -258,7 +260,7 @@ class _SharedWork:
             for ticket in self._tickets:
                 ticket.buffers.clear()
             self._tickets.clear()
-            self._changed.notify_all()
+            self._news.send()
             self._room.notify_all()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -287,7 +289,7 @@ class _SharedWork:
                 with self._changed:
                     self._defect = error
                     self._active -= 1
-                    self._changed.notify_all()
+                    self._news.send()
                 return
             del piece  # and with it the buffers
             with self._changed:
@@ -391,7 +393,7 @@ class _SharedWork:
         self.counters["extents"] += len(ticket.length)
         self.counters["tickets"] += 1
         self._done.append((completion, buffers))
-        self._changed.notify_all()
+        self._news.send()
 
 
 def _is_main_alive() -> bool:

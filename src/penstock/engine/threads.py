@@ -1,7 +1,13 @@
-"""Threads that the system may refuse."""
+"""Threads that the system may refuse, and a wake-up that no interrupt can spoil.
+
+What the user's thread does with locks is done in C: `with` a `Lock` or `RLock`, and a `WakeUp`. The
+conditions, events and semaphores of `threading` are Python, and an interrupt in them, between
+taking their lock and returning, leaves it taken: every other thread would wait for ever.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,8 +36,29 @@ def start_threads(
             thread.start()
         except RuntimeError as error:
             stop()
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # which Python's own condition made an error of
             what = f"thread {thread.name}, number {number + 1} of {len(threads)}, did not start"
             raise build_refusal(what, error) from None
+
+
+class WakeUp:
+    """A wake-up of one thread that waits. It is kept until somebody waits; several count once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def send(self) -> None:
+        """Wake the thread that waits, or the next that will."""
+        with contextlib.suppress(RuntimeError):  # sent before, and not waited for yet
+            self._lock.release()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is sent, or the time is over."""
+        self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
 class ThreadPool(ThreadPoolExecutor):

@@ -23,7 +23,8 @@ class CpuThrottle:
     """
 
     def __init__(self, rate: float | None = None) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._rate = rate
         self._owed_s = 0.0
         self._settled_s = time.monotonic()
@@ -38,7 +39,7 @@ class CpuThrottle:
 
     def adopt(self, rate: float | None) -> None:
         """Apply a rate from now on. A debt remains until there is no limit."""
-        with self._changed:
+        with self._lock:
             self._settle()
             if self._rate is None:
                 self._limits += 1
@@ -48,7 +49,7 @@ class CpuThrottle:
 
     def close(self) -> None:
         """End all waiting, now and later."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
@@ -57,7 +58,7 @@ class CpuThrottle:
         """True if `wait` would have to wait now."""
         if self._rate is None:
             return False
-        with self._changed:
+        with self._lock:
             self._settle()
             return self._rate is not None and self._owed_s > 0
 
@@ -65,7 +66,7 @@ class CpuThrottle:
         """Charge processor time that was used. Does not wait."""
         if self._rate is None:  # time used without a limit is free
             return
-        with self._changed:
+        with self._lock:
             self._settle()
             self._owed_s += used_s
 

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..engine import start_threads
+from ..engine import WakeUp, start_threads
 from ..errors import UsageError
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
@@ -133,7 +133,8 @@ class DecodeJob:
         self.chunks = -(-rows // self.stride)
         self._left = rows
         self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._is_done = False
+        self._end = WakeUp()
         self._samples: Any = None  # what open_step returned
         self._collation: Collation | None = None
         self._list: list[Any] | None = [None] * rows if collate else None
@@ -141,7 +142,7 @@ class DecodeJob:
         self._result: Any = None
         self.spans: list[Span] = []
         if rows == 0:
-            self._done.set()
+            self._is_done = True
 
     def run(self, turn: Callable[[], None] = _no_wait) -> None:
         """Decode rows until none is left or the job has ended; called by each thread.
@@ -157,7 +158,7 @@ class DecodeJob:
                 return
             began_ns = time.perf_counter_ns()
             for row in self._next_row:
-                if self._done.is_set() or _exiting.is_set():
+                if self._is_done or _exiting.is_set():
                     return
                 turn()
                 self._decode_row(samples, row)
@@ -171,20 +172,23 @@ class DecodeJob:
             if count:
                 self.spans.append(span)
             self._left -= count
-            last = self._left == 0 and not self._done.is_set()
+            last = self._left == 0 and not self._is_done
         if last and count:
             self._finish()
 
     def fail(self, error: BaseException) -> None:
         """End the job; rows not yet begun are not decoded."""
         # Without the lock: destructors call this, in whatever a thread is doing.
-        if not self._done.is_set():
+        if not self._is_done:
             self._error = self._error or make_raisable(error)
-        self._done.set()
+        self._is_done = True
+        self._end.send()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the job's end. Returns False if it has not ended within the time."""
-        return self._done.wait(timeout_s)
+        if not self._is_done:
+            self._end.wait(timeout_s)
+        return self._is_done
 
     def result(self) -> Any:
         """Return the collated step, or raise the exception that ended the job, which has ended.
@@ -202,7 +206,7 @@ class DecodeJob:
     def _open_once(self) -> Any:
         """Return the samples, opened by the first caller; None to late callers, after the end."""
         with self._lock:
-            if self._done.is_set():
+            if self._is_done:
                 return None
             if self._samples is None:
                 self._samples = self._open_step()
@@ -242,7 +246,8 @@ class DecodeJob:
             self.fail(error)
         with self._lock:  # a late thread must find either the samples or the end
             self._samples = self._collation = self._list = None
-            self._done.set()
+            self._is_done = True
+            self._end.send()
 
 
 class RowsJob(DecodeJob):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 import os
 import queue
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from ..engine import start_threads
+from ..engine import WakeUp, start_threads
 from ..errors import ForkError, UsageError, WorkerError
 from .cpu_throttle import CpuThrottle
 from .decode import end_with_interpreter, make_raisable
@@ -283,15 +284,16 @@ class WorkerThreads:
 
     def result(self, ticket: int, timeout_s: float | None = None) -> Any:
         check_process(self._desk.pid)
-        with self._desk.changed:
-            done = self._desk.changed.wait_for(
-                lambda: ticket in self._desk.results or not self._finalizer.alive, timeout_s
-            )
-            if not done:
+        desk, until_s = self._desk, math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while ticket not in desk.results and self._finalizer.alive:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 raise make_timeout_error(timeout_s)
-            if ticket not in self._desk.results:
+            desk.news.wait(left_s)
+        with desk.lock:
+            if ticket not in desk.results:
                 raise UsageError("the workers were closed: begin another epoch")
-            result, spent = self._desk.results.pop(ticket)
+            result, spent = desk.results.pop(ticket)
         self.spent = self.spent.plus(spent)
         if isinstance(result, _Raised):
             try:
@@ -301,7 +303,7 @@ class WorkerThreads:
         return result
 
     def drop(self, ticket: int) -> None:
-        with self._desk.changed:
+        with self._desk.lock:
             if self._desk.results.pop(ticket, None) is None:
                 self._desk.dropped.add(ticket)
 
@@ -326,7 +328,8 @@ class _Desk:
         self.tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self.results: dict[int, tuple[Any, WorkerTime]] = {}
         self.dropped: set[int] = set()
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.news = WakeUp()  # of who waits for a result
 
     def stop(self, workers: int) -> None:
         if self.pid != os.getpid():
@@ -336,8 +339,7 @@ class _Desk:
                 self.tasks.get_nowait()
         for _ in range(workers):
             self.tasks.put(None)
-        with self.changed:
-            self.changed.notify_all()
+        self.news.send()
 
 
 def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
@@ -350,12 +352,12 @@ def _work_in_thread(desk: _Desk, opening: Opening, number: int) -> None:
                 result = fetch(task)
             except BaseException as error:  # SystemExit too: a caller waits for this result
                 result = _Raised(make_raisable(error))
-        with desk.changed:
+        with desk.lock:
             if ticket in desk.dropped:
                 desk.dropped.remove(ticket)
             else:
                 desk.results[ticket] = result, fetch.spent
-            desk.changed.notify_all()
+        desk.news.send()
         del message, task, result  # the batch must not live until the next one comes
 
 
