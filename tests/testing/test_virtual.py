@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.plan.cache_actions import Action, Stop
 from penstock.testing.virtual import (
     Fault,
     FaultKind,
@@ -19,6 +20,7 @@ from penstock.testing.virtual import (
     run_scenario,
 )
 from penstock.testing.virtual.__main__ import main
+from penstock.testing.virtual.shell import VirtualShell
 from tests.mutations import Mutation, edit_source, find_bug, make_session, read_mutations
 
 SEEDS = range(1, 41)
@@ -51,6 +53,11 @@ def test_the_session_passes_fixed_seeds() -> None:
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
     assert kinds == set(FaultKind)
     assert any(scenario.is_calm for scenario in scenarios)
+
+
+def test_the_virtual_shell_performs_every_action() -> None:
+    """No action of the session is unknown to its simulated driver; `Stop` alone ends it."""
+    assert VirtualShell._performers.keys() == set(Action.__args__) - {Stop}
 
 
 @pytest.mark.parametrize("seed", [4, 5])
