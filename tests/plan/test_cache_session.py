@@ -151,6 +151,42 @@ def test_a_claim_of_another_rank_is_looked_at_until_its_deadline() -> None:
     assert session.counts["busy_too_long"] == 1
 
 
+def test_memory_is_given_in_the_order_of_deadlines() -> None:
+    """A request of a peer, whose deadline is near, takes memory before a step; one that comes when
+    the step has waited for long takes it afterwards, and waits for no other rank beyond its own
+    deadline."""
+    session = session_of((0,), (6,))
+    session.disk_buffer_bytes = 1
+    session.advance(0)
+    session.request(0, step([0]), 1, False)
+    (claim,) = taken(session)
+    assert isinstance(claim, ClaimSlots)
+    session.take_claims(claim.want, codes(MINE))  # takes all memory
+    (load,) = taken(session)
+    assert isinstance(load, LoadBlocks)
+    session.request(1, step([2]), 1, False)
+    session.ask(0, np.array([4], np.uint64), np.array([ROW]))
+    late_ns = int((limits.busy_cache_block_s - 1) * 1e9)
+    session.advance(late_ns)
+    session.ask(1, np.array([6], np.uint64), np.array([ROW]))
+    assert taken(session) == []
+    session.take_load(load.load, np.ones(1, bool))
+    copy = taken(session)[-1]
+    assert isinstance(copy, CopyKeys)
+    session.take_copy(copy.want, np.zeros(1, bool))  # its memory is free
+    order = []
+    for _ in range(3):
+        claim = next(each for each in taken(session) if isinstance(each, ClaimSlots))
+        order.append(int(session._wants[claim.want].want.keys[0]))
+        session.take_claims(claim.want, codes(BUSY))
+    assert order == [4, 2, 6]
+    assert session.counts["busy_too_long"] == 1  # of the first request
+    session.advance(late_ns + 2 * 10**9)
+    claim = next(each for each in taken(session) if isinstance(each, ClaimSlots))
+    session.take_claims(claim.want, codes(BUSY))
+    assert session.counts["busy_too_long"] == 2  # of the step; the second request may wait
+
+
 def test_memory_of_the_disk_bounds_what_begins() -> None:
     """A step waits while cache blocks on their way to the disk take all memory that they may."""
     session = session_of((0,), (6,))

@@ -164,6 +164,33 @@ def test_late_claims_keep_to_the_memory_of_the_disk() -> None:
         run_scenario(scenario, session_class=session)
 
 
+def test_a_step_waits_for_other_ranks_until_one_deadline() -> None:
+    """A step that waits for memory behind steps which wait for a stalled rank does not wait for
+    that rank once more: its deadline counts from its request on."""
+    scenario = shape(
+        seed=762,
+        nodes=(0, 0, 0, 0, 1),
+        samples=26,
+        fields=2,
+        cache_block=6,
+        ram_blocks=(0, 0),
+        disk_blocks=(53, 53),
+        batch=2,
+        ahead=8,
+        length_max=1,
+        disk_buffer_bytes=1,
+        storage_ns=50_000_000,
+        network_ns=50_000,
+        disk_ns=3_000_000,
+        faults=(Fault(FaultKind.STALL, 0, 6_896_520, 165_474_742_959),),
+    )
+    run_scenario(scenario)
+    run_scenario(draw_scenario(202528))
+    session = make_session(named("a deadline counts from the memory on"))
+    with pytest.raises(ScenarioError, match="step 4 does not come"):
+        run_scenario(scenario, session_class=session)
+
+
 def test_a_replay_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     """A seed's replay prints its scenario, each action with its time and rank, and the counts."""
     assert main(["4"]) == 0

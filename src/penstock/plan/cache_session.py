@@ -32,10 +32,12 @@ reported when the last part has ended. Each of its keys goes one of these ways:
 
 The keys that a step wants of one tier are a *want*. It waits for loads (cache blocks on their way
 from storage), for reads of the disk, and for slots that other ranks have claimed. These are looked
-at again by every `advance`, which is due every `look_ns` then, for `limits.busy_cache_block_s` at
-most. A peer's request is an answer of wants. A rank that did not answer is *silent*; from
-`limits.peer_pause_s` later on it is asked for one key that nobody waits for, and it counts again
-once it answers.
+at again by every `advance`, which is due every `look_ns` then, until the step's deadline, which is
+`limits.busy_cache_block_s` after it was requested, however long it waited for memory in between: it
+takes memory in the order of deadlines, so whoever took some before does not wait for other ranks
+any longer either. A peer's request is an answer of wants; its deadline leaves time for the answer.
+A rank that did not answer is *silent*; from `limits.peer_pause_s` later on it is asked for one key
+that nobody waits for, and it counts again once it answers.
 
 A *source* is memory with cache blocks of the disk: of a load, until its write has ended too, or of
 a read of the disk. It is released when no want needs it.
@@ -97,6 +99,7 @@ look_ns = 500_000
 """Interval of looking at slots that another rank has claimed, and at memory that peers free."""
 
 _busy_ns = int(limits.busy_cache_block_s * 1e9)
+_answer_ns = min(_busy_ns, int(limits.peer_timeout_s * 0.8e9))
 _pause_ns = int(limits.peer_pause_s * 1e9)
 _page = 4096
 _none = np.empty(0, np.int64)
@@ -114,6 +117,7 @@ class _OpenStep:
     requests: Requests
     buffers: int
     has_uses: bool
+    deadline_ns: int
     parts: int = 1
     owner: npt.NDArray[np.int32] | None = None
     failures: list[RowFailure] = field(default_factory=list)
@@ -131,6 +135,7 @@ class _AskedKeys:
     keys: Keys
     lengths: Int
     size_bytes: int
+    deadline_ns: int
     parts: int = 1
     wants: list[_OpenWant] = field(default_factory=list)
 
@@ -147,7 +152,6 @@ class _OpenWant:
 
     want: Want
     whose: _OpenStep | _AskedKeys
-    deadline_ns: int
     busy: Int
     waiting: set[int] = field(default_factory=set)
     sources: list[int] = field(default_factory=list)
@@ -254,12 +258,14 @@ class CacheSession:
 
         has_uses:  True if replicas may be used and made.
         """
-        self._waiting.append(_OpenStep(ticket, requests, buffers, has_uses))
+        deadline_ns = self._now_ns + _busy_ns
+        self._waiting.append(_OpenStep(ticket, requests, buffers, has_uses, deadline_ns))
         self._proceed()
 
     def ask(self, number: int, keys: Keys, lengths: Int) -> None:
         """Take a peer's request of keys that it expects to have these lengths."""
-        self._asked.append(_AskedKeys(number, keys, lengths, int(lengths.sum())))
+        deadline_ns = self._now_ns + _answer_ns
+        self._asked.append(_AskedKeys(number, keys, lengths, int(lengths.sum()), deadline_ns))
         self._proceed()
 
     def take_claims(self, number: int, codes: npt.NDArray[np.uint8]) -> None:
@@ -284,7 +290,7 @@ class CacheSession:
                 elif code == BUSY:
                     left.append(row)
             waiting.busy = np.array(left, np.int64)
-            if left and self._now_ns > waiting.deadline_ns:
+            if left and self._now_ns > waiting.whose.deadline_ns:
                 self._give_up(waiting, len(left))
         self._end_want_if_done(waiting)
         self._look_again()
@@ -438,11 +444,19 @@ class CacheSession:
     # -- a step of this rank -------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        """Begin what waits, as far as memory allows."""
-        while self._asked and not self._is_full() and self._has_room_for_answer():
-            self._serve(self._asked.popleft())
-        while self._waiting and not self._is_full():
-            self._begin(self._waiting.popleft())
+        """Begin what waits, as far as memory allows, the earliest deadline first."""
+        while (self._asked or self._waiting) and not self._is_full():
+            step_ns = self._waiting[0].deadline_ns if self._waiting else math.inf
+            if (
+                self._asked
+                and self._asked[0].deadline_ns <= step_ns
+                and self._has_room_for_answer()
+            ):
+                self._serve(self._asked.popleft())
+            elif self._waiting:
+                self._begin(self._waiting.popleft())
+            else:
+                return
 
     def _is_full(self) -> bool:
         """True if cache blocks on their way to or from the disk take all memory that they may, or
@@ -515,7 +529,7 @@ class CacheSession:
                 _, busy = np.unique(own_slots, return_index=True)
                 number = self._number()
                 want = Want(number, ticket, tier, some, keys[some], own_slots, cache_blocks[some])
-                waiting = _OpenWant(want, whose, self._now_ns + _busy_ns, busy)
+                waiting = _OpenWant(want, whose, busy)
                 self._wants[number] = waiting
                 whose.parts += 1
                 if isinstance(whose, _AskedKeys):
@@ -541,7 +555,7 @@ class CacheSession:
                 continue
             if waiting.want.tier is NodeTier.RAM or self._has_memory(waiting):
                 self._claim(waiting)
-            elif self._now_ns > waiting.deadline_ns:
+            elif self._now_ns > waiting.whose.deadline_ns:
                 self._give_up(waiting, len(waiting.busy))
                 self._end_want_if_done(waiting)
 

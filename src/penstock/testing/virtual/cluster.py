@@ -40,7 +40,7 @@ _events_max = 200_000
 """Most events of a run; more are a loop that does not end."""
 _delaying = (FaultKind.STOP, FaultKind.SLOW, FaultKind.STALL)
 _step_ns = int(1e9 * (limits.busy_cache_block_s + limits.peer_timeout_s + 3))
-"""Longest time of a step in which a claim of another rank, then a peer are waited for in vain."""
+"""Longest time of a step in which claims of other ranks, then a peer are waited for in vain."""
 _wrong_keys = 6
 """Keys of a request that asks for what is not there."""
 
@@ -155,7 +155,7 @@ class VirtualCluster:
             for fault in scenario.faults
             if fault.rank == rank and fault.kind in _delaying
         )
-        return scenario.ahead * (_step_ns + 40 * delays_ns) + own_ns
+        return _step_ns + scenario.ahead * 40 * delays_ns + own_ns
 
     def clock_ns(self, rank: int) -> int:
         """Return the time on a rank's clock."""
