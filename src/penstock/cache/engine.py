@@ -112,6 +112,7 @@ class CacheShell:
                 it.
     peer:       to the ranks of other nodes; None if there are none.
     replicas:   copies of samples that other nodes keep; None for none.
+    session_class:  makes the session.
     """
 
     def __init__(
@@ -125,6 +126,8 @@ class CacheShell:
         disk: DiskTier | None,
         peer: Peer | None,
         replicas: Replicas | None = None,
+        *,
+        session_class: Callable[..., CacheSession] = CacheSession,
     ) -> None:
         self._addressed = addressed
         self._inner = inner
@@ -148,7 +151,7 @@ class CacheShell:
         self._woken = select.poll()
         self._woken.register(self._wake_fd, select.POLLIN)
         # Ours alone.
-        self._session = CacheSession(
+        self._session = session_class(
             addressed, placement, nodes, rank, replicas=replicas is not None
         )
         self._steps: dict[int, _Step] = {}

@@ -24,12 +24,15 @@ from ...plan.cache_actions import NodeTier
 from .event_queue import EventQueue
 from .network import VirtualNetwork
 from .node import (
+    DISK_ALIGNMENT,
+    SLAB_ALIGNMENT,
     ScenarioError,
     VirtualData,
     VirtualDisk,
     VirtualNode,
     VirtualReplicas,
     VirtualSlab,
+    align,
     pad_bytes,
     require,
 )
@@ -62,7 +65,8 @@ class VirtualCluster:
         self,
         scenario: VirtualScenario,
         trace: Callable[[str], None] | None = None,
-        session_class: type[Any] = CacheSession,
+        session_class: Callable[..., Any] = CacheSession,
+        rank_class: type[VirtualRank] = VirtualRank,
     ) -> None:
         self.scenario, self.session_class = scenario, session_class
         self.queue = EventQueue()
@@ -79,6 +83,7 @@ class VirtualCluster:
             seed=scenario.seed,
             cache_block=scenario.cache_block,
         )
+        self.rank_class = rank_class
         self.ranks: list[VirtualRank] = []
         self.network = VirtualNetwork(scenario, self.queue, self.draw, self.ranks)
         self.nodes = [self._make_node(node) for node in range(self.placement.nodes)]
@@ -98,12 +103,7 @@ class VirtualCluster:
 
     def run(self) -> RunResult:
         """Run until nothing more happens; raise ScenarioError for what is wrong."""
-        for rank in range(len(self.scenario.nodes)):
-            self.ranks.append(self._start(rank, 0))
-        for fault in self.scenario.faults:
-            self._plan_fault(fault)
-        for life in self.ranks:
-            life.begin_steps()
+        self.begin()
         while self.queue.step():
             require(self.queue.made < _events_max, "the run does not end")
         for life in self.ranks:
@@ -113,11 +113,20 @@ class VirtualCluster:
             self._check_storage()
         return RunResult(self.queue.now_ns, self.queue.made, self.delivered, self.failures)
 
+    def begin(self) -> None:
+        """Start all ranks, which ask for their first steps."""
+        for rank in range(len(self.scenario.nodes)):
+            self.ranks.append(self._start(rank, 0))
+        for fault in self.scenario.faults:
+            self._plan_fault(fault)
+        for life in self.ranks:
+            life.begin_steps()
+
     # -- ranks ---------------------------------------------------------------------------------
 
     def _start(self, rank: int, first_step: int) -> VirtualRank:
         kill_at = self._kills[rank].pop(0).at + 1 if self._kills[rank] else -1
-        life = VirtualRank(self, rank, first_step, kill_at)
+        life = self.rank_class(self, rank, first_step, kill_at)
         self.living.add(life)
         return life
 
@@ -181,7 +190,7 @@ class VirtualCluster:
                     node.disk.damage(self.draw)
                 case FaultKind.BUDGET:
                     life = self.ranks[fault.rank]
-                    life.post(lambda: life.adopt(fault.extra))
+                    life.post("adopt", fault.extra, lambda: life.adopt(fault.extra))
                 case FaultKind.WRONG:
                     self._ask_wrongly(fault.rank)
                 case _:  # what it changes looks at the time
@@ -250,18 +259,20 @@ class VirtualCluster:
 
     # -- storage and disks ---------------------------------------------------------------------
 
-    def read_storage(self, life: VirtualRank, size_bytes: int, end: Callable[[], None]) -> None:
-        """Read so many bytes; `end` is an event of the rank when they are there."""
+    def read_storage(
+        self, life: VirtualRank, size_bytes: int, event: tuple[str, int, Callable[[], None]]
+    ) -> None:
+        """Read so many bytes; the rank is told the event when they are there."""
         delay_ns = self.scenario.storage_ns * (0.5 + self.draw.expovariate(1)) + 10 * size_bytes
         stalls = self._active(FaultKind.STALL, life.rank)
         stalled_ns = max((each.at + each.length_ns for each in stalls), default=0)
         at_ns = max(self.queue.now_ns, stalled_ns) + int(delay_ns)
-        self.queue.add(at_ns, lambda: life.post(end))
+        self.queue.add(at_ns, lambda: life.post(*event))
 
-    def use_disk(self, life: VirtualRank, end: Callable[[], None]) -> None:
-        """Read or write the node's disk; `end` is an event of the rank afterwards."""
+    def use_disk(self, life: VirtualRank, event: tuple[str, int, Callable[[], None]]) -> None:
+        """Read or write the node's disk; the rank is told the event afterwards."""
         delay_ns = self.scenario.disk_ns * (0.5 + self.draw.expovariate(1))
-        self.queue.add_in(delay_ns, lambda: life.post(end))
+        self.queue.add_in(delay_ns, lambda: life.post(*event))
 
     def count_load(self, rank: int, tier: NodeTier, slots: Int) -> None:
         """Count cache blocks that a rank reads from storage."""
@@ -290,8 +301,8 @@ class VirtualCluster:
         block_bytes = scenario.length_max * scenario.fields * scenario.cache_block
         ram, disk = scenario.ram_blocks[node], scenario.disk_blocks[node]
         return VirtualNode(
-            VirtualSlab(ram, int(scenario.room * ram * block_bytes)),
-            VirtualDisk(disk, int(scenario.room * disk * block_bytes)),
+            VirtualSlab(ram, int(scenario.room * ram * align(block_bytes, SLAB_ALIGNMENT))),
+            VirtualDisk(disk, int(scenario.room * disk * align(block_bytes, DISK_ALIGNMENT))),
             VirtualReplicas(scenario.replicas),
         )
 

@@ -61,7 +61,7 @@ class VirtualNetwork:
         self._scenario, self._queue, self._draw = scenario, queue, draw
         self._ranks = ranks
         self.cut_until_ns: dict[tuple[int, int], int] = {}
-        self._requests: dict[int, tuple[_SentFetch, Asked]] = {}
+        self.requests: dict[int, tuple[_SentFetch, Asked]] = {}
         self._sent: dict[Asked, list[int]] = {}  # bytes of answers on their way
         self._numbers = 0
 
@@ -75,7 +75,7 @@ class VirtualNetwork:
 
     def unanswered(self, rank: Asked) -> int:
         """Return the number of requests that a rank has not answered."""
-        return sum(asked is rank for _, asked in self._requests.values())
+        return sum(asked is rank for _, asked in self.requests.values())
 
     def submit(
         self,
@@ -95,8 +95,8 @@ class VirtualNetwork:
 
     def answer(self, rank: Asked, number: int, data: Buffer, refused: Int) -> None:
         """Answer a request with the bytes of the keys that are not refused."""
-        require(number in self._requests, f"request {number} is answered twice, or never came")
-        fetch, asked = self._requests.pop(number)
+        require(number in self.requests, f"request {number} is answered twice, or never came")
+        fetch, asked = self.requests.pop(number)
         require(asked is rank, f"request {number} is answered by another rank")
         there = np.ones(len(fetch.keys), bool)
         there[refused] = False
@@ -126,9 +126,9 @@ class VirtualNetwork:
 
     def lose(self, rank: Asked) -> None:
         """Note that a rank has ended: its requests end for those who asked, sooner or later."""
-        for request, (fetch, asked) in list(self._requests.items()):
+        for request, (fetch, asked) in list(self.requests.items()):
             if asked is rank:
-                del self._requests[request]
+                del self.requests[request]
                 if self._draw.random() < 0.5:
                     self._queue.add_in(self._delay_ns(), self._failing(fetch, "gone"))
 
@@ -145,7 +145,7 @@ class VirtualNetwork:
             self._fail(fetch, "refused")
         else:
             self._numbers += 1
-            self._requests[self._numbers] = (fetch, rank)
+            self.requests[self._numbers] = (fetch, rank)
             rank.take_request(self._numbers, fetch.keys, fetch.lengths)
 
     def _fail(self, fetch: _SentFetch, reason: str) -> None:

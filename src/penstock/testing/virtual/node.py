@@ -17,6 +17,8 @@ from ...extent import Int
 from ...plan import Keys
 from ...plan.cache_actions import BUSY, LEFT_OUT, MINE, READY
 
+SLAB_ALIGNMENT, DISK_ALIGNMENT = 64, 4096
+"""Alignments of cache blocks, those of the real tiers."""
 Buffer = npt.NDArray[np.uint8]
 
 
@@ -34,6 +36,27 @@ def pad_bytes(size_bytes: int) -> int:
     """Bytes of the block that `penstock.engine.Arena` lends for so many."""
     unit = max(4096, (1 << max(0, size_bytes.bit_length() - 1)) // 8)
     return -(-size_bytes // unit) * unit
+
+
+def align(size_bytes: int, alignment: int) -> int:
+    """Round bytes up to a multiple."""
+    return -(-size_bytes // alignment) * alignment
+
+
+class _Room:
+    """Room that is given out once, as the real slab does: what is asked for has to fit, what
+    alignment adds need not."""
+
+    def __init__(self, room_bytes: int, alignment: int) -> None:
+        self._room_bytes, self._alignment, self._used = room_bytes, alignment, 0
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return an offset, -1 if it does not fit."""
+        if self._used + size_bytes > self._room_bytes:
+            return -1
+        at = self._used
+        self._used += align(size_bytes, self._alignment)
+        return at
 
 
 class VirtualData:
@@ -93,7 +116,7 @@ class VirtualSlab:
         self.data = np.full(room_bytes, 0xCC, np.uint8)
         self.claims = _Claims()
         self._ready: dict[int, int] = {}
-        self._used = 0
+        self._room = _Room(room_bytes, SLAB_ALIGNMENT)
 
     def claim(self, slots: Int, life: object, living: set[object]) -> npt.NDArray[np.uint8]:
         """Claim slots for a rank's life."""
@@ -108,12 +131,7 @@ class VirtualSlab:
 
     def allocate(self, size: Int) -> Int:
         """Return room for so many bytes each, -1 if full."""
-        at = []
-        for size_bytes in size.tolist():
-            fits = self._used + size_bytes <= len(self.data)
-            at.append(self._used if fits else -1)
-            self._used += size_bytes if fits else 0
-        return np.array(at, np.int64)
+        return np.array([self._room.allocate(size_bytes) for size_bytes in size.tolist()], np.int64)
 
     def publish(self, slots: Int, at: Int, life: object) -> None:
         """Make slots ready that are claimed by this life."""
@@ -135,7 +153,8 @@ class VirtualDisk:
         self._slots = slots
         self.claims = _Claims()
         self.is_full = self.is_broken = False
-        self._room_bytes = room_bytes
+        self.room_bytes = room_bytes
+        self._room = _Room(room_bytes, DISK_ALIGNMENT)
         self._blocks: dict[int, tuple[Buffer, bool]] = {}  # bytes, whether they are damaged
 
     def claim(
@@ -158,9 +177,8 @@ class VirtualDisk:
         for slot, block in zip(slots, blocks, strict=True):
             if not self.claims.is_held(slot, life):
                 continue
-            fits = self._room_bytes >= block.nbytes and not (self.is_full or self.is_broken)
-            if fits:
-                self._room_bytes -= block.nbytes
+            is_writable = not (self.is_full or self.is_broken)
+            if is_writable and self._room.allocate(block.nbytes) >= 0:
                 self._blocks[slot] = (block.copy(), False)
             del self.claims.holders[slot]
         return not self.is_broken

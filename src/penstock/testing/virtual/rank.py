@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,14 @@ _REFUSED = (
 
 
 _pause_ns = int(limits.peer_pause_s * 1e9)
+
+
+class RankEvent(NamedTuple):
+    """An event of a rank: the session's method by which it is told, its number, and the call."""
+
+    name: str
+    number: int
+    call: Callable[[], None]
 
 
 class _Killed(BaseException):
@@ -75,7 +83,7 @@ class VirtualRank:
         self._reported: list[tuple[SubmittedStep, list[bytes]]] = []
         self._tickets = 0
         self._shell = VirtualShell(cluster, self)
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[RankEvent] = deque()
         self._has_turn = False
         self._late_ns = MS // 10
         self._silent_ns: dict[int, int] = {}  # ranks that did not answer, and since when
@@ -100,12 +108,12 @@ class VirtualRank:
         while len(self.steps) < scenario.ahead and self.next_step < len(work):
             requests, sizes = work[self.next_step]
             buffers = [np.full(size, 0xEE, np.uint8) for size in sizes]
-            uses = self._draw.random() < 0.9
+            uses = self._draw.random() < 0.9 and scenario.replicas > 0
             step = SubmittedStep(self.next_step, requests, buffers, self._queue.now_ns, uses)
             ticket, self._tickets = self._tickets, self._tickets + 1
             self.steps[ticket] = step
             self.next_step += 1
-            self.post(partial(self._request, ticket, step))
+            self.post("request", ticket, partial(self._request, ticket, step))
 
     def _request(self, ticket: int, step: SubmittedStep) -> None:
         if self._cluster.trace is not None:
@@ -142,10 +150,10 @@ class VirtualRank:
 
     # -- turns ---------------------------------------------------------------------------------
 
-    def post(self, event: Callable[[], None]) -> None:
+    def post(self, name: str, number: int, call: Callable[[], None]) -> None:
         """Have the rank take an event at its next turn."""
         if self.is_alive:
-            self._inbox.append(event)
+            self._inbox.append(RankEvent(name, number, call))
             self._late_ns = MS // 10
             self._take_turn_in(
                 self._draw.randrange(1000, 50_000) + self._cluster.slow_ns(self.rank)
@@ -159,7 +167,7 @@ class VirtualRank:
 
     def take_request(self, number: int, keys: Keys, lengths: Int) -> None:
         """Take a request of another rank."""
-        self.post(lambda: self.session.ask(number, keys, lengths))
+        self.post("ask", number, lambda: self.session.ask(number, keys, lengths))
 
     def _take_turn_in(self, delay_ns: int) -> None:
         if not self._has_turn:
@@ -177,16 +185,22 @@ class VirtualRank:
         try:
             sent_bytes = self._cluster.network.sent_bytes(self)
             self.session.advance(self._cluster.clock_ns(self.rank), sent_bytes)
-            self._perform()
+            self.perform()
             for _ in range(len(self._inbox)):
-                self._missed.clear()
-                self._inbox.popleft()()
-                self._perform()
+                self.take(self._inbox.popleft())
         except _Killed:
             self._cluster.end_life(self)
             return
         self.check()
         self._wake_later()
+
+    def take(self, event: RankEvent) -> None:
+        """Tell the session an event, and do what it says."""
+        self._missed.clear()
+        if self._cluster.trace is not None:
+            self.say(f"event {event.name} {event.number}")
+        event.call()
+        self.perform()
 
     def _wake_later(self) -> None:
         wake_ns = self.session.wake_ns
@@ -199,7 +213,8 @@ class VirtualRank:
             wait_ns = max(0, wake_ns - self._cluster.clock_ns(self.rank))
             self._take_turn_in(wait_ns + self._late_ns)
 
-    def _perform(self) -> None:
+    def perform(self) -> None:
+        """Perform the session's actions, and those that come of them."""
         actions = self.session.actions
         while actions:
             action = actions.popleft()
@@ -213,7 +228,7 @@ class VirtualRank:
                 self.say("... which the system refuses")
                 self._note_refusal(action)
                 if isinstance(action, cache_actions.WriteDisk | cache_actions.ReadDisk):
-                    self.post(partial(self.session.fail, action))
+                    self.post("fail", action.source, partial(self.session.fail, action))
                 else:
                     self.session.fail(action)
                 continue

@@ -102,7 +102,8 @@ class VirtualShell:
                 }
             self._life.session.take_load(action.load, np.array(failed, bool))
 
-        cluster.read_storage(self._life, int(action.size.sum()), end)
+        event = ("take_load", action.load, end)
+        cluster.read_storage(self._life, int(action.size.sum()), event)
 
     def _write_disk(self, action: cache_actions.WriteDisk) -> None:
         slots = action.slots.tolist()
@@ -113,7 +114,7 @@ class VirtualShell:
                 self._is_disk_writable = False
             self._life.session.take_write(action.source)
 
-        self._cluster.use_disk(self._life, end)
+        self._cluster.use_disk(self._life, ("take_write", action.source, end))
 
     def _read_disk(self, action: cache_actions.ReadDisk) -> None:
         slots = action.slots.tolist()
@@ -126,7 +127,7 @@ class VirtualShell:
             )
             self._life.session.take_disk_read(action.source)
 
-        self._cluster.use_disk(self._life, end)
+        self._cluster.use_disk(self._life, ("take_disk_read", action.source, end))
 
     def _release(self, action: cache_actions.ReleaseSource) -> None:
         self.sources.pop(action.source, None)
@@ -189,7 +190,8 @@ class VirtualShell:
                     buffer[target : target + len(data)] = data
             self._life.session.take_read(action.read, failures)
 
-        cluster.read_storage(self._life, int(requests.length[action.rows].sum()), end)
+        size_bytes = int(requests.length[action.rows].sum())
+        cluster.read_storage(self._life, size_bytes, ("take_read", action.read, end))
 
     def _take_replicas(self, action: cache_actions.TakeReplicas) -> None:
         step = self._life.steps[action.ticket]
@@ -243,7 +245,7 @@ class VirtualShell:
             self._life.session.take_fetch(fetch, failures, reason)
 
         def ended(failures: Int, reason: str | None) -> None:
-            self._life.post(partial(take, failures, reason))
+            self._life.post("take_fetch", fetch, partial(take, failures, reason))
 
         self._cluster.network.submit(self._life.rank, rank, keys, lengths, targets, buffer, ended)
 
