@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,7 @@ class VirtualCluster:
         self.ranks: list[VirtualRank] = []
         self.network = VirtualNetwork(scenario, self.queue, self.draw, self.ranks)
         self.nodes = [self._make_node(node) for node in range(self.placement.nodes)]
+        self._map_blocks()
         self.work = [_list_steps(scenario, self.data, rank) for rank in range(len(scenario.nodes))]
         self.step_bytes_max = self._measure_steps()
         self.delivered = self.direct_keys = self.failures = 0
@@ -227,16 +228,14 @@ class VirtualCluster:
 
     def node_of(self, key: int) -> int:
         """Return the node that keeps a key, -1 for none."""
-        (owner,) = self.placement.owners([key // self.scenario.fields])
-        return int(owner)
+        return self._block_nodes[key // self.scenario.fields // self.scenario.cache_block]
 
-    def _active(self, kind: FaultKind, rank: int) -> list[Fault]:
+    def _active(self, kind: FaultKind, rank: int) -> Sequence[Fault]:
+        faults = self._faults.get((kind, rank))
+        if faults is None:
+            return ()
         now_ns = self.queue.now_ns
-        return [
-            fault
-            for fault in self._faults.get((kind, rank), ())
-            if fault.at <= now_ns < fault.at + fault.length_ns
-        ]
+        return [fault for fault in faults if fault.at <= now_ns < fault.at + fault.length_ns]
 
     def stopped_until_ns(self, rank: int) -> int:
         """Return the time until which a rank is stopped; 0 if it is not."""
@@ -289,8 +288,8 @@ class VirtualCluster:
         are used."""
         twice = [what for what, count in self._loads.items() if count > 1]
         require(not twice, f"cache blocks are read from storage again: {twice}")
-        owners = self.placement.owners(np.arange(self.scenario.samples))
-        unkept = int((owners < 0).sum()) * self.scenario.fields
+        keys = range(self.scenario.samples * self.scenario.fields)
+        unkept = sum(self.node_of(key) < 0 for key in keys)
         expected = unkept * self.scenario.epochs
         require(self.direct_keys == expected, f"{self.direct_keys} keys read where {expected} stay")
 
@@ -306,23 +305,38 @@ class VirtualCluster:
             VirtualReplicas(scenario.replicas),
         )
 
+    def _map_blocks(self) -> None:
+        """Look up of all cache blocks which node keeps them, and what memory those on disks take;
+        of all keys where they begin in their cache block."""
+        scenario, placement = self.scenario, self.placement
+        layout = BlockLayout(self.data, placement)
+        keys = np.arange(scenario.samples * scenario.fields, dtype=np.uint64)
+        block = keys // np.uint64(scenario.fields * scenario.cache_block)
+        self.inside: list[int] = layout.find_offsets(keys, block).tolist()
+        blocks = np.unique(block)
+        owner, slot = placement.place(blocks)
+        on_disk = (owner >= 0) & (slot >= np.array(scenario.ram_blocks)[owner])
+        self._block_nodes: list[int] = owner.tolist()
+        self._disk_bytes = {
+            number: pad_bytes(size)
+            for number, size in enumerate(layout.measure(blocks).tolist())
+            if on_disk[number]
+        }
+
     def _measure_steps(self) -> int:
         """Most memory that one step or request may take for its cache blocks on a disk."""
         scenario = self.scenario
-        layout = BlockLayout(self.data, self.placement)
         largest_bytes = pad_bytes(scenario.length_max * scenario.fields * scenario.cache_block)
         is_asked_wrongly = any(fault.kind is FaultKind.WRONG for fault in scenario.faults)
         most_bytes = (_wrong_keys + 1) * largest_bytes if is_asked_wrongly else 0
+        keys_each = scenario.fields * scenario.cache_block
         for steps in self.work:
             for step, _ in steps:
-                samples = np.unique(step.offset // scenario.fields // scenario.cache_block)
-                blocks = samples.astype(np.uint64)
-                owner, slot = self.placement.place(blocks)
-                on_disk = slot >= np.array(scenario.ram_blocks)[owner]
-                for node in range(self.placement.nodes):
-                    size = layout.measure(blocks[on_disk & (owner == node)])
-                    padded_bytes = sum(map(pad_bytes, size.tolist()))
-                    most_bytes = max(most_bytes, padded_bytes + largest_bytes)
+                on_nodes = [largest_bytes] * self.placement.nodes
+                for block in {key // keys_each for key in step.offset.tolist()}:
+                    if block in self._disk_bytes:
+                        on_nodes[self._block_nodes[block]] += self._disk_bytes[block]
+                most_bytes = max(most_bytes, *on_nodes)
         return most_bytes
 
     def _stamp(self, trace: Callable[[str], None]) -> Callable[[str], None]:

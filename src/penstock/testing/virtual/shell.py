@@ -152,10 +152,8 @@ class VirtualShell:
     def _view(self, blocks: dict[int, Buffer], want: cache_actions.Want, number: int) -> Buffer:
         """Return the bytes of a wanted key in its cache block."""
         cluster, key = self._cluster, int(want.keys[number])
-        block_keys = cluster.keys_of(int(want.cache_blocks[number]))
-        before = cluster.data.lengths[block_keys[0] : key].sum()
-        length = cluster.data.lengths[key]
-        return blocks[int(want.slots[number])][before : before + length]
+        before = cluster.inside[key]
+        return blocks[int(want.slots[number])][before : before + cluster.data.lengths[key]]
 
     def _copy(self, action: cache_actions.CopyKeys) -> None:
         want = action.want
