@@ -261,7 +261,9 @@ cache_block_probe_bytes_min = 1 * MIB
 cache_blocks_looked_at = 1 << 14
 """Cache blocks whose sizes are examined to estimate how many fit."""
 disk_threads = 4
-"""Threads that read and write the disk tier of a rank."""
+"""Most threads that read and write the disk tier of a rank, beside its two of the cache: with one,
+warm epochs of 64 KiB blocks had half the rate on a virtual disk (medians of 84 and 158 MB/s), with
+two two thirds (102 MB/s)."""
 slab_spare_bytes = 1 * MIB
 """Spare bytes of a slab that holds all of a data set."""
 replica_epochs = 32

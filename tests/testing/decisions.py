@@ -412,7 +412,7 @@ class _FollowingRank(VirtualRank):
         if event.name != entry.name:
             return False
         if event.name != "ask":
-            return event.number == entry.values[0]
+            return bool(event.number == entry.values[0])
         fetch, _ = self._cluster.network.requests[event.number]
         return (fetch.asker, *flatten((fetch.keys, fetch.lengths))) == (asker, *entry.values[1:])
 

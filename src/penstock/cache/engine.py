@@ -18,7 +18,7 @@ reports them.
 `penstock.plan.CacheSession` decides all of this. `CacheShell` tells it events, and performs its
 actions over the slab, the disk, the peers and the storage engine; an action that fails is an event,
 too. One thread of each engine does this, and answers the peers. A second thread waits for storage.
-Threads of the disk tier, where there is one, read and write it.
+Where there is a disk tier, up to `limits.disk_threads` more read and write it: fewer are slower.
 """
 
 from __future__ import annotations

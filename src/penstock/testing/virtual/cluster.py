@@ -26,6 +26,7 @@ from .network import VirtualNetwork
 from .node import (
     DISK_ALIGNMENT,
     SLAB_ALIGNMENT,
+    Buffer,
     ScenarioError,
     VirtualData,
     VirtualDisk,
@@ -92,6 +93,7 @@ class VirtualCluster:
         self.step_bytes_max = self._measure_steps()
         self.delivered = self.direct_keys = self.failures = 0
         self.living: set[object] = set()
+        self._lied: set[int] = set()  # keys that storage has answered with other bytes
         self._loads: Counter[tuple[int, NodeTier, int]] = Counter()
         self._clock_ahead_ns = [0] * len(scenario.nodes)
         self._faults: dict[tuple[FaultKind, int], list[Fault]] = {}
@@ -189,6 +191,8 @@ class VirtualCluster:
                     node.disk.is_broken = True
                 case FaultKind.DAMAGE:
                     node.disk.damage(self.draw)
+                case FaultKind.TEAR:
+                    node.disk.tear(self.draw)
                 case FaultKind.BUDGET:
                     life = self.ranks[fault.rank]
                     life.post("adopt", fault.extra, lambda: life.adopt(fault.extra))
@@ -221,7 +225,7 @@ class VirtualCluster:
                 is_right = lengths[number] == right[number]
                 require(is_kept and is_right, f"rank {rank} gives key {key}, which is not its own")
                 found = buffer[targets[number] : ends[number]].tobytes()
-                require(found == self.data.bytes_of(key).tobytes(), f"key {key} is given wrong")
+                self.check_bytes(key, found)
 
         numbers = np.array(keys, np.uint64)
         self.network.submit(rank, rank, numbers, sizes, targets, buffer, ended)
@@ -257,6 +261,24 @@ class VirtualCluster:
         )
 
     # -- storage and disks ---------------------------------------------------------------------
+
+    def read_key(self, rank: int, key: int) -> Buffer:
+        """Return the bytes of a key that storage gives a rank now."""
+        lies = self._active(FaultKind.LIE, rank)
+        if any((key * 40503 + fault.extra) % 3 == 0 for fault in lies):
+            self._lied.add(key)
+            return self.data.damaged_bytes_of(key)
+        return self.data.bytes_of(key)
+
+    def check_bytes(self, key: int, found: bytes, where: str = "") -> None:
+        """Check the bytes of a key: they are those of the data. Those of storage that lied fail the
+        container's checksum, as a whole: they are never mixed with others, nor given for another
+        key."""
+        if found == self.data.bytes_of(key).tobytes():
+            return
+        is_lie = key in self._lied and found == self.data.damaged_bytes_of(key).tobytes()
+        require(is_lie, f"{where}the bytes of key {key} are wrong")
+        require(not self.data.is_whole(key, np.frombuffer(found, np.uint8)), "a lie is not noticed")
 
     def read_storage(
         self, life: VirtualRank, size_bytes: int, event: tuple[str, int, Callable[[], None]]

@@ -7,7 +7,9 @@ ended is taken over. Bytes are real bytes, at the places that the session gives 
 
 from __future__ import annotations
 
+import itertools
 import random
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,6 +74,8 @@ class VirtualData:
             self.row_bytes = (length_max,)
         self._ends = np.concatenate([[0], np.cumsum(self.lengths)])
         self._bytes = draw.integers(0, 256, int(self._ends[-1]), np.uint8)
+        self.sums = [_checksum(self.bytes_of(key)) for key in range(samples * fields)]
+        """Checksum of each key, as a container has them."""
 
     def key_lengths(self, keys: Keys) -> Int:
         """Return the bytes of each key."""
@@ -80,6 +84,18 @@ class VirtualData:
     def bytes_of(self, key: int) -> Buffer:
         """Return the bytes of a key."""
         return self._bytes[self._ends[key] : self._ends[key + 1]]
+
+    def damaged_bytes_of(self, key: int) -> Buffer:
+        """Return the bytes of a key as storage gives them that lies."""
+        return self.bytes_of(key) ^ np.uint8(1 + key % 255)
+
+    def is_whole(self, key: int, data: Buffer) -> bool:
+        """Tell whether the bytes of a key pass the container's checksum."""
+        return _checksum(data) == self.sums[key]
+
+
+def _checksum(data: Buffer, salt: int = 0) -> int:
+    return zlib.crc32(data.data, salt)
 
 
 @dataclass(eq=False)
@@ -155,7 +171,7 @@ class VirtualDisk:
         self.is_full = self.is_broken = False
         self.room_bytes = room_bytes
         self._room = _Room(room_bytes, DISK_ALIGNMENT)
-        self._blocks: dict[int, tuple[Buffer, bool]] = {}  # bytes, whether they are damaged
+        self._blocks: dict[int, tuple[Buffer, int]] = {}  # bytes, their checksum
 
     def claim(
         self, slots: Int, life: object, living: set[object], is_writable: bool
@@ -179,28 +195,44 @@ class VirtualDisk:
                 continue
             is_writable = not (self.is_full or self.is_broken)
             if is_writable and self._room.allocate(block.nbytes) >= 0:
-                self._blocks[slot] = (block.copy(), False)
+                self._blocks[slot] = (block.copy(), _checksum(block, slot))
             del self.claims.holders[slot]
         return not self.is_broken
 
     def read(self, slots: list[int]) -> dict[int, Buffer]:
-        """Read cache blocks that are there; a damaged one is dropped."""
+        """Read cache blocks that are there; one that fails its checksum is dropped."""
         blocks = {}
         for slot in slots:
-            block, is_damaged = self._blocks.get(slot, (None, False))
-            if is_damaged:
-                del self._blocks[slot]
-            elif block is not None:
+            if slot not in self._blocks:
+                continue
+            block, checksum = self._blocks[slot]
+            if _checksum(block, slot) == checksum:
                 blocks[slot] = block.copy()
+            else:
+                del self._blocks[slot]
         return blocks
 
     def damage(self, draw: random.Random) -> None:
         """Damage a cache block."""
         if self._blocks:
-            slot = draw.choice(sorted(self._blocks))
-            block = self._blocks[slot][0].copy()
-            block[:1] ^= 0xFF
-            self._blocks[slot] = (block, True)
+            self.cut(draw.choice(sorted(self._blocks)), 0)
+
+    def tear(self, draw: random.Random) -> None:
+        """Undo writes of some cache blocks, or their ends; or put them into each other's place."""
+        blocks = self._blocks
+        for slot in sorted(blocks):
+            if draw.random() < 0.5:
+                self.cut(slot, draw.choice((0, 0, draw.randrange(1 + blocks[slot][0].nbytes))))
+        for one, other in itertools.pairwise(sorted(blocks)):
+            if draw.random() < 0.1:
+                blocks[one], blocks[other] = blocks[other], blocks[one]
+
+    def cut(self, slot: int, kept_bytes: int) -> None:
+        """Set what lies behind the first bytes of a cache block to what was there before: zeros."""
+        block, checksum = self._blocks[slot]
+        cut = np.zeros_like(block)
+        cut[:kept_bytes] = block[:kept_bytes]
+        self._blocks[slot] = (cut, checksum)
 
 
 class VirtualReplicas:

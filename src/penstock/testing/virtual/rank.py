@@ -143,11 +143,8 @@ class VirtualRank:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for row, (key, length, buffer, target) in enumerate(rows):
             found = step.buffers[buffer][target : target + length]
-            if (
-                row not in failed_rows
-                and found.tobytes() != self._cluster.data.bytes_of(key).tobytes()
-            ):
-                require(False, f"step {step.number}: the bytes of key {key} are wrong")
+            if row not in failed_rows:
+                self._cluster.check_bytes(key, found.tobytes(), f"step {step.number}: ")
 
     # -- turns ---------------------------------------------------------------------------------
 

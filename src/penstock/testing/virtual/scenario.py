@@ -27,6 +27,9 @@ class FaultKind(Enum):
     DAMAGE:   a cache block on the node's disk is damaged.
     BUDGET:   the rank's memory for the disk and for answers becomes `extra` bytes.
     WRONG:    the rank is asked for keys that it does not keep, or that have other lengths.
+    TEAR:     the node's disk had only begun to write some cache blocks, or has not, or has put them
+              elsewhere: a crash tore them, or its sync lied.
+    LIE:      storage answers reads of some keys with other bytes for a while, without an error.
     REFUSE:   the system refuses one kind of action of the rank for a while, by number `extra`.
     """
 
@@ -43,6 +46,12 @@ class FaultKind(Enum):
     BUDGET = "budget"
     WRONG = "wrong"
     REFUSE = "refuse"
+    TEAR = "tear"
+    LIE = "lie"
+
+
+_later = (FaultKind.TEAR, FaultKind.LIE)
+"""Kinds that are drawn apart, so that scenarios keep their other faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +182,18 @@ def draw_scenario(seed: int) -> VirtualScenario:
             Fault(FaultKind.ERRORS, rank, draw.randrange(span_ns), span_ns, draw.randrange(5))
             for rank in range(4)
         )
+    apart = random.Random(f"later {seed}")
+    faults += tuple(
+        replace(_draw_fault(apart, scenario, span_ns), kind=apart.choice(_later))
+        for _ in range(apart.choice((0, 0, 0, 1, 3)))
+    )
     lost, damaged, refused = (draw.choice((0.0, 0.0, 0.0, 0.02, 0.3)) for _ in range(3))
     return replace(scenario, faults=faults, lost=lost, damaged=damaged, refused=refused)
 
 
 def _draw_fault(draw: random.Random, scenario: VirtualScenario, span_ns: int) -> Fault:
-    kind = draw.choice([*FaultKind, *[FaultKind.REFUSE] * 3])
+    kinds = [kind for kind in FaultKind if kind not in _later]
+    kind = draw.choice([*kinds, *[FaultKind.REFUSE] * 3])
     rank = draw.randrange(len(scenario.nodes))
     length_ns = int(draw.choice((MS, 50 * MS, S, 15 * S, 200 * S)) * draw.uniform(0.5, 1.5))
     at = draw.randrange(span_ns)

@@ -86,7 +86,7 @@ class VirtualShell:
                 block_keys = cluster.keys_of(block)
                 failed.append(any(cluster.fails(self._life.rank, key) for key in block_keys))
                 for key in block_keys:
-                    data = cluster.data.bytes_of(key)
+                    data = cluster.read_key(self._life.rank, key)
                     buffer[place : place + len(data)] = 0xBD if failed[-1] else data
                     place += len(data)
             if action.tier is NodeTier.DISK:
@@ -178,7 +178,7 @@ class VirtualShell:
             failures = []
             for row in rows:
                 key, target = int(requests.offset[row]), int(requests.target[row])
-                data = cluster.data.bytes_of(key)
+                data = cluster.read_key(self._life.rank, key)
                 buffer = step.buffers[int(requests.buffer[row])]
                 if cluster.fails(self._life.rank, key):
                     step.errors.add(key)
