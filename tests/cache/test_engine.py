@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from penstock.extent import Int, Requests
 from penstock.plan import Placement
 from penstock.plan.cache_actions import Action, Stop
 from tests.cache.memory import MemoryPeer
+from tests.testing.decisions import SlowMemoryEngine
 
 
 class Counted(MemoryPeer):
@@ -172,6 +175,44 @@ def test_a_write_that_the_system_refuses_ends_nothing(
             assert stats["loaded_bytes"] == epoch * 6400
             assert stats["disk_blocks_written"] == 0
         assert "no memory for a cache block" in caplog.text
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("failing", [0, 2, 3])
+def test_a_failure_is_reported_of_the_key_that_failed(failing: int, tmp_path: Path) -> None:
+    """Where a key that storage does not give lies beside keys of no bytes, the report names it, not
+    those: nobody takes its bytes for good."""
+    samples = [b"abc", b"", b"defgh", b"ij"]
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for number, sample in enumerate(samples):
+            entry = tarfile.TarInfo(f"{number}.x")
+            entry.size = len(sample)
+            tar.addfile(entry, io.BytesIO(sample))
+    source = Addressed(penstock.open(tmp_path / "x.tar").index)
+    keys = np.arange(4)
+    extents = source.place_keys(keys.astype(np.uint64), np.zeros(4), keys)
+    content = (tmp_path / "x.tar").read_bytes()
+    engine = CachedEngine(
+        source,
+        SlowMemoryEngine(content, [int(extents.offset[failing])], 1),
+        Placement(4, (0,), seed=1),
+        [0],
+        0,
+        RamTier.create(1, 1 << 10, bytes(16)),
+        None,
+        None,
+    )
+    try:
+        out = np.zeros(10, np.uint8)
+        zeros, lengths = np.zeros(4, np.uint32), np.array([3, 0, 5, 2])
+        targets = np.array([0, 3, 3, 8])
+        engine.submit(Requests(zeros, keys, lengths, zeros, targets, np.arange(5)), [out])
+        (report,) = engine.poll(60 * 10**9)
+        assert [failure.extent for failure in report.failures] == [failing]
+        for key, sample in enumerate(samples):
+            found = out[targets[key] : targets[key] + lengths[key]].tobytes()
+            assert (found == sample) == (key != failing)
     finally:
         engine.close()
 

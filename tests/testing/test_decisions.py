@@ -36,7 +36,7 @@ def compare(seed: int, folder: Path) -> set[str]:
 def test_live_and_simulated_decisions_are_the_same(tmp_path: Path) -> None:
     """The shipped engine over real tiers in threads, and the virtual cluster in the same order of
     events: every event, with its values, and every action is the same, one after the other."""
-    names = set().union(*(compare(seed, tmp_path) for seed in (5, 6, 9, 18, 38)))
+    names = set().union(*(compare(seed, tmp_path) for seed in (5, 6, 9, 18, 38, 177)))
     actions = {action.__name__ for action in set(Action.__args__) - UNUSED}
     assert names == actions | set(EVENTS) - {"fail", "take_replicas"}
 

@@ -467,10 +467,9 @@ class CacheShell:
             keys, requests = read
             asked = keys.step
             for extent, code, got in report.failures:
-                inside = int(requests.target[extent]) - asked.target
-                there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
-                row = int(np.flatnonzero(there & (inside < np.maximum(asked.length, 1)))[0])
-                keys.failures.append(RowFailure(row, code, int(inside[row]) + got))
+                row = _find_row(asked, requests, extent)
+                inside = int(requests.target[extent] - asked.target[row])
+                keys.failures.append(RowFailure(row, code, inside + got))
             keys.left -= 1
             if not keys.left:
                 self._session.take_read(keys.number, keys.failures)
@@ -481,6 +480,8 @@ class CacheShell:
         ends = load.at + np.maximum(load.size, 1)
         failed = np.zeros(len(load.slots), bool)
         for extent, _, _ in report.failures:
+            if not read.requests.length[extent]:
+                continue  # no byte is missing
             target = int(read.requests.target[extent])
             failed |= (target >= load.at) & (target < ends)
         if load.tier is NodeTier.DISK:
@@ -712,6 +713,16 @@ class _Found(NamedTuple):
 
     at: Int
     held: dict[int, Buffer]
+
+
+def _find_row(asked: Requests, requests: Requests, extent: int) -> int:
+    """Return the row of the key to which an extent of a read belongs. Where a key begins, keys of
+    no bytes may lie, too."""
+    inside = requests.target[extent] - asked.target
+    is_there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
+    rows = np.flatnonzero(is_there & (inside < np.maximum(asked.length, 1)))
+    alike = rows[(asked.length[rows] == 0) == (requests.length[extent] == 0)]
+    return int((alike if len(alike) else rows)[0])
 
 
 def _take(works: list[Callable[[], None]]) -> list[Callable[[], None]]:

@@ -255,8 +255,8 @@ class VirtualCluster:
         return any(fault.extra % 8 == kind for fault in self._active(FaultKind.REFUSE, rank))
 
     def fails(self, rank: int, key: int) -> bool:
-        """Tell whether storage fails reads of a key by a rank now."""
-        return any(
+        """Tell whether storage fails reads of a key by a rank now; of nothing, it does not."""
+        return self.data.lengths[key] > 0 and any(
             (key * 40503 + fault.extra) % 5 == 0 for fault in self._active(FaultKind.ERRORS, rank)
         )
 
