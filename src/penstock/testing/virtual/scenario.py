@@ -187,6 +187,9 @@ def draw_scenario(seed: int) -> VirtualScenario:
         replace(_draw_fault(apart, scenario, span_ns), kind=apart.choice(_later))
         for _ in range(apart.choice((0, 0, 0, 1, 3)))
     )
+    if is_tight and apart.randrange(2):  # for one of them, and memory behind it
+        stall = Fault(FaultKind.STALL, apart.randrange(4), apart.randrange(span_ns // 4), 200 * S)
+        faults = (*faults, stall)
     lost, damaged, refused = (draw.choice((0.0, 0.0, 0.0, 0.02, 0.3)) for _ in range(3))
     return replace(scenario, faults=faults, lost=lost, damaged=damaged, refused=refused)
 
