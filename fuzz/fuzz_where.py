@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.loader.predicate import Predicate
+from penstock.loader.predicate import Kind, Predicate
 
 _CLASSES = ("cat", "dog")
 _NUMBERS = np.array([0, 1, -7, 250, 3], np.int64)
@@ -15,8 +16,18 @@ _LABELS = np.array([0, 1, 1, 0, 1], np.int64)
 _FRACTIONS = np.array([0.0, 0.5, -1e300, 2.0, 1e-9])
 _TEXTS = np.array(["", "a", "cat", "\u00e9x", "ab"])
 _LISTS = np.array([1, 2, 2, 250, 0, -7], np.int64), np.array([0, 1, 3, 3, 4, 6])
-_COLUMNS = {"n": _NUMBERS, "label": _LABELS, "f": _FRACTIONS, "t": _TEXTS, "l": _LISTS}
-_ROWS = [
+_COLUMNS: dict[str, Any] = {
+    "n": _NUMBERS,
+    "label": _LABELS,
+    "f": _FRACTIONS,
+    "t": _TEXTS,
+    "l": _LISTS,
+}
+_KINDS: dict[str, Kind] = {
+    **{"n": "number", "label": "number", "f": "number"},
+    **{"t": "text", "l": "list"},
+}
+_ROWS: list[dict[str, Any]] = [
     {
         "n": int(_NUMBERS[row]),
         "f": float(_FRACTIONS[row]),
@@ -67,6 +78,3 @@ def one(data: bytes) -> None:
             except (ZeroDivisionError, OverflowError):
                 continue
             assert bool(said) == found[row], (text, values, said)
-
-
-_KINDS = {"n": "number", "label": "number", "f": "number", "t": "text", "l": "list"}
