@@ -24,8 +24,11 @@ _COLUMNS: dict[str, Any] = {
     "l": _LISTS,
 }
 _KINDS: dict[str, Kind] = {
-    **{"n": "number", "label": "number", "f": "number"},
-    **{"t": "text", "l": "list"},
+    "n": "number",
+    "label": "number",
+    "f": "number",
+    "t": "text",
+    "l": "list",
 }
 _ROWS: list[dict[str, Any]] = [
     {
