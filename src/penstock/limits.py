@@ -422,6 +422,8 @@ network_paths_divided_max = 1 << 21
 """The bound if adaptive routing divides the traffic of each pair by itself: about 20 s."""
 network_flows_max = 1 << 22
 """Pairs of nodes of a simulated network, all of which exchange: 2,048 nodes."""
+simulated_ranks_max = 64
+"""Ranks that the model of events may have: a second a step, in which each asks all others."""
 
 # -- allocation ------------------------------------------------------------------------------------
 

@@ -243,10 +243,14 @@ def place_cache_blocks(workload: SimulatedWorkload) -> tuple[Placement, list[int
 def _place_samples(workload: SimulatedWorkload) -> Caches:
     placement, cache_blocks = place_cache_blocks(workload)
     owner, slot = placement.place(placement.cache_blocks_at(np.arange(len(workload.sizes))))
-    tier = np.searchsorted(np.cumsum(cache_blocks), slot, side="right")
-    return Caches(
-        owner, np.minimum(tier, len(cache_blocks) - 1).astype(np.int8), placement.cache_block
-    )
+    tier = find_tiers(slot, np.cumsum(cache_blocks))
+    return Caches(owner, tier.astype(np.int8), placement.cache_block)
+
+
+def find_tiers(slots: Ints, ends: Ints) -> Ints:
+    """Find the tier that keeps each slot of a node, if tiers end at these slots."""
+    tiers: Ints = np.minimum(np.searchsorted(ends, slots, side="right"), len(ends) - 1)
+    return tiers
 
 
 def penstock(workload: SimulatedWorkload) -> NodeTraffic:

@@ -6,12 +6,12 @@ from typing import Literal, get_args
 
 from ..arguments import check_choice, check_function, check_kind
 from ..errors import UsageError
-from . import fluid_model, parity
+from . import event_model, fluid_model, parity
 from .importance import Value, fedcase
 from .results import Result
 from .scenario import ImportanceSampling, Scenario
 
-Model = Literal["corrected", "parity"]
+Model = Literal["corrected", "parity", "events"]
 """Model of the simulation."""
 
 
@@ -33,4 +33,6 @@ def simulate(
     check_choice("model", model, get_args(Model))
     if model == "parity":
         return parity.simulate(scenario, policy)
+    if model == "events":
+        return event_model.simulate(scenario, policy)
     return fluid_model.simulate(scenario, policy, value or fedcase)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..order import Order
+from ..plan import Locality, Steps
 from .scenario import Scenario
 
 Ints = npt.NDArray[np.int64]
@@ -63,9 +64,21 @@ class SimulatedWorkload:
 
     @property
     def strided(self) -> Nodes:
-        """Node that processes each sample of a global batch, as a distributed sampler deals."""
+        """Node that processes each sample of a global batch, if it is dealt strided."""
+        positions = np.arange(self.scenario.training.global_batch)
+        return self.steps_of().ranks(positions).astype(np.int32)
+
+    def steps_of(self, locality: Locality | None = None) -> Steps:
+        """Return the library's geometry of an epoch, one rank a node: strided, or by locality."""
         training = self.scenario.training
-        return np.arange(training.global_batch, dtype=np.int32) % np.int32(training.nodes)
+        return Steps(
+            self.scenario.data.samples,
+            training.global_batch,
+            training.nodes,
+            drop_last=True,
+            assignment="strided" if locality is None else "local",
+            locality=locality,
+        )
 
     def order(self, epoch: int) -> Order:
         return Order(self.scenario.data.samples, self.scenario.training.seed, epoch)

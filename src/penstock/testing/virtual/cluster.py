@@ -18,10 +18,10 @@ import numpy as np
 
 from ... import limits
 from ...errors import PenstockError
+from ...event_queue import EventQueue
 from ...extent import Int, Requests
 from ...plan import BlockLayout, CacheSession, Placement
 from ...plan.cache_actions import NodeTier
-from .event_queue import EventQueue
 from .network import VirtualNetwork
 from .node import (
     DISK_ALIGNMENT,

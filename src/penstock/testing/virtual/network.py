@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from ... import limits
+from ...event_queue import EventQueue
 from ...extent import Int
 from ...plan import Keys
-from .event_queue import EventQueue
 from .node import Buffer, require
 from .scenario import VirtualScenario
 

@@ -1,0 +1,262 @@
+"""A rank of the event model, which drives the shipped `Session` and `CacheSession` over devices.
+
+The rank is to them what the loader and `penstock.cache` are in production: it asks for steps as far
+ahead as memory allows, answers each action when devices have done it, and hands steps on. It holds
+no bytes. Nothing fails here: faults are for `penstock.testing.virtual`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..engine import PATIENCE, Purpose
+from ..extent import Int
+from ..plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
+from ..plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
+
+if TYPE_CHECKING:
+    from .event_model import EventCluster
+
+_FREE = 255
+"""State of a slot that was never claimed; see `plan.cache_actions` for the others."""
+
+
+class _AskedStep(NamedTuple):
+    """A step that was asked of the cache, and when."""
+
+    plan: StepPlan
+    since_ns: int
+    purpose: Purpose
+
+
+class _AskedKeys(NamedTuple):
+    """A fetch of another rank, and when it asked."""
+
+    asker: EventRank
+    fetch: int
+    since_ns: int
+
+
+class EventRank:
+    """A rank that has a node to itself."""
+
+    def __init__(self, cluster: EventCluster, rank: int) -> None:
+        placement = cluster.placement
+        self._cluster, self._queue, self.rank = cluster, cluster.queue, rank
+        self._cache = CacheSession(cluster.source, placement, range(placement.nodes), rank)
+        # A scenario says nothing of this memory.
+        self._cache.disk_buffer_bytes = self._cache.answer_bytes = limits.readahead_bytes_max
+        self._devices = cluster.make_devices()
+        share, ram = placement.shares[rank], cluster.tier_ends[0]
+        self._slots = {
+            NodeTier.RAM: np.full(min(share, ram), _FREE, np.uint8),
+            NodeTier.DISK: np.full(max(0, share - ram), _FREE, np.uint8),
+        }
+        self._brought: dict[int, Int] = {}  # slots that a want has read from storage
+        self._steps: dict[int, _AskedStep] = {}
+        self._asked: dict[int, _AskedKeys] = {}
+        self._numbers = 0  # of steps and of requests
+        self._held_bytes = 0  # of steps, from when they are asked for until all have processed them
+
+    # -- what the loader does ------------------------------------------------------------------
+
+    def begin_epoch(self, session: Session) -> None:
+        """Begin an epoch."""
+        self._session = session
+        self._arrived: dict[int, _AskedStep] = {}
+        self._to_stage = 0
+        self._staged: set[int] = set()
+        self.admit()
+
+    def admit(self) -> None:
+        """Ask for the steps that memory allows."""
+        for group in self._session.admit(self._has_memory):
+            for plan in group.steps:
+                purpose: Purpose = "demand" if plan is self._session.head else "prefetch"
+                self._held_bytes += plan.layout.bytes
+                number = self._number()
+                self._steps[number] = _AskedStep(plan, self._queue.now_ns, purpose)
+                self._cache.request(number, plan.requests, 1, False)
+                self._perform()
+
+    def take_step(self, step: int) -> int | None:
+        """Take a step to be processed, if it is there; return its bytes."""
+        if step not in self._staged:
+            return None
+        self._staged.remove(step)
+        size_bytes = self._session.hand_over().layout.bytes
+        self.admit()
+        return size_bytes
+
+    def free(self, size_bytes: int) -> None:
+        """Free the memory of a step that all ranks have processed."""
+        self._held_bytes -= size_bytes
+        self.admit()
+
+    def _has_memory(self, group: Group) -> bool:
+        return self._held_bytes + group.bytes <= self._cluster.window_bytes
+
+    def _report(self, action: cache_actions.ReportStep) -> None:
+        step = self._steps.pop(action.ticket)
+        self._arrived[step.plan.step] = step
+        self._session.record_arrival(step.plan.step)
+        while self._to_stage < self._session.reached:
+            step = self._arrived.pop(self._to_stage)
+            staged_ns = self._devices.staging.take(
+                step.plan.layout.bytes, step.since_ns, self._queue.now_ns
+            )
+            self._queue.add(staged_ns, partial(self._end_staging, self._to_stage))
+            self._to_stage += 1
+
+    def _end_staging(self, step: int) -> None:
+        self._staged.add(step)
+        self._cluster.begin_step(self)
+
+    # -- the cache -----------------------------------------------------------------------------
+
+    def _ask(self, asked: _AskedKeys, keys: Keys, lengths: Int) -> None:
+        """Take a request of another rank."""
+        number = self._number()
+        self._asked[number] = asked
+        self._cache.ask(number, keys, lengths)
+        self._perform()
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _tell_at(self, at_ns: int, event: Callable[..., None], *values: object) -> None:
+        """Tell the session of an event at a time to come."""
+        self._queue.add(at_ns, partial(self._tell, event, *values))
+
+    def _tell(self, event: Callable[..., None], *values: object) -> None:
+        self._cache.advance(self._queue.now_ns)
+        event(*values)
+        self._perform()
+
+    def _perform(self) -> None:
+        actions = self._cache.actions
+        while actions:
+            action = actions.popleft()
+            self._performers[type(action)](self, action)
+
+    def _claim(self, action: cache_actions.ClaimSlots) -> None:
+        states = self._slots[action.tier]
+        codes = states[action.slots]
+        codes[codes == _FREE] = MINE
+        mine = action.slots[codes == MINE]
+        if len(mine):
+            states[mine] = BUSY
+            self._brought[action.want] = mine
+        self._cache.take_claims(action.want, codes)
+
+    def _allocate(self, action: cache_actions.AllocateRoom) -> None:
+        self._cache.take_room(action.load, np.zeros(len(action.size), np.int64))
+
+    def _load(self, action: cache_actions.LoadBlocks) -> None:
+        purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
+        failed = np.zeros(len(action.slots), bool)
+        self._read_storage(
+            int(action.size.sum()), purpose, self._cache.take_load, action.load, failed
+        )
+
+    def _read_keys(self, action: cache_actions.ReadKeys) -> None:
+        step = self._steps[action.ticket]
+        size_bytes = int(step.plan.requests.length[action.rows].sum())
+        self._read_storage(size_bytes, step.purpose, self._cache.take_read, action.read, ())
+
+    def _read_storage(
+        self, size_bytes: int, purpose: Purpose, event: Callable[..., None], *values: object
+    ) -> None:
+        cluster = self._cluster
+        cluster.moved["storage"] += size_bytes
+        turn_ns = self._queue.now_ns + PATIENCE.of(purpose)
+        cluster.storage.read(self.rank, size_bytes, turn_ns, partial(self._tell, event, *values))
+
+    def _publish(self, action: cache_actions.PublishSlots) -> None:
+        self._slots[NodeTier.RAM][action.slots] = READY
+
+    def _write_disk(self, action: cache_actions.WriteDisk) -> None:
+        self._slots[NodeTier.DISK][action.slots] = READY
+        self._cache.take_write(action.source)
+
+    def _read_disk(self, action: cache_actions.ReadDisk) -> None:
+        tiers = self._cluster.find_tiers(action.slots + len(self._slots[NodeTier.RAM]))
+        through_ns = now_ns = self._queue.now_ns
+        for tier in np.unique(tiers).tolist():
+            size_bytes = int(action.size[tiers == tier].sum())
+            through_ns = max(through_ns, self._read_tier(tier, size_bytes, now_ns))
+        self._tell_at(through_ns, self._cache.take_disk_read, action.source)
+
+    def _read_tier(self, tier: int, size_bytes: int, since_ns: int) -> int:
+        self._cluster.tier_bytes[tier] += size_bytes
+        return self._devices.tiers[tier].take(size_bytes, since_ns, self._queue.now_ns)
+
+    def _release(self, action: cache_actions.ReleaseSource) -> None:
+        pass
+
+    def _find_kept(self, want: Want) -> npt.NDArray[np.bool_]:
+        """Find the wanted keys that were there: all but those for which a cache block was read."""
+        kept = np.ones(len(want.slots), bool)
+        brought = self._brought.pop(want.number, None)
+        if brought is not None:
+            slots, first = np.unique(want.slots, return_index=True)
+            kept[first[np.isin(slots, brought)]] = False
+        return kept
+
+    def _copy(self, action: cache_actions.CopyKeys) -> None:
+        want = action.want
+        assert want.ticket is not None
+        step = self._steps[want.ticket]
+        kept_bytes = int(step.plan.requests.length[want.rows][self._find_kept(want)].sum())
+        self._cluster.moved["local"] += kept_bytes
+        through_ns = self._queue.now_ns
+        if want.tier is NodeTier.RAM and kept_bytes:
+            through_ns = self._read_tier(0, kept_bytes, step.since_ns)
+        self._tell_at(through_ns, self._cache.take_copy, want, np.ones(len(want.rows), bool))
+
+    def _fetch(self, action: cache_actions.FetchKeys) -> None:
+        requests = self._steps[action.ticket].plan.requests
+        keys, lengths = requests.offset[action.rows].view(np.uint64), requests.length[action.rows]
+        other = self._cluster.ranks[action.rank]
+        asked = _AskedKeys(self, action.fetch, self._queue.now_ns)
+        self._queue.add_in(0, partial(other._ask, asked, keys, lengths))
+
+    def _answer(self, action: cache_actions.AnswerPeer) -> None:
+        asked = self._asked.pop(action.request)
+        size_bytes, through_ns = int(action.lengths.sum()), self._queue.now_ns
+        answered = 0
+        for want, _ in action.wants:
+            answered += len(want.rows)
+            kept_bytes = int(action.lengths[want.rows][self._find_kept(want)].sum())
+            if want.tier is NodeTier.RAM and kept_bytes:
+                through_ns = self._read_tier(0, kept_bytes, asked.since_ns)
+        assert answered == len(action.lengths), "a rank is asked for what it does not keep"
+        through_ns = self._devices.sender.take(size_bytes, asked.since_ns, through_ns)
+        asker = asked.asker
+        through_ns = asker._devices.receiver.take(size_bytes, asked.since_ns, through_ns)
+        self._cluster.moved["peers"] += size_bytes
+        none = np.empty(0, np.int64)
+        asker._tell_at(through_ns, asker._cache.take_fetch, asked.fetch, none, None)
+        self._cache.take_answer(action.request, size_bytes, 0)
+
+    _performers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        cache_actions.ClaimSlots: _claim,
+        cache_actions.AllocateRoom: _allocate,
+        cache_actions.LoadBlocks: _load,
+        cache_actions.ReadKeys: _read_keys,
+        cache_actions.PublishSlots: _publish,
+        cache_actions.WriteDisk: _write_disk,
+        cache_actions.ReadDisk: _read_disk,
+        cache_actions.ReleaseSource: _release,
+        cache_actions.CopyKeys: _copy,
+        cache_actions.FetchKeys: _fetch,
+        cache_actions.AnswerPeer: _answer,
+        cache_actions.ReportStep: _report,
+    }
