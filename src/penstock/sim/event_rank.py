@@ -8,6 +8,7 @@ no bytes. Nothing fails here: faults are for `penstock.testing.virtual`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -19,26 +20,31 @@ from ..engine import PATIENCE, Purpose
 from ..extent import Int
 from ..plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
 from ..plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
+from .flow_devices import Ended, Flow
 
 if TYPE_CHECKING:
     from .event_model import EventCluster
 
+_NEVER = np.iinfo(np.int64).max
 _FREE = 255
 """State of a slot that was never claimed; see `plan.cache_actions` for the others."""
 
 
-class _AskedStep(NamedTuple):
-    """A step that was asked of the cache, and when."""
+@dataclass(slots=True)
+class _AskedStep:
+    """A step that was asked of the cache, since when, and when the first bytes of it came."""
 
     plan: StepPlan
     since_ns: int
     purpose: Purpose
+    begun_ns: int
 
 
 class _AskedKeys(NamedTuple):
     """A fetch of another rank, and when it asked."""
 
     asker: EventRank
+    step: _AskedStep
     fetch: int
     since_ns: int
 
@@ -58,6 +64,7 @@ class EventRank:
             NodeTier.RAM: np.full(min(share, ram), _FREE, np.uint8),
             NodeTier.DISK: np.full(max(0, share - ram), _FREE, np.uint8),
         }
+        self._begun_ns = {tier: np.zeros(len(slots), np.int64) for tier, slots in self._slots.items()}
         self._brought: dict[int, Int] = {}  # slots that a want has read from storage
         self._steps: dict[int, _AskedStep] = {}
         self._asked: dict[int, _AskedKeys] = {}
@@ -75,15 +82,20 @@ class EventRank:
         self.admit()
 
     def admit(self) -> None:
-        """Ask for the steps that memory allows."""
-        for group in self._session.admit(self._has_memory):
-            for plan in group.steps:
-                purpose: Purpose = "demand" if plan is self._session.head else "prefetch"
-                self._held_bytes += plan.layout.bytes
-                number = self._number()
-                self._steps[number] = _AskedStep(plan, self._queue.now_ns, purpose)
-                self._cache.request(number, plan.requests, 1, False)
-                self._perform()
+        """Ask for the steps that memory allows: one, and then the next, so that the ranks of a
+        cluster, which all do so at the same time, take turns."""
+        group = next(self._session.admit(self._has_memory), None)
+        if group is None:
+            return
+        (plan,) = group.steps
+        purpose: Purpose = "demand" if plan is self._session.head else "prefetch"
+        self._held_bytes += group.bytes
+        number = self._number()
+        now_ns = self._queue.now_ns
+        self._steps[number] = _AskedStep(plan, now_ns, purpose, _NEVER)
+        self._cache.request(number, plan.requests, 1, False)
+        self._perform()
+        self._queue.add_in(0, self.admit)
 
     def take_step(self, step: int) -> int | None:
         """Take a step to be processed, if it is there; return its bytes."""
@@ -108,10 +120,9 @@ class EventRank:
         self._session.record_arrival(step.plan.step)
         while self._to_stage < self._session.reached:
             step = self._arrived.pop(self._to_stage)
-            staged_ns = self._devices.staging.take(
-                step.plan.layout.bytes, step.since_ns, self._queue.now_ns
-            )
-            self._queue.add(staged_ns, partial(self._end_staging, self._to_stage))
+            flow = Flow(step.begun_ns, self._queue.now_ns)
+            staged = self._devices.staging.take(step.plan.layout.bytes, flow)
+            self._queue.add(staged.ended_ns, partial(self._end_staging, self._to_stage))
             self._to_stage += 1
 
     def _end_staging(self, step: int) -> None:
@@ -161,23 +172,27 @@ class EventRank:
 
     def _load(self, action: cache_actions.LoadBlocks) -> None:
         purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
-        failed = np.zeros(len(action.slots), bool)
-        self._read_storage(
-            int(action.size.sum()), purpose, self._cache.take_load, action.load, failed
-        )
+
+        def end(begun_ns: int) -> None:
+            self._begun_ns[action.tier][action.slots] = begun_ns
+            self._tell(self._cache.take_load, action.load, np.zeros(len(action.slots), bool))
+
+        self._read_storage(int(action.size.sum()), purpose, end)
 
     def _read_keys(self, action: cache_actions.ReadKeys) -> None:
         step = self._steps[action.ticket]
-        size_bytes = int(step.plan.requests.length[action.rows].sum())
-        self._read_storage(size_bytes, step.purpose, self._cache.take_read, action.read, ())
 
-    def _read_storage(
-        self, size_bytes: int, purpose: Purpose, event: Callable[..., None], *values: object
-    ) -> None:
+        def end(begun_ns: int) -> None:
+            step.begun_ns = min(step.begun_ns, begun_ns)
+            self._tell(self._cache.take_read, action.read, ())
+
+        size_bytes = int(step.plan.requests.length[action.rows].sum())
+        self._read_storage(size_bytes, step.purpose, end)
+
+    def _read_storage(self, size_bytes: int, purpose: Purpose, end: Ended) -> None:
         cluster = self._cluster
         cluster.moved["storage"] += size_bytes
-        turn_ns = self._queue.now_ns + PATIENCE.of(purpose)
-        cluster.storage.read(self.rank, size_bytes, turn_ns, partial(self._tell, event, *values))
+        cluster.storage.read(self.rank, size_bytes, self._queue.now_ns + PATIENCE.of(purpose), end)
 
     def _publish(self, action: cache_actions.PublishSlots) -> None:
         self._slots[NodeTier.RAM][action.slots] = READY
@@ -188,63 +203,75 @@ class EventRank:
 
     def _read_disk(self, action: cache_actions.ReadDisk) -> None:
         tiers = self._cluster.find_tiers(action.slots + len(self._slots[NodeTier.RAM]))
-        through_ns = now_ns = self._queue.now_ns
+        ended_ns = now_ns = self._queue.now_ns
         for tier in np.unique(tiers).tolist():
-            size_bytes = int(action.size[tiers == tier].sum())
-            through_ns = max(through_ns, self._read_tier(tier, size_bytes, now_ns))
-        self._tell_at(through_ns, self._cache.take_disk_read, action.source)
+            own = tiers == tier
+            flow = self._read_tier(tier, int(action.size[own].sum()), now_ns)
+            self._begun_ns[NodeTier.DISK][action.slots[own]] = flow.begun_ns
+            ended_ns = max(ended_ns, flow.ended_ns)
+        self._tell_at(ended_ns, self._cache.take_disk_read, action.source)
 
-    def _read_tier(self, tier: int, size_bytes: int, since_ns: int) -> int:
+    def _read_tier(self, tier: int, size_bytes: int, since_ns: int) -> Flow:
         self._cluster.tier_bytes[tier] += size_bytes
-        return self._devices.tiers[tier].take(size_bytes, since_ns, self._queue.now_ns)
+        return self._devices.tiers[tier].take(size_bytes, Flow(since_ns, self._queue.now_ns))
 
     def _release(self, action: cache_actions.ReleaseSource) -> None:
         pass
 
-    def _find_kept(self, want: Want) -> npt.NDArray[np.bool_]:
-        """Find the wanted keys that were there: all but those for which a cache block was read."""
+    def _take_want(self, want: Want, lengths: Int, since_ns: int) -> tuple[Flow, int]:
+        """Take the bytes of a want, all of which are there; return their flow, and how many of them
+        were kept. The first key of each cache block that was read for it was not."""
         kept = np.ones(len(want.slots), bool)
         brought = self._brought.pop(want.number, None)
         if brought is not None:
             slots, first = np.unique(want.slots, return_index=True)
             kept[first[np.isin(slots, brought)]] = False
-        return kept
+        kept_bytes = int(lengths[kept].sum())
+        now_ns = self._queue.now_ns
+        flow = Flow(_NEVER, now_ns)
+        coming = want.slots if want.tier is NodeTier.DISK else want.slots[~kept]
+        if len(coming):
+            begun_ns = int(self._begun_ns[want.tier][coming].min())
+            flow = Flow(max(since_ns, begun_ns), now_ns)
+        if want.tier is NodeTier.RAM and kept_bytes:
+            flow = flow.join(self._read_tier(0, kept_bytes, since_ns))
+        return flow, kept_bytes
 
     def _copy(self, action: cache_actions.CopyKeys) -> None:
         want = action.want
         assert want.ticket is not None
         step = self._steps[want.ticket]
-        kept_bytes = int(step.plan.requests.length[want.rows][self._find_kept(want)].sum())
+        lengths = step.plan.requests.length[want.rows]
+        flow, kept_bytes = self._take_want(want, lengths, step.since_ns)
+        step.begun_ns = min(step.begun_ns, flow.begun_ns)
         self._cluster.moved["local"] += kept_bytes
-        through_ns = self._queue.now_ns
-        if want.tier is NodeTier.RAM and kept_bytes:
-            through_ns = self._read_tier(0, kept_bytes, step.since_ns)
-        self._tell_at(through_ns, self._cache.take_copy, want, np.ones(len(want.rows), bool))
+        self._tell_at(flow.ended_ns, self._cache.take_copy, want, np.ones(len(want.rows), bool))
 
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
-        requests = self._steps[action.ticket].plan.requests
+        step, now_ns = self._steps[action.ticket], self._queue.now_ns
+        requests = step.plan.requests
         keys, lengths = requests.offset[action.rows].view(np.uint64), requests.length[action.rows]
-        other = self._cluster.ranks[action.rank]
-        asked = _AskedKeys(self, action.fetch, self._queue.now_ns)
-        self._queue.add_in(0, partial(other._ask, asked, keys, lengths))
+        asked = _AskedKeys(self, step, action.fetch, now_ns)
+        self._queue.add(now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths))
 
     def _answer(self, action: cache_actions.AnswerPeer) -> None:
         asked = self._asked.pop(action.request)
-        size_bytes, through_ns = int(action.lengths.sum()), self._queue.now_ns
+        size_bytes, flow = int(action.lengths.sum()), Flow(_NEVER, self._queue.now_ns)
         answered = 0
         for want, _ in action.wants:
             answered += len(want.rows)
-            kept_bytes = int(action.lengths[want.rows][self._find_kept(want)].sum())
-            if want.tier is NodeTier.RAM and kept_bytes:
-                through_ns = self._read_tier(0, kept_bytes, asked.since_ns)
+            flow = flow.join(self._take_want(want, action.lengths[want.rows], asked.since_ns)[0])
         assert answered == len(action.lengths), "a rank is asked for what it does not keep"
-        through_ns = self._devices.sender.take(size_bytes, asked.since_ns, through_ns)
-        asker = asked.asker
-        through_ns = asker._devices.receiver.take(size_bytes, asked.since_ns, through_ns)
+        asked.asker._receive(asked, size_bytes, self._devices.sender.take(size_bytes, flow))
+        self._cache.take_answer(action.request, size_bytes, 0)
+
+    def _receive(self, asked: _AskedKeys, size_bytes: int, sent: Flow) -> None:
+        """Receive an answer of another rank."""
+        flow = self._devices.receiver.take(size_bytes, sent)
+        asked.step.begun_ns = min(asked.step.begun_ns, flow.begun_ns)
         self._cluster.moved["peers"] += size_bytes
         none = np.empty(0, np.int64)
-        asker._tell_at(through_ns, asker._cache.take_fetch, asked.fetch, none, None)
-        self._cache.take_answer(action.request, size_bytes, 0)
+        self._tell_at(flow.ended_ns, self._cache.take_fetch, asked.fetch, none, None)
 
     _performers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         cache_actions.ClaimSlots: _claim,

@@ -15,26 +15,38 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from ..event_queue import EventQueue
 from .devices import Floats
 
-Ended = Callable[[], None]
+Ended = Callable[[int], None]
+"""Function called at the end of a read, with the time at which it began."""
+
+
+class Flow(NamedTuple):
+    """Bytes that come from a device: when the first of them came, and the last."""
+
+    begun_ns: int
+    ended_ns: int
+
+    def join(self, other: Flow) -> Flow:
+        """Return the flow of what both bring."""
+        return Flow(min(self.begun_ns, other.begun_ns), max(self.ended_ns, other.ended_ns))
 
 
 @dataclass(slots=True)
 class Device:
-    """A device of one node."""
+    """A device of one node, which takes what comes in its sequence."""
 
     rate: float
     _free_ns: int = 0
 
-    def take(self, size_bytes: int, since_ns: int, now_ns: int) -> int:
-        """Take bytes that began to come at `since_ns` and are there now; return when they have
-        passed."""
-        takes_ns = math.ceil(size_bytes / self.rate)
-        self._free_ns = max(self._free_ns, since_ns) + takes_ns
-        return max(self._free_ns, now_ns)
+    def take(self, size_bytes: int, flow: Flow) -> Flow:
+        """Take the bytes of a flow as they come; return the flow of what has passed."""
+        begun_ns = max(self._free_ns, flow.begun_ns)
+        self._free_ns = begun_ns + math.ceil(size_bytes / self.rate)
+        return Flow(begun_ns, max(self._free_ns, flow.ended_ns))
 
 
 @dataclass(slots=True)
@@ -55,7 +67,7 @@ class SharedStorage:
     def __init__(self, queue: EventQueue, shares: Floats) -> None:
         self._queue, self._shares = queue, shares.tolist()
         self._readers = [_Reader() for _ in self._shares]
-        self._ends: list[tuple[float, int, int, Ended]] = []  # in bytes served, number, reader
+        self._ends: list[tuple[float, int, int, int, Ended]] = []  # in bytes, number, reader, begun
         self._served, self._since_ns = 0.0, 0
         self._numbers = self._plans = 0
 
@@ -82,7 +94,7 @@ class SharedStorage:
         own.is_reading = bool(own.waiting)
         if own.waiting:
             _, number, size_bytes, ended = heapq.heappop(own.waiting)
-            heapq.heappush(self._ends, (self._served + size_bytes, number, reader, ended))
+            heapq.heappush(self._ends, (self._served + size_bytes, number, reader, self._since_ns, ended))
 
     def _plan(self) -> None:
         """Plan the next end of a read; it holds until a read begins or ends."""
@@ -102,8 +114,8 @@ class SharedStorage:
             ended.append(heapq.heappop(self._ends)[2:])
         if not self._ends:
             self._served = 0.0
-        for reader, _ in ended:
+        for reader, _, _ in ended:
             self._begin(reader)
         self._plan()
-        for _, call in ended:
-            call()
+        for _, begun_ns, call in ended:
+            call(begun_ns)

@@ -158,8 +158,13 @@ def trace_flows(
         had = kept & (new == 0)
         own = np.where(had & ~away, tally.size, 0).sum(axis=1)
         traffic.own[tally.first : tally.first + len(own)] = own
+        tier_of = caches.tier[samples]
+        amounts = tally
+        if caches.cache_block > 1:
+            blocks = cache_blocks.read_again(samples, node, new, had & (tier_of > 0))
+            amounts = _Tally(tally.first, nodes, np.where(tier_of > 0, blocks, tally.size))
         for number, tier in enumerate(traffic.tiers):
-            tally.add(tier, owner, had & (caches.tier[samples] == number))
+            amounts.add(tier, owner, had & (tier_of == number))
     return traffic
 
 
@@ -198,6 +203,24 @@ class _FilledBlocks:
         first = self._seen[wanted] == new
         read_bytes.reshape(-1)[new[first]] = self.bytes[wanted[first]]
         self.present[wanted] = True
+        return read_bytes
+
+    def read_again(
+        self, samples: Ints, node: Nodes, new: Ints, had: npt.NDArray[np.bool_]
+    ) -> Ints:
+        """Read cache blocks that are there, for these of the samples.
+
+        Returns the bytes that each sample takes, in the shape of samples. A disk is read by whole
+        cache blocks: once for all samples of a step on one node, and not in the step that brings
+        the cache block in.
+        """
+        read_bytes = np.zeros(samples.shape, np.int64)
+        cache_blocks = samples // self.cache_block
+        step = np.arange(len(samples))[:, None] * len(self.bytes) + cache_blocks
+        rows = np.flatnonzero(had & ~np.isin(step, step[new > 0]))
+        by_node = step.reshape(-1)[rows] * (int(node.max()) + 1) + node.reshape(-1)[rows]
+        first = rows[np.unique(by_node, return_index=True)[1]]
+        read_bytes.reshape(-1)[first] = self.bytes[cache_blocks.reshape(-1)[first]]
         return read_bytes
 
 
