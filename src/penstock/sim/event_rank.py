@@ -64,7 +64,9 @@ class EventRank:
             NodeTier.RAM: np.full(min(share, ram), _FREE, np.uint8),
             NodeTier.DISK: np.full(max(0, share - ram), _FREE, np.uint8),
         }
-        self._begun_ns = {tier: np.zeros(len(slots), np.int64) for tier, slots in self._slots.items()}
+        # When the first bytes of cache blocks came: of each slot of memory, and of each source.
+        self._loaded_ns = np.zeros(len(self._slots[NodeTier.RAM]), np.int64)
+        self._source_ns: dict[int, int] = {}
         self._brought: dict[int, Int] = {}  # slots that a want has read from storage
         self._steps: dict[int, _AskedStep] = {}
         self._asked: dict[int, _AskedKeys] = {}
@@ -174,7 +176,10 @@ class EventRank:
         purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
 
         def end(begun_ns: int) -> None:
-            self._begun_ns[action.tier][action.slots] = begun_ns
+            if action.tier is NodeTier.RAM:
+                self._loaded_ns[action.slots] = begun_ns
+            else:
+                self._source_ns[action.load] = begun_ns
             self._tell(self._cache.take_load, action.load, np.zeros(len(action.slots), bool))
 
         self._read_storage(int(action.size.sum()), purpose, end)
@@ -203,22 +208,24 @@ class EventRank:
 
     def _read_disk(self, action: cache_actions.ReadDisk) -> None:
         tiers = self._cluster.find_tiers(action.slots + len(self._slots[NodeTier.RAM]))
-        ended_ns = now_ns = self._queue.now_ns
+        now_ns = self._queue.now_ns
+        flow = Flow(_NEVER, now_ns)
         for tier in np.unique(tiers).tolist():
-            own = tiers == tier
-            flow = self._read_tier(tier, int(action.size[own].sum()), now_ns)
-            self._begun_ns[NodeTier.DISK][action.slots[own]] = flow.begun_ns
-            ended_ns = max(ended_ns, flow.ended_ns)
-        self._tell_at(ended_ns, self._cache.take_disk_read, action.source)
+            size_bytes = int(action.size[tiers == tier].sum())
+            flow = flow.join(self._read_tier(tier, size_bytes, now_ns))
+        self._source_ns[action.source] = flow.begun_ns
+        self._tell_at(flow.ended_ns, self._cache.take_disk_read, action.source)
 
     def _read_tier(self, tier: int, size_bytes: int, since_ns: int) -> Flow:
         self._cluster.tier_bytes[tier] += size_bytes
         return self._devices.tiers[tier].take(size_bytes, Flow(since_ns, self._queue.now_ns))
 
     def _release(self, action: cache_actions.ReleaseSource) -> None:
-        pass
+        del self._source_ns[action.source]
 
-    def _take_want(self, want: Want, lengths: Int, since_ns: int) -> tuple[Flow, int]:
+    def _take_want(
+        self, want: Want, sources: tuple[int, ...], lengths: Int, since_ns: int
+    ) -> tuple[Flow, int]:
         """Take the bytes of a want, all of which are there; return their flow, and how many of them
         were kept. The first key of each cache block that was read for it was not."""
         kept = np.ones(len(want.slots), bool)
@@ -227,14 +234,14 @@ class EventRank:
             slots, first = np.unique(want.slots, return_index=True)
             kept[first[np.isin(slots, brought)]] = False
         kept_bytes = int(lengths[kept].sum())
-        now_ns = self._queue.now_ns
-        flow = Flow(_NEVER, now_ns)
-        coming = want.slots if want.tier is NodeTier.DISK else want.slots[~kept]
-        if len(coming):
-            begun_ns = int(self._begun_ns[want.tier][coming].min())
-            flow = Flow(max(since_ns, begun_ns), now_ns)
-        if want.tier is NodeTier.RAM and kept_bytes:
-            flow = flow.join(self._read_tier(0, kept_bytes, since_ns))
+        flow = Flow(_NEVER, self._queue.now_ns)
+        begun_ns = [self._source_ns[source] for source in sources]
+        if want.tier is NodeTier.RAM:
+            begun_ns += self._loaded_ns[want.slots[~kept]].tolist()
+            if kept_bytes:
+                flow = self._read_tier(0, kept_bytes, since_ns)
+        if begun_ns:
+            flow = flow.join(Flow(max(since_ns, min(begun_ns)), self._queue.now_ns))
         return flow, kept_bytes
 
     def _copy(self, action: cache_actions.CopyKeys) -> None:
@@ -242,7 +249,7 @@ class EventRank:
         assert want.ticket is not None
         step = self._steps[want.ticket]
         lengths = step.plan.requests.length[want.rows]
-        flow, kept_bytes = self._take_want(want, lengths, step.since_ns)
+        flow, kept_bytes = self._take_want(want, action.sources, lengths, step.since_ns)
         step.begun_ns = min(step.begun_ns, flow.begun_ns)
         self._cluster.moved["local"] += kept_bytes
         self._tell_at(flow.ended_ns, self._cache.take_copy, want, np.ones(len(want.rows), bool))
@@ -258,9 +265,10 @@ class EventRank:
         asked = self._asked.pop(action.request)
         size_bytes, flow = int(action.lengths.sum()), Flow(_NEVER, self._queue.now_ns)
         answered = 0
-        for want, _ in action.wants:
+        for want, sources in action.wants:
             answered += len(want.rows)
-            flow = flow.join(self._take_want(want, action.lengths[want.rows], asked.since_ns)[0])
+            lengths = action.lengths[want.rows]
+            flow = flow.join(self._take_want(want, sources, lengths, asked.since_ns)[0])
         assert answered == len(action.lengths), "a rank is asked for what it does not keep"
         asked.asker._receive(asked, size_bytes, self._devices.sender.take(size_bytes, flow))
         self._cache.take_answer(action.request, size_bytes, 0)
