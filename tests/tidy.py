@@ -34,7 +34,7 @@ FOLDERS = {
     "doctor": {"", "order", "engine", "index", "plan", "loader"},
     "demo": {"", "loader", "checkpoint"},
     "page": {""},
-    "sim": {"", "order", "plan", "page"},
+    "sim": {"", "order", "engine", "index", "plan", "page"},
     "convert": {"", "order", "engine", "index", "loader", "images"},
     "bench": {"", "order", "engine", "index", "loader"}
     | {"checkpoint", "doctor", "page", "convert"},

@@ -251,7 +251,8 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
         quotas = np.full(training.nodes, scenario.batch)
         for policy in ("penstock", "penstock_local"):
             wanted = NodeTraffic.empty(scenario)
-            present: set[int] = set()
+            present: dict[int, int] = {}  # the step in which a cache block was read
+            read_again: set[tuple[int, ...]] = set()
             step = -1
             for epoch in range(training.epochs):
                 order = Order(scenario.data.samples, training.seed, epoch)
@@ -273,10 +274,19 @@ def test_penstock_is_the_shipped_order_placement_and_assignment() -> None:
                             ].sum()
                         else:
                             slot = int(placement.place([cache_block]).slot[0])
-                            wanted.tiers[int(slot >= cache_blocks[0]), step, owner] += size
+                            tier = int(slot >= cache_blocks[0])
                             wanted.own[step] += size * (owner == node)
+                            if tier and scenario.data.cache_block > 1:  # a disk is read by blocks
+                                first_use = (step, int(node), cache_block) not in read_again
+                                size = int(
+                                    workload.sizes[slice(*placement.span(cache_block))].sum()
+                                )
+                                size *= first_use and present[cache_block] < step
+                                read_again.add((step, int(node), cache_block))
+                            wanted.tiers[tier, step, owner] += size
+                            size = int(workload.sizes[sample])
                         if owner >= 0:
-                            present.add(cache_block)
+                            present.setdefault(cache_block, step)
                         if owner not in (-1, node):
                             wanted.sent[step, owner] += size
                             wanted.received[step, node] += size

@@ -48,7 +48,11 @@ def simulate(
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="corrected, parity (the published simulator) or both.")
+        str,
+        typer.Option(
+            help="corrected, parity (the published simulator), both of them, or events (penstock's "
+            "own code, event by event, for up to 64 nodes)."
+        ),
     ] = "corrected",
     sweep: Annotated[
         list[str] | None,
@@ -113,6 +117,8 @@ def simulate(
 
       penstock simulate s1 --model both --no-sweeps
 
+      penstock simulate s1 --model events --policy penstock --policy penstock_local
+
       penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
     """
     from ..sim import KEYS, load_scenario, report  # with packages that others do without
@@ -164,7 +170,7 @@ def simulate(
 def _simulate(
     scenario: Any,
     policies: list[Any],
-    models: list[str],
+    models: list[Any],
     keys: list[Any] | None,
     *,
     no_sweeps: bool,
@@ -188,6 +194,10 @@ def _simulate(
     accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
     remark = ""
     if no_sweeps:
+        values = {}
+    elif keys is None and models[0] == "events":
+        remark = "Without sweeps: --sweep nodes, cache or bandwidth makes them, event by event."
+        console.say(remark)
         values = {}
     elif keys is None and accesses > _sweeps_at_once:
         remark = (
@@ -224,12 +234,11 @@ def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[A
     return list(dict.fromkeys(given or ()))
 
 
-def _check_models(given: str) -> list[str]:
+def _check_models(given: str) -> list[Any]:
     from ..sim import Model
 
-    models = list(get_args(Model))
-    check_choice("--model", given, (*models, "both"))
-    return models if given == "both" else [given]
+    check_choice("--model", given, (*get_args(Model), "both"))
+    return ["corrected", "parity"] if given == "both" else [given]
 
 
 _ours = ('content="penstock simulate"', 'content="penstock plan"')  # in the head of our pages

@@ -20,12 +20,12 @@ from ..errors import UsageError
 from ..event_queue import EventQueue
 from ..extent import Extents, Int
 from ..index import Field, Layout, RowTable
-from ..plan import Ids, Keys, Locality, Session
+from ..plan import Group, Ids, Keys, Locality, Session
 from . import contention, policies
 from .devices import divide_rates, interpolate_rates
 from .event_rank import EventRank
 from .flow_devices import Device, SharedStorage
-from .fluid_model import stage_mb_s
+from .fluid_model import check_staging, stage_mb_s
 from .results import SOURCES, Result
 from .scenario import EpochSampling, Scenario
 from .workload import BYTES, SimulatedWorkload
@@ -132,6 +132,10 @@ class EventCluster:
             Device(link),
             Device(stage_mb_s(self._scenario) * _bytes_per_ns),
         )
+
+    def check_staging(self, group: Group) -> None:
+        """Raise UsageError if staging memory does not hold these steps."""
+        check_staging(self._scenario, group.bytes)
 
     def find_tiers(self, slots: Int) -> Int:
         """Find the tier that keeps each slot of a node."""

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import limits
 from ..engine import PATIENCE, Purpose
@@ -25,7 +24,7 @@ from .flow_devices import Ended, Flow
 if TYPE_CHECKING:
     from .event_model import EventCluster
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER: int = np.iinfo(np.int64).max
 _FREE = 255
 """State of a slot that was never claimed; see `plan.cache_actions` for the others."""
 
@@ -90,6 +89,7 @@ class EventRank:
         if group is None:
             return
         (plan,) = group.steps
+        self._cluster.check_staging(group)
         purpose: Purpose = "demand" if plan is self._session.head else "prefetch"
         self._held_bytes += group.bytes
         number = self._number()
@@ -259,7 +259,9 @@ class EventRank:
         requests = step.plan.requests
         keys, lengths = requests.offset[action.rows].view(np.uint64), requests.length[action.rows]
         asked = _AskedKeys(self, step, action.fetch, now_ns)
-        self._queue.add(now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths))
+        self._queue.add(
+            now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths)
+        )
 
     def _answer(self, action: cache_actions.AnswerPeer) -> None:
         asked = self._asked.pop(action.request)

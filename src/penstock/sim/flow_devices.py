@@ -74,9 +74,7 @@ class SharedStorage:
     def read(self, reader: int, size_bytes: int, turn_ns: int, ended: Ended) -> None:
         """Read so many bytes for a reader, whose reads go by turn; `ended` is called at the end."""
         self._numbers += 1
-        heapq.heappush(
-            self._readers[reader].waiting, (turn_ns, self._numbers, size_bytes, ended)
-        )
+        heapq.heappush(self._readers[reader].waiting, (turn_ns, self._numbers, size_bytes, ended))
         if not self._readers[reader].is_reading:
             self._serve()
             self._begin(reader)
@@ -94,7 +92,9 @@ class SharedStorage:
         own.is_reading = bool(own.waiting)
         if own.waiting:
             _, number, size_bytes, ended = heapq.heappop(own.waiting)
-            heapq.heappush(self._ends, (self._served + size_bytes, number, reader, self._since_ns, ended))
+            heapq.heappush(
+                self._ends, (self._served + size_bytes, number, reader, self._since_ns, ended)
+            )
 
     def _plan(self) -> None:
         """Plan the next end of a read; it holds until a read begins or ends."""

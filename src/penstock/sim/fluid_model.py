@@ -98,13 +98,8 @@ def run_traffic(
     training, system = scenario.training, scenario.system
     nodes = training.nodes
     window = int(system.staging.capacity_mb * BYTES) if traffic.staged else 0
-    most = int(traffic.need.max())
-    if traffic.staged and most > window:
-        raise UsageError(
-            f"{scenario.name}: system.staging.capacity_mb is {system.staging.capacity_mb:g}, and a "
-            f"node's part of a step has up to {most / BYTES:g} MB: give it more, or use smaller "
-            "batches"
-        )
+    if traffic.staged:
+        check_staging(scenario, int(traffic.need.max()))
     tiers = [float(interpolate_rates(tier.read_mb_s, tier.threads)) for tier in system.tiers]
     ends: Ints = _sim.run_fluid(
         nodes=nodes,
@@ -132,6 +127,16 @@ def run_traffic(
     return ends
 
 
+def check_staging(scenario: Scenario, most_bytes: int) -> None:
+    """Raise UsageError unless staging memory holds a node's part of a step, the largest one."""
+    room_mb = scenario.system.staging.capacity_mb
+    if most_bytes > int(room_mb * BYTES):
+        raise UsageError(
+            f"{scenario.name}: system.staging.capacity_mb is {room_mb:g}, and a node's part of a "
+            f"step has up to {most_bytes / BYTES:g} MB: give it more, or use smaller batches"
+        )
+
+
 def _overhead_ns(scenario: Scenario) -> int:
     return round(scenario.training.step_overhead_s * 1e9)
 
@@ -153,8 +158,11 @@ def stage_mb_s(scenario: Scenario, staged: bool = True) -> float:
 def _sum_needed(workload: SimulatedWorkload) -> Ints:
     """Bytes that each node processes in each step, dealt strided: int64 (steps, nodes)."""
     training = workload.scenario.training
+    by_node = np.argsort(workload.strided, kind="stable")
     parts = [
-        workload.sizes[window.samples].reshape(len(window.samples), -1, training.nodes).sum(axis=1)
+        workload.sizes[window.samples[:, by_node]]
+        .reshape(len(window.samples), training.nodes, -1)
+        .sum(axis=2)
         for window in workload.windows()
     ]
     return np.concatenate(parts)

@@ -205,9 +205,7 @@ class _FilledBlocks:
         self.present[wanted] = True
         return read_bytes
 
-    def read_again(
-        self, samples: Ints, node: Nodes, new: Ints, had: npt.NDArray[np.bool_]
-    ) -> Ints:
+    def read_again(self, samples: Ints, node: Nodes, new: Ints, had: npt.NDArray[np.bool_]) -> Ints:
         """Read cache blocks that are there, for these of the samples.
 
         Returns the bytes that each sample takes, in the shape of samples. A disk is read by whole

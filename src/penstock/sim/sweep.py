@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import pydantic
 
 from ..errors import UsageError, WorkerError
-from . import fluid_model, parity
 from .devices import interpolate_rates
 from .results import Result
 from .scenario import Policy, Scenario
+from .simulation import Model, simulate
 
 Key = Literal["nodes", "cache", "bandwidth"]
 """Name of the quantity that is varied; see `vary`."""
@@ -36,7 +36,7 @@ class SimulationRun(NamedTuple):
 
     scenario: Scenario
     policy: Policy
-    model: str
+    model: Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,8 @@ class Sweep:
 
 def run_simulation(run: SimulationRun) -> Outcome:
     """Simulate; return the result, or the reason why there is none."""
-    simulate = parity.simulate if run.model == "parity" else fluid_model.simulate
     try:
-        return simulate(run.scenario, run.policy)
+        return simulate(run.scenario, run.policy, run.model)
     except UsageError as error:
         reason = str(error)
     except MemoryError:
@@ -136,7 +135,7 @@ def vary_keys(
     values: Mapping[Key, Sequence[float]],
     *,
     policies: Sequence[Policy] | None = None,
-    model: str = "corrected",
+    model: Model = "corrected",
     processes: int = 1,
     progress: Progress | None = None,
 ) -> list[Sweep]:
