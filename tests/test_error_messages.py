@@ -1238,7 +1238,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'sim.simulate(sim.load_scenario("s1"), "penstock", "odd")',
         UsageError,
-        "model is 'odd': use one of corrected, parity",
+        "model is 'odd': use one of corrected, parity, events",
     ),
     (
         "sim.record.load_run([])",

@@ -423,7 +423,7 @@ network_paths_divided_max = 1 << 21
 network_flows_max = 1 << 22
 """Pairs of nodes of a simulated network, all of which exchange: 2,048 nodes."""
 simulated_ranks_max = 64
-"""Ranks that the model of events may have: a second a step, in which each asks all others."""
+"""Ranks that the model of events may have: a second or two for a step in which each asks others."""
 
 # -- allocation ------------------------------------------------------------------------------------
 

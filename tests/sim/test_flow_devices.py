@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import _sim
-from penstock.event_queue import EventQueue
+from penstock.clock import EventQueue
 from penstock.sim.flow_devices import Device, Flow, SharedStorage
 from tests.slices import first
 

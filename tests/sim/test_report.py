@@ -355,6 +355,19 @@ def test_simulate_prints_and_writes(scenario_path, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "small.html", "s.json"}
 
 
+def test_simulate_by_events(scenario_path, tmp_path):
+    """The library's own policies have results, the others a reason, and nothing is varied."""
+    done = run("simulate", scenario_path, "--model", "events", "--json", "e.json", folder=tmp_path)
+    assert "events model" in done.stdout
+    values = json.loads((tmp_path / "e.json").read_text())
+    found = {each["policy"]: each for each in values["runs"]}
+    for policy in ("penstock", "penstock_local"):
+        result = sim.simulate(sim.load_scenario(scenario_path), policy, "events")
+        assert found.pop(policy)["epochs_s"] == result.epochs_s.tolist()
+    assert all("is not the library's own" in each["reason"] for each in found.values())
+    assert values["sweeps"] == []
+
+
 def test_simulate_lists():
     listed = run("simulate", "--list").stdout
     for name in (*sim.list_scenarios(), *sim.POLICIES):

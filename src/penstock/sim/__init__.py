@@ -3,13 +3,14 @@
     scenario = penstock.sim.load_scenario("s1")  # or a path; see list_scenarios()
     result = penstock.sim.simulate(scenario, "penstock")
 
-There are two models. In "corrected" nodes divide shared bandwidth; "parity" is the published
-simulator of clairvoyant prefetching with its faults. docs/simulator/models.md states both.
+There are three models. In "corrected" nodes divide shared bandwidth; "parity" is the published
+simulator of clairvoyant prefetching with its faults; "events" runs the library's own session and
+cache, event by event. docs/simulator/models.md states them.
 
 A `Scenario` describes cluster, data and training; a `Result` holds times and bytes by epoch.
 `sweep` varies one key, `sizing` finds the cheapest cluster in closed form, `calibrate` makes a
 scenario of a recorded run, and `report` renders the pages. The folder must not read data sets,
-touch devices or use a loader: it uses `order` and `plan` as pure functions.
+touch devices or use a loader: it uses `order` and `plan` as pure functions and state machines.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import limits
+from ..clock import EventQueue
 from ..errors import UsageError
-from ..event_queue import EventQueue
 from ..extent import Extents, Int
 from ..index import Field, Layout, RowTable
 from ..plan import Group, Ids, Keys, Locality, Session

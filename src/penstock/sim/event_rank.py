@@ -39,7 +39,7 @@ class _AskedStep:
     begun_ns: int
 
 
-class _AskedKeys(NamedTuple):
+class _TakenFetch(NamedTuple):
     """A fetch of another rank, and when it asked."""
 
     asker: EventRank
@@ -68,7 +68,7 @@ class EventRank:
         self._source_ns: dict[int, int] = {}
         self._brought: dict[int, Int] = {}  # slots that a want has read from storage
         self._steps: dict[int, _AskedStep] = {}
-        self._asked: dict[int, _AskedKeys] = {}
+        self._asked: dict[int, _TakenFetch] = {}
         self._numbers = 0  # of steps and of requests
         self._held_bytes = 0  # of steps, from when they are asked for until all have processed them
 
@@ -133,7 +133,7 @@ class EventRank:
 
     # -- the cache -----------------------------------------------------------------------------
 
-    def _ask(self, asked: _AskedKeys, keys: Keys, lengths: Int) -> None:
+    def _ask(self, asked: _TakenFetch, keys: Keys, lengths: Int) -> None:
         """Take a request of another rank."""
         number = self._number()
         self._asked[number] = asked
@@ -258,7 +258,7 @@ class EventRank:
         step, now_ns = self._steps[action.ticket], self._queue.now_ns
         requests = step.plan.requests
         keys, lengths = requests.offset[action.rows].view(np.uint64), requests.length[action.rows]
-        asked = _AskedKeys(self, step, action.fetch, now_ns)
+        asked = _TakenFetch(self, step, action.fetch, now_ns)
         self._queue.add(
             now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths)
         )
@@ -275,7 +275,7 @@ class EventRank:
         asked.asker._receive(asked, size_bytes, self._devices.sender.take(size_bytes, flow))
         self._cache.take_answer(action.request, size_bytes, 0)
 
-    def _receive(self, asked: _AskedKeys, size_bytes: int, sent: Flow) -> None:
+    def _receive(self, asked: _TakenFetch, size_bytes: int, sent: Flow) -> None:
         """Receive an answer of another rank."""
         flow = self._devices.receiver.take(size_bytes, sent)
         asked.step.begun_ns = min(asked.step.begun_ns, flow.begun_ns)

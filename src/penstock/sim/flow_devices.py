@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from ..event_queue import EventQueue
+from ..clock import EventQueue
 from .devices import Floats
 
 Ended = Callable[[int], None]
@@ -50,7 +50,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _NodeReads:
     """A node's reads: those that wait, by turn, and the one under way."""
 
     waiting: list[tuple[int, int, int, Ended]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class SharedStorage:
 
     def __init__(self, queue: EventQueue, shares: Floats) -> None:
         self._queue, self._shares = queue, shares.tolist()
-        self._readers = [_Reader() for _ in self._shares]
+        self._readers = [_NodeReads() for _ in self._shares]
         self._ends: list[tuple[float, int, int, int, Ended]] = []  # in bytes, number, reader, begun
         self._served, self._since_ns = 0.0, 0
         self._numbers = self._plans = 0

@@ -123,7 +123,7 @@ def trace_flows(
 
     The node that processes a sample takes it from its own tiers, or asks its owner, or reads
     storage if there is none. The owner reads a sample that it has not got yet, once, with its whole
-    cache block, and keeps it.
+    cache block, and keeps it. A disk gives whole cache blocks again, memory single samples.
 
     local:    True if samples are processed on the nodes that keep them, as far as capacity allows;
               else strided.

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ... import limits
+from ...clock import EventQueue
 from ...errors import PenstockError
-from ...event_queue import EventQueue
 from ...extent import Int, Requests
 from ...plan import BlockLayout, CacheSession, Placement
 from ...plan.cache_actions import NodeTier

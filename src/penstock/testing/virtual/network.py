@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from ... import limits
-from ...event_queue import EventQueue
+from ...clock import EventQueue
 from ...extent import Int
 from ...plan import Keys
 from .node import Buffer, require
