@@ -70,6 +70,7 @@ class EventRank:
         self._steps: dict[int, _AskedStep] = {}
         self._asked: dict[int, _TakenFetch] = {}
         self._numbers = 0  # of steps and of requests
+        self._staged_ns = 0  # when the last step is staged
         self._held_bytes = 0  # of steps, from when they are asked for until all have processed them
 
     # -- what the loader does ------------------------------------------------------------------
@@ -117,14 +118,16 @@ class EventRank:
         return self._held_bytes + group.bytes <= self._cluster.window_bytes
 
     def _report(self, action: cache_actions.ReportStep) -> None:
+        assert not action.failures, "a step is reported as failed, and nothing fails here"
         step = self._steps.pop(action.ticket)
         self._arrived[step.plan.step] = step
         self._session.record_arrival(step.plan.step)
         while self._to_stage < self._session.reached:
             step = self._arrived.pop(self._to_stage)
-            flow = Flow(step.begun_ns, self._queue.now_ns)
-            staged = self._devices.staging.take(step.plan.layout.bytes, flow)
-            self._queue.add(staged.ended_ns, partial(self._end_staging, self._to_stage))
+            # One step is staged at a time: what has come of the next one waits.
+            flow = Flow(max(step.begun_ns, self._staged_ns), self._queue.now_ns)
+            self._staged_ns = self._devices.staging.take(step.plan.layout.bytes, flow).ended_ns
+            self._queue.add(self._staged_ns, partial(self._end_staging, self._to_stage))
             self._to_stage += 1
 
     def _end_staging(self, step: int) -> None:
