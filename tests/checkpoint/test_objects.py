@@ -26,10 +26,12 @@ pytest.importorskip("moto")
 from penstock import limits
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
+from penstock.checkpoint.commits import Claim
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.manifest import CheckpointIndex, ShardEntry, seal
 from penstock.checkpoint.object_repository import Prefix
+from penstock.checkpoint.perform import perform
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests import warm
 from tests.checkpoint.rank_threads import run_job, save_unequal
@@ -387,15 +389,15 @@ def test_requests_that_are_late(place: Place, monkeypatch: pytest.MonkeyPatch) -
         return "reset" if method == "PUT" and "00000002.index" in path else None
 
     with place.through(rule):
-        job = Prefix(place.url)
-        lock = job.lock("0b0b0b0b")
+        lock = perform(Prefix(place.url).steps.lock(b"0b0b0b0b"))
+        assert isinstance(lock, Claim)
         for number in (1, 2):
             sent.append(seal("claim", {"try": number}))
             with pytest.raises(StorageError):
-                lock.append(sent[-1])
+                perform(lock.append(sent[-1]))
         place.put("00000002.index", sent[0])
-        lock.check()
-        assert lock.append(b"the next") == 3
+        perform(lock.check())
+        assert perform(lock.append(b"the next")) == 3
 
 
 @pytest.mark.parametrize(("jobs", "times"), first(1, [(2, 4), (2, 10), (4, 10)]))

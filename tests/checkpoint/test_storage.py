@@ -320,7 +320,7 @@ HANGS = [
     ("write", "rank-0.shard", r"write /.*rank-0.shard from byte 0 on"),
     ("fsync", "rank-0.shard", r"sync /.*rank-0.shard"),
     ("fsyncdir", ".incomplete", r"sync folder /.*\.incomplete"),
-    ("fsync", "index.part", r"sync /.*/index"),
+    ("fsync", "index.part", r"sync /.*/index\.part"),
     ("rename", "/step-2.2$", r"rename /.*\.incomplete"),
 ]
 
@@ -389,7 +389,7 @@ def test_retention_that_hangs(storage: Faulty, folder: Path) -> None:
         storage.hang("unlink", "index")
         assert checkpoints.save(3, state_of(3))
         storage.await_hang("unlink")
-        with pytest.raises(StalledError, match=r"about to unindex /.*step-1.1"):
+        with pytest.raises(StalledError, match=r"about to remove /.*step-1.1/index"):
             checkpoints.wait(SOON_S)
         assert checkpoints.last is not None
         assert checkpoints.last.step == 3

@@ -18,7 +18,7 @@ jobs (`penstock.sharing`), and the object client of `penstock.engine`.
 
 from __future__ import annotations
 
-from . import shards
+from . import actions, manifest, protocol, shards
 from .checkpoints import Checkpoints
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import Folder
@@ -26,7 +26,8 @@ from .interval import Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint, load, verify_checkpoint
 from .manifest import Piece
 from .repositories import open_repository
-from .repository import CheckpointEntry, Repository
+from .repository import Repository
+from .repository_steps import CheckpointEntry
 from .save import CommittedSave
 from .staging import Staging
 from .tiers import LocalTier
@@ -45,10 +46,13 @@ __all__ = [
     "Piece",
     "Repository",
     "Staging",
+    "actions",
     "advise_interval",
     "lay_out_pieces",
     "load",
+    "manifest",
     "open_repository",
+    "protocol",
     "shards",
     "verify_checkpoint",
 ]

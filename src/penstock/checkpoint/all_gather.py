@@ -16,7 +16,8 @@ from .. import errors
 from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
 from ..topology import Place
-from .fault_points import mark_done, mark_point
+from .actions import ExchangeTexts, Steps
+from .perform import perform
 
 Gathers = tuple[Gather, Gather, Gather]
 """Three functions that are used at once: by the thread that trains, by the thread behind it, and by
@@ -32,15 +33,23 @@ class Ranks(NamedTuple):
     def run_together(self, work: Callable[[], Any]) -> list[Any]:
         """Run `work` on each rank and return the results of all ranks, as JSON has them. If it
         raises on any rank, all ranks raise."""
+
+        def run() -> Steps[Any]:
+            yield from ()
+            return work()
+
+        return perform(self.run_steps(run))
+
+    def run_steps(self, work: Callable[[], Steps[Any]]) -> Steps[list[Any]]:
+        """Run the steps that `work` makes on each rank; the rest is as in `run_together`."""
         value, own_error = None, None
         try:
-            value = work()
+            value = yield from work()
         except Exception as error:
             own_error = error
         error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
-        mark_point("wait for the other ranks")
-        rows = [json.loads(row) for row in self.gather(json.dumps([value, error_row]))]
-        mark_done("heard from the other ranks")
+        texts = yield ExchangeTexts(self.gather, json.dumps([value, error_row]))
+        rows = [json.loads(row) for row in texts]
         if own_error is not None:
             raise own_error
         for rank, (_, rank_error) in enumerate(rows):

@@ -23,22 +23,25 @@ from ..budget import Budget
 from ..cache import Gather
 from ..errors import ForkError, MissingError, UsageError
 from ..topology import detect
+from .actions import ReadClock, Steps
 from .all_gather import Gathers, Ranks, connect_ranks
-from .background import JoinDeadline
-from .drain import Drain
+from .background import BackgroundTask, JoinDeadline
+from .drain import Drain, finish_save
 from .fence import Fence
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
 from .loading import Checkpoint, load
 from .manifest import Attempt
 from .pace import SavePace
-from .recovery import recover_held_saves
+from .perform import perform
+from .recovery import lock_repository, open_tiers
 from .repositories import open_repository
-from .repository import KEEP_MIN, RepositoryLock, make_session
+from .repository import describe_writer, make_session
+from .repository_steps import KEEP_MIN, RepositoryLock
 from .save import CommittedSave, Save, SaveTarget
 from .snapshot import StateSnapshot, divide_state
 from .staging import Staging, count_staged_bytes
-from .tiers import Local, LocalTier, Tiers, parse_local
+from .tiers import Local, LocalTier, parse_local
 
 Busy = Literal["wait", "skip"]
 
@@ -110,6 +113,7 @@ class Checkpoints:
         self._fence = Fence()
         self._pace = SavePace()
         self._save: Save | None = None  # the last that was begun
+        self._task: BackgroundTask | None = None  # of that save, until it was waited for
         self._failure: Exception | None = None  # of a save that was waited for, for the next call
         self._closed = False
         self._count = 0  # of the saves that were begun
@@ -125,7 +129,7 @@ class Checkpoints:
                 lambda: self._open_and_lock(folder, not tiers)
             )
             self._session, self.folder = sessions[0], open_repository(folder)
-            self._target = SaveTarget(self.place, self.folder, self._lock)
+            self._target = SaveTarget(self.place, self.folder.steps, self._lock)
             if tiers:
                 self._drain = self._recover_tiers(tiers, drain_ranks)
         except BaseException:
@@ -136,20 +140,17 @@ class Checkpoints:
     def _open_and_lock(self, path: str | os.PathLike[str], clear: bool) -> str:
         if self.place.rank == 0:
             repository = open_repository(path, make=True)
-            self._lock = repository.lock(self._session)
-            if clear:  # else what is held may belong to what lies there
-                repository.collect(self._lock)
+            writer = describe_writer(self._session)
+            self._lock = perform(lock_repository(repository.steps, writer, clear))
         return self._session
 
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
         """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
         then."""
-        tiers = Tiers(local, self.folder.path, self._train_ranks, self._session)
-        try:
-            last = recover_held_saves(tiers, self._target, self._train_ranks, self._budget)
-        except BaseException:
-            tiers.close()
-            raise
+        writer = describe_writer(self._session)
+        tiers, last = perform(
+            open_tiers(local, self._target, self._train_ranks, writer, self._budget)
+        )
         self._target = self._target._replace(tiers=tiers)
         return Drain(
             tiers,
@@ -214,14 +215,17 @@ class Checkpoints:
             snapshot=snapshot,
             flush=Flush(self._budget),
             began_s=began_s,
+            blocked_s=time.perf_counter() - began_s,
         )
         try:
-            save.start(self._finish_save)
+            self._task = BackgroundTask(
+                "penstock-checkpoint", lambda: perform(self._finish_save(save))
+            )
         except BaseException:
             self._fence.take_down()  # nobody else would
             raise
         if isinstance(snapshot, Exception):
-            save.join(JoinDeadline(None))
+            self._join_save(JoinDeadline(None))
             raise snapshot
         return True
 
@@ -251,30 +255,27 @@ class Checkpoints:
     def _is_busy(self) -> bool:
         if self.busy == "wait":
             return False
-        is_under_way = self._save is not None and self._save.is_under_way
+        is_under_way = self._task is not None and self._task.is_alive
         return any(self._train_ranks.run_together(lambda: is_under_way))
 
-    def _finish_save(self, save: Save) -> Exception | None:
+    def _finish_save(self, save: Save) -> Steps[Exception | None]:
         """Finish a save in the thread behind training. With tiers, it is held, and drained later.
         Returns the error for the next call."""
         try:
             with save.flush:
-                if self._drain is not None:
-                    return self._drain.hold(save)
-                save.write(self._save_ranks)
-                save.commit(self._save_ranks)
-                self._record_commit(save)
-                return None
+                return (
+                    yield from finish_save(save, self._save_ranks, self._drain, self._record_commit)
+                )
         except Exception as error:
             return None if save.flush.stopped else error
         finally:
             save.free_memory()
 
-    def _record_commit(self, save: Save) -> None:
-        self.last = save.describe_commit()
+    def _record_commit(self, save: Save) -> Steps[None]:
+        self.last = save.describe_commit((yield ReadClock()))
         self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
         if self.place.rank == 0:
-            self.folder.thin(self.keep, save.path)
+            yield from self.folder.steps.thin(self.keep, save.path)
 
     def wait(
         self,
@@ -302,8 +303,7 @@ class Checkpoints:
         held."""
         self._check_process()
         within = JoinDeadline(timeout_s)
-        if self._save is not None:
-            self._failure = self._save.join(within) or self._failure
+        self._failure = self._join_save(within) or self._failure
         failure = self._drain.settle(within) if self._drain is not None and not held else None
         failed, self._failure = self._failure, None
         return failure or failed
@@ -319,9 +319,19 @@ class Checkpoints:
         """
         if self._drain is not None:
             self._drain.stop(self._count)
-        if self._save is not None:
-            self._save.abandon()
+        if self._save is not None and self._task is not None:
+            self._save.flush.stop()
+            self._task.give_up()
         self._wait_until(timeout_s)
+
+    def _join_save(self, within: JoinDeadline) -> Exception | None:
+        """Wait for the thread of the last save. The first call that returns has its error;
+        StalledError if the time is over before."""
+        if self._save is None or self._task is None:
+            return None
+        within.join(self._task.thread, self._save.step)
+        error, self._task = self._task.take_error(), None
+        return error
 
     def advice(
         self,
@@ -424,7 +434,7 @@ class Checkpoints:
         self._closed = True
         self._fence.detach()
         self._staging.close()
-        hangs = self._save is not None and self._save.is_under_way
+        hangs = self._task is not None and self._task.is_alive
         if self._drain is not None and not self._drain.under_way:
             self._drain.close()
         elif self._drain is not None:

@@ -1,4 +1,5 @@
 """The commits of a repository in an object store: numbered objects, each of which is written once.
+Pure.
 
     <prefix>/00000007.index    a checkpoint, or the claim of a job that writes there
 
@@ -18,18 +19,22 @@ from __future__ import annotations
 
 import errno
 import re
-import warnings
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from .. import limits
-from ..engine import Bucket, ObjectInfo, ObjectRefused, map_in_threads, require_whole, retry_until
+from ..engine import ObjectInfo, ObjectRefused
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
-from .fault_points import mark_done, mark_point
+from .actions import (
+    Action,
+    DeleteObjects,
+    FetchObjects,
+    ListObjects,
+    PutObject,
+    Steps,
+    WarnUser,
+)
 from .manifest import seal, unseal
-from .repository import AGAIN
-
-T = TypeVar("T")
+from .repository_steps import AGAIN
 
 _NUMBERED = re.compile(r"(\d{8,})\.index")
 _HEAD = re.compile(
@@ -53,7 +58,7 @@ class Commits:
     """The numbered objects below a key, which ends with a slash or is empty. url: the key in
     messages."""
 
-    def __init__(self, bucket: Bucket, key: str, url: str) -> None:
+    def __init__(self, bucket: Any, key: str, url: str) -> None:
         self._bucket, self._key, self.url = bucket, key, url
         self._known: dict[ObjectInfo, Commit] = {}
 
@@ -64,116 +69,106 @@ class Commits:
     def _get_key(self, number: int) -> str:
         return f"{self._key}{number:08}.index"
 
-    def list_commits(self) -> tuple[list[str], list[Commit]]:
+    def list_commits(self) -> Steps[tuple[list[str], list[Commit]]]:
         """List the names of the folders beside the numbered objects, and the numbered objects in
         order. Of each object only the beginning is read, and only once."""
-        folders, objects = ask_service(self.url, lambda: self._bucket.level(self._key))
+        folders, objects = yield from ask_service(self.url, ListObjects(self._bucket, self._key))
         numbered = sorted(
             (int(match[1]), info)
             for info in objects
             if (match := _NUMBERED.fullmatch(info.name[len(self._key) :]))
         )
         new = [pair for pair in numbered if pair[1] not in self._known]
-        heads = map_in_threads(lambda i: self._describe(*new[i]), len(new))
-        known = self._known | dict(zip((info for _, info in new), heads, strict=True))
+        keys = [self._get_key(number) for number, _ in new]
+        heads: list[bytes | None] = []
+        if keys:
+            fetch = FetchObjects(self._bucket, keys, _HEAD_BYTES)
+            heads = yield from ask_service(self.url, fetch)
+        known: dict[ObjectInfo, Commit | None] = dict(self._known)
+        for (number, info), head in zip(new, heads, strict=True):
+            known[info] = _describe(number, info, head)
         self._known = {info: commit for _, info in numbered if (commit := known[info])}
         return sorted(folders), list(self._known.values())
 
-    def _describe(self, number: int, info: ObjectInfo) -> Commit | None:
-        data = self.read(number, _HEAD_BYTES)
-        if data is None:
-            return None
-        if data.startswith(_CLAIM):
-            return Commit(number, -1, "", info.written_s)
-        match = _HEAD.match(data)
-        if match is None:
-            return Commit(number, -1, None, info.written_s)
-        return Commit(number, int(match[1]), match[2].decode(), info.written_s)
+    def read(self, number: int) -> Steps[bytes | None]:
+        """Read a numbered object; None if it does not exist."""
+        fetch = FetchObjects(self._bucket, [self._get_key(number)], 1 << 62)
+        data: bytes | None
+        (data,) = yield from ask_service(self.get_url(number), fetch)
+        return data
 
-    def read(self, number: int, stop: int = 1 << 62) -> bytes | None:
-        """Read a numbered object up to byte `stop`; None if it does not exist."""
-
-        def ask() -> bytes | None:
-            try:
-                fetched = self._bucket.fetch(self._get_key(number), 0, stop)
-                return bytes(require_whole(fetched, 0, stop).data)
-            except ObjectRefused as error:
-                if error.code == errno.ENOENT:
-                    return None
-                if error.code == errno.ERANGE:  # it is empty
-                    return b""
-                raise
-
-        return ask_service(self.get_url(number), ask)
-
-    def write(self, number: int, data: bytes, *, new: bool = True) -> bool:
+    def write(self, number: int, data: bytes, *, new: bool = True) -> Steps[bool]:
         """Write a numbered object. Returns False if it holds other data.
 
         new:  True if it must not exist.
         """
-        url = self.get_url(number)
-        mark_point(f"put {url}")
-        done = self._put(number, data, new)
-        mark_done(f"wrote {url}")
         # It may have been written by a request whose answer was lost.
-        return done or self.read(number) == data
+        is_done = yield from self._put(number, data, new)
+        return is_done or (yield from self.read(number)) == data
 
-    def _put(self, number: int, data: bytes, new: bool) -> bool:
+    def _put(self, number: int, data: bytes, new: bool) -> Steps[bool]:
         """Put a numbered object; False if it must be new and is not."""
+        try:
+            yield PutObject(self._bucket, self._get_key(number), data, new)
+        except ObjectRefused as error:
+            if error.code != errno.EEXIST:
+                raise build_service_error(error, self.get_url(number), AGAIN) from None
+            return False
+        return True
 
-        def ask() -> bool:
-            try:
-                self._bucket.put(self._get_key(number), data, new=new)
-            except ObjectRefused as error:
-                if error.code != errno.EEXIST:
-                    raise
-                return False
-            return True
-
-        return ask_service(self.get_url(number), ask, AGAIN)
-
-    def remove(self, number: int) -> None:
+    def remove(self, number: int) -> Steps[None]:
         """Remove a numbered object if it exists."""
-        key, url = self._get_key(number), self.get_url(number)
-        mark_point(f"delete {url}")
-        ask_service(url, lambda: self._bucket.delete([key]), "try again")
-        mark_done(f"deleted {url}")
+        delete = DeleteObjects(self._bucket, [self._get_key(number)])
+        yield from ask_service(self.get_url(number), delete, "try again")
 
-    def claim(self, session: str) -> Claim:
+    def claim(self, session: str) -> Steps[Claim]:
         """Become the job that writes here: the job before can commit nothing any more."""
         data = seal("claim", {"session": session})
         while True:
-            number = self.find_last_number() + 1
+            number = (yield from self.find_last_number()) + 1
             try:
-                if not self.write(number, data):
+                if not (yield from self.write(number, data)):
                     continue  # another job has just taken it
-                conditional = not self._put(number, data, new=True)  # some services overwrite it
+                # some services overwrite it
+                is_conditional = not (yield from self._put(number, data, new=True))
             except StorageError as error:
                 if error.errno != errno.ENOTSUP:
                     raise
-                conditional = False
-                self.write(number, data, new=False)
-            if not conditional:
-                warnings.warn(
+                is_conditional = False
+                yield from self.write(number, data, new=False)
+            if not is_conditional:
+                yield WarnUser(
                     f"{self.url}: the service does not support writes on the condition that the"
                     " object does not exist (If-None-Match), so two jobs might commit at"
-                    " once: let one job at a time write there",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    " once: let one job at a time write there"
                 )
-            return Claim(self, number, data, conditional)
+            return Claim(self, number, data, is_conditional)
 
-    def find_last_number(self) -> int:
+    def find_last_number(self) -> Steps[int]:
         """Find the highest number."""
-        return max((commit.number for commit in self.list_commits()[1]), default=0)
+        _, commits = yield from self.list_commits()
+        return max((commit.number for commit in commits), default=0)
 
-    def thin(self) -> None:
+    def thin(self) -> Steps[None]:
         """Remove old claims. Enough stay that a job which was suspended finds its number taken; an
         object that it wrote after more claims than these would be an older checkpoint, and
         damaged."""
-        claims = [commit.number for commit in self.list_commits()[1] if commit.attempt == ""]
+        _, commits = yield from self.list_commits()
+        claims = [commit.number for commit in commits if commit.attempt == ""]
         for number in claims[: -limits.checkpoint_claims]:
-            self.remove(number)
+            yield from self.remove(number)
+
+
+def _describe(number: int, info: ObjectInfo, head: bytes | None) -> Commit | None:
+    """Describe a numbered object by its beginning; None if it is gone."""
+    if head is None:
+        return None
+    if head.startswith(_CLAIM):
+        return Commit(number, -1, "", info.written_s)
+    match = _HEAD.match(head)
+    if match is None:
+        return Commit(number, -1, None, info.written_s)
+    return Commit(number, int(match[1]), match[2].decode(), info.written_s)
 
 
 class Claim:
@@ -186,42 +181,43 @@ class Claim:
         self._unsure: list[bytes] = []
         """Data that may still become the next object: requests without an answer may be late."""
 
-    def check(self) -> None:
-        last = self._commits.find_last_number()
-        if last == self._number + 1 and (data := self._find_ours(last)) is not None:
+    def check(self) -> Steps[None]:
+        """Raise UsageError if another job has taken over."""
+        last = yield from self._commits.find_last_number()
+        if last == self._number + 1 and (data := (yield from self._find_ours(last))) is not None:
             self._number, self._data, self._unsure = last, data, []
         elif last != self._number or not (
-            self._conditional or self._commits.read(last) == self._data
+            self._conditional or (yield from self._commits.read(last)) == self._data
         ):
-            raise self._build_lost_error(last)
+            raise (yield from self._build_lost_error(last))
 
-    def append(self, data: bytes) -> int:
+    def append(self, data: bytes) -> Steps[int]:
         """Write the next numbered object and return its number. UsageError if another job has taken
         over.
 
         StorageError if it is not known whether the object was written: the next call finds out.
         """
         while True:
-            self.check()
+            yield from self.check()
             number = self._number + 1
             try:
-                is_taken = not self._commits.write(number, data, new=self._conditional)
+                is_taken = not (yield from self._commits.write(number, data, new=self._conditional))
             except StorageError:
                 self._unsure.append(data)
                 raise
             if not is_taken:
                 self._number, self._data, self._unsure = number, data, []
                 return number
-            if self._find_ours(number) is None:
-                raise self._build_lost_error(number)
+            if (yield from self._find_ours(number)) is None:
+                raise (yield from self._build_lost_error(number))
 
-    def _find_ours(self, number: int) -> bytes | None:
+    def _find_ours(self, number: int) -> Steps[bytes | None]:
         """Return the data of an object if earlier calls may have written it."""
-        data = self._commits.read(number) if self._unsure else None
+        data = (yield from self._commits.read(number)) if self._unsure else None
         return data if data in self._unsure else None
 
-    def _build_lost_error(self, number: int) -> UsageError:
-        data = self._commits.read(number)
+    def _build_lost_error(self, number: int) -> Steps[UsageError]:
+        data = yield from self._commits.read(number)
         if number < self._number or data is None:
             how = f"the last object of this job, {self._number:08}.index, was removed"
         else:
@@ -242,16 +238,16 @@ class Claim:
 # -- asking ----------------------------------------------------------------------------------------
 
 
-def ask_service(url: str, ask: Callable[[], T], again: str = "") -> T:
-    """Ask a service, again if that may help, and return its answer. If it refuses, raise the error
-    that says why.
+def ask_service(url: str, action: Action, again: str = "") -> Steps[Any]:
+    """Ask a service, and return its answer. If it refuses, raise the error that says why.
 
     again:  the remedy once the cause is gone, for a write; empty for a read.
     """
     try:
-        return retry_until(ask, limits.object_deadline_s)
+        answer = yield action
     except ObjectRefused as error:
         raise build_service_error(error, url, again) from None
+    return answer
 
 
 def build_service_error(error: ObjectRefused, url: str, again: str = "") -> PenstockError:

@@ -3,16 +3,48 @@ loads or saves."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..budget import Budget
 from ..errors import DataError, FormatError, MissingError
+from .actions import FindWholeShards, Steps, WarnUser
 from .all_gather import Ranks
 from .flushing import Flush
 from .manifest import Attempt, ShardEntry
+from .repository_steps import RepositoryLock, RepositorySteps
 from .save import Save, SaveTarget
-from .tiers import HeldSave, Tiers, find_whole_shards, read_held_save
+from .tiers import HeldSave, LocalTier, Tiers, read_held_save
+
+
+def lock_repository(
+    repository: RepositorySteps, writer: bytes, clear: bool
+) -> Steps[RepositoryLock]:
+    """Become the job that writes to a repository. writer: names the process and the session.
+
+    clear:  remove leftovers; not before held saves were recovered, which may belong to them.
+    """
+    lock = yield from repository.lock(writer)
+    try:
+        if clear:
+            yield from repository.collect(lock)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def open_tiers(
+    local: Sequence[LocalTier], target: SaveTarget, ranks: Ranks, writer: bytes, budget: Budget
+) -> Steps[tuple[Tiers, str | None]]:
+    """Lock the tiers, and commit the saves held on them. Returns the tiers, which are empty then,
+    and the attempt of the last checkpoint."""
+    tiers = yield from Tiers.open(local, target.repository.path, ranks, writer)
+    try:
+        return tiers, (yield from recover_held_saves(tiers, target, ranks, budget))
+    except BaseException:
+        tiers.close()
+        raise
 
 
 class _HeldParts(NamedTuple):
@@ -25,7 +57,7 @@ class _HeldParts(NamedTuple):
 
 def recover_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks, budget: Budget
-) -> str | None:
+) -> Steps[str | None]:
     """Commit the saves that all hosts together hold, in the order in which they were saved, and
     remove the rest, also the leftovers in the repository. All ranks call it. Returns the attempt of
     the last checkpoint in the repository; None if there is none.
@@ -33,48 +65,48 @@ def recover_held_saves(
     A held save is committed only if nothing else was committed since. StorageError if the
     repository cannot be written: the saves stay held then.
     """
-    last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
+    last, newest, by_attempt = yield from _find_held_saves(tiers, target, ranks)
     for attempt in sorted(by_attempt, key=Attempt.parse):
         held, folders = by_attempt[attempt]
         if held is None or _is_committed(attempt, last):
             continue
         if not (newest or _is_next(attempt, held.after, last)):
-            _warn_uncommitted(target, held, "another checkpoint was committed since")
-        elif _commit_held_save(held, folders, target, ranks, budget):
+            yield from _warn_uncommitted(target, held, "another checkpoint was committed since")
+        elif (yield from _commit_held_save(held, folders, target, ranks, budget)):
             last, newest = attempt, False
         else:
             why = "shards of it are missing: were they on a host that this job does not have?"
-            _warn_uncommitted(target, held, why)
+            yield from _warn_uncommitted(target, held, why)
 
-    def clear() -> None:
-        tiers.clear()
+    def clear() -> Steps[None]:
+        yield from tiers.clear()
         if target.lock is not None:
-            target.repository.collect(target.lock)
+            yield from target.repository.collect(target.lock)
 
-    ranks.run_together(clear)
+    yield from ranks.run_steps(clear)
     return last
 
 
 def _find_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks
-) -> tuple[str | None, bool, dict[str, _HeldParts]]:
+) -> Steps[tuple[str | None, bool, dict[str, _HeldParts]]]:
     """Find the last attempt in the repository, True if that cannot be told, and by attempt the
     parts that lie on tiers."""
 
-    def look() -> Any:
+    def look() -> Steps[Any]:
         known, last = True, None
         repository = target.repository
-        if target.place.rank == 0 and (entries := repository.entries()):
+        if target.place.rank == 0 and (entries := (yield from repository.entries())):
             try:
-                last = repository.index(entries[-1]).attempt
+                last = (yield from repository.index(entries[-1])).attempt
             except DataError:  # damaged: what is held is all the more welcome
                 known = False
-        return [
-            [last, known],
-            [_describe_folder(folder, attempt) for folder, attempt in tiers.list_held_folders()],
-        ]
+        described = []
+        for folder, attempt in (yield from tiers.list_held_folders()):
+            described.append((yield from _describe_folder(folder, attempt)))
+        return [[last, known], described]
 
-    rank_rows = ranks.run_together(look)
+    rank_rows = yield from ranks.run_steps(look)
     by_attempt: dict[str, _HeldParts] = {}
     for rank, (_, folders) in enumerate(rank_rows):
         for attempt, folder, rows, document in folders:
@@ -87,10 +119,11 @@ def _find_held_saves(
     return last, not known, by_attempt
 
 
-def _describe_folder(folder: str, attempt: str) -> list[Any]:
-    held = read_held_save(folder)
+def _describe_folder(folder: str, attempt: str) -> Steps[list[Any]]:
+    held = yield from read_held_save(folder)
     document = None if held is None else held.encode()
-    return [attempt, folder, find_whole_shards(folder), document]
+    shards = yield FindWholeShards(folder)
+    return [attempt, folder, shards, document]
 
 
 def _commit_held_save(
@@ -99,7 +132,7 @@ def _commit_held_save(
     target: SaveTarget,
     ranks: Ranks,
     budget: Budget,
-) -> bool:
+) -> Steps[bool]:
     """Commit a save if all its shards are there; False if some are missing."""
     own_shards: list[tuple[ShardEntry, str | None]] = []
     for shard in held.index.shards:
@@ -108,9 +141,9 @@ def _commit_held_save(
             own_shards.append((shard, folder))
     save = Save.restore(target, held.index, own_shards, Flush(budget))
     try:
-        save.drain(ranks, lambda: Flush(budget))
+        yield from save.drain(ranks, lambda: Flush(budget))
     except (MissingError, FormatError):
-        save.remove()
+        yield from save.remove()
         return False
     return True
 
@@ -129,10 +162,6 @@ def _is_committed(attempt: str | None, last: str | None) -> bool:
     return save.session == newest.session and save.number <= newest.number
 
 
-def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:
+def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> Steps[None]:
     if target.place.rank == 0:
-        warnings.warn(
-            f"step {held.index.step} was held on tiers and is not committed: {why}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        yield WarnUser(f"step {held.index.step} was held on tiers and is not committed: {why}")

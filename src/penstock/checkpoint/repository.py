@@ -1,178 +1,112 @@
 """Repositories: places where checkpoints are committed, and loaded from.
 
 `Folder` is a repository in a file system, `Prefix` one in an object store. They differ in how
-shards are written and read, and in the action that commits; a committed checkpoint means the same
-in both.
+shards are read, and in their protocol (`RepositorySteps`), which this module performs over real
+storage; a committed checkpoint means the same in both.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
 
-from ..errors import DataError, MissingError, PenstockError
+from ..errors import DataError
 from .array_leaves import Memory
 from .flushing import Flush, ShardSource
 from .manifest import SESSION_DIGITS, CheckpointIndex, Piece, ShardEntry
-
-AGAIN = "save again: nothing was committed"
-"""Remedy for a save that failed, once the cause is gone."""
-KEEP_MIN = 2
-"""Checkpoints that are never removed: if the last one proves damaged, there is another."""
-
-
-class CheckpointEntry(NamedTuple):
-    """A committed checkpoint; entries sort in the order of their commits. path: where its shards
-    lie."""
-
-    sequence: int
-    step: int
-    path: str
-
-
-class RepositoryLock(Protocol):
-    """The right of one job to write to a repository."""
-
-    def check(self) -> None:
-        """Raise UsageError if another job has taken over."""
-
-    def close(self) -> None:
-        """Let others write. May be called again."""
+from .perform import perform
+from .repository_steps import CheckpointEntry, RepositoryLock, RepositorySteps
 
 
 class Repository(ABC):
-    """Committed checkpoints of one place. Reading needs no lock; `begin` and the calls after it
+    """Committed checkpoints of one place. The methods perform those of `steps`, which say what they
     do."""
 
-    path: str
     readers = 4
     """Pieces to read at once, for the best rate."""
     takes_over = False
     """True if `lock` takes over from the job that holds the lock, which can commit nothing then;
     otherwise `lock` is refused."""
 
-    @abstractmethod
+    def __init__(self, steps: RepositorySteps) -> None:
+        self.steps, self.path = steps, steps.path
+        steps.reader = self
+
     def entries(self) -> list[CheckpointEntry]:
         """List the committed checkpoints, oldest first."""
+        return perform(self.steps.entries())
 
     def entry(self, step: int | None = None) -> CheckpointEntry:
         """Return the latest checkpoint, or the latest of a step; MissingError if there is none."""
-        entries = self.entries()
-        wanted = [entry for entry in entries if step is None or entry.step == step]
-        if wanted:
-            return wanted[-1]
-        if step is None:
-            raise MissingError(f"there is no checkpoint in {self.path}: save one first")
-        steps = ", ".join(str(entry.step) for entry in entries) or "none"
-        raise MissingError(f"{self.path} has no checkpoint of step {step}: it has {steps}")
+        return perform(self.steps.entry(step))
 
     def find_previous(self, entry: CheckpointEntry) -> CheckpointEntry | None:
-        """Find the checkpoint that was committed before this one and still exists; None if there is
-        none."""
-        earlier = [other for other in self.entries() if other.sequence < entry.sequence]
-        return earlier[-1] if earlier else None
+        """Find the checkpoint before this one that still exists; None if there is none."""
+        return perform(self.steps.find_previous(entry))
 
     def name_previous(self, error: DataError, entry: CheckpointEntry) -> DataError:
         """Add the name of the previous checkpoint, if there is one, to the error of a damaged
         checkpoint."""
-        previous = self.find_previous(entry)
-        if previous is None:
-            return error
-        return type(error)(f"{error}. The checkpoint before it is of step {previous.step}")
+        return perform(self.steps.name_previous(error, entry))
 
-    # -- committing --------------------------------------------------------------------------------
-
-    @abstractmethod
     def begin(self, step: int, attempt: str) -> str:
         """Make a place for the shards of an attempt, and return its path; each rank may call it."""
+        return perform(self.steps.begin(step, attempt))
 
-    @abstractmethod
     def write(
         self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
     ) -> ShardEntry:
-        """Write a shard from memory; it survives a power cut when this returns. If this raises,
-        nothing of the shard is left, as far as that can be done.
+        """Write a shard from memory; it survives a power cut when this returns."""
+        return perform(self.steps.write(attempt_path, name, memory, pieces, flush))
 
-        memory, pieces:  see `Flush.write`.
-        """
-
-    @abstractmethod
     def put(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
         """Copy a shard from a file of this host; otherwise as `write`."""
+        perform(self.steps.put(attempt_path, name, file, flush))
 
-    @abstractmethod
     def commit(
         self, attempt_path: str, index: CheckpointIndex, lock: RepositoryLock
     ) -> CheckpointEntry:
-        """Commit an attempt whose shards have been written: make it a checkpoint. If this raises,
-        it is none; only if the very last action failed may it exist, so that the next reader finds
-        it."""
+        """Commit an attempt whose shards have been written: make it a checkpoint."""
+        return perform(self.steps.commit(attempt_path, index, lock))
 
-    @abstractmethod
     def abandon(self, attempt_path: str) -> None:
         """Remove an attempt, as far as that can be done."""
-
-    # -- removing ----------------------------------------------------------------------------------
+        perform(self.steps.abandon(attempt_path))
 
     def retain(self, keep: int, last: str | None = None) -> None:
-        """Remove all but the last `keep` checkpoints, never the last two.
-
-        last:  the path of the checkpoint that counts as the last; None is the latest.
-        """
-        entries = self.entries()
-        while last is not None and entries and entries[-1].path != last:
-            entries.pop()
-        for entry in entries[: -max(keep, KEEP_MIN)]:
-            self.remove(entry)
+        """Remove all but the last `keep` checkpoints, never the last two."""
+        perform(self.steps.retain(keep, last))
 
     def thin(self, keep: int, path: str) -> None:
-        """Call `retain` after a commit, which stands whatever happens: an error becomes a warning.
+        """Call `retain` after a commit, which stands whatever happens: errors become warnings."""
+        perform(self.steps.thin(keep, path))
 
-        path:  of the checkpoint that was committed. Later ones are of a job that has taken over,
-               and keeps as many as it wants.
-        """
-        try:
-            self.retain(keep, path)
-        except PenstockError as error:
-            warnings.warn(
-                f"a checkpoint was committed, but older ones were not removed: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-    @abstractmethod
     def remove(self, entry: CheckpointEntry) -> None:
         """Make a checkpoint none any more, then remove its shards."""
+        perform(self.steps.remove(entry))
 
-    @abstractmethod
     def leftovers(self) -> list[str]:
-        """List attempts and removals that were cut off. The job that holds the lock may remove
-        them."""
+        """List attempts and removals that were cut off."""
+        return perform(self.steps.leftovers())
 
-    @abstractmethod
     def collect(self, lock: RepositoryLock) -> None:
-        """Remove leftovers, as far as that can be done. lock: this job's; what another job makes
-        that has taken over is not removed."""
+        """Remove leftovers, as far as that can be done."""
+        perform(self.steps.collect(lock))
 
-    @abstractmethod
     def lock(self, session: str = "") -> RepositoryLock:
-        """Become the job that writes here. UsageError if another job holds the lock and it is not
-        taken over. session: of the job's saves, if it makes any."""
+        """Become the job that writes here. session: of the job's saves, if it makes any."""
+        return perform(self.steps.lock(describe_writer(session)))
 
-    # -- reading -----------------------------------------------------------------------------------
-
-    @abstractmethod
     def index(self, entry: CheckpointEntry) -> CheckpointIndex:
         """Read the index of a checkpoint; FormatError if it is damaged or another's."""
+        return perform(self.steps.index(entry))
 
-    @abstractmethod
     def index_path(self, entry: CheckpointEntry) -> str:
         """Return where the index of a checkpoint is, for messages."""
+        return self.steps.index_path(entry)
 
     @abstractmethod
     def committed_s(self, entry: CheckpointEntry) -> float:
@@ -188,7 +122,7 @@ def make_session() -> str:
     return secrets.token_hex(SESSION_DIGITS // 2)
 
 
-def describe_writer(session: str) -> str:
+def describe_writer(session: str) -> bytes:
     """Describe this process and a session of it, as locks name them."""
     where = f"process {os.getpid()} on {os.uname().nodename}"
-    return f"{where}, session {session}\n" if session else f"{where}\n"
+    return (f"{where}, session {session}\n" if session else f"{where}\n").encode()

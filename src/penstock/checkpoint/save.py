@@ -36,22 +36,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Self
 
 from ..errors import DataError, PenstockError, StorageError
 from ..topology import Place
-from . import shards
+from .actions import ReadClock, Steps, WriteShard
 from .all_gather import Ranks
-from .background import BackgroundTask, JoinDeadline
 from .comparison import build_difference_error
 from .flushing import Flush, lay_out_pieces
-from .folder_repository import create_synced
 from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
 from .pytree import encode_content
-from .repository import Repository, RepositoryLock
+from .repository_steps import RepositoryLock, RepositorySteps
 from .snapshot import StateSnapshot
 from .staging import Staged
 from .tier_choice import REPOSITORY
@@ -92,7 +89,7 @@ class SaveTarget(NamedTuple):
     """
 
     place: Place
-    repository: Repository
+    repository: RepositorySteps
     lock: RepositoryLock | None
     tiers: Tiers | None = None
 
@@ -114,13 +111,15 @@ class WrittenShard(NamedTuple):
 
 
 class Save:
-    """A rank's part of a save. Methods that take `ranks` are called on all ranks.
+    """A rank's part of a save. Methods that take `ranks` are called on all ranks; those that return
+    steps are performed by a driver.
 
     attempt:   equal on all ranks.
     snapshot:  the copy of the state, or the error that prevented it, which all ranks raise; None
                once the save is held.
     flush:     writes to the repository while the save is not held.
-    began_s:   when `Checkpoints.save` was called, by `time.perf_counter`.
+    began_s:   when `Checkpoints.save` was called, by the clock of `ReadClock`.
+    blocked_s: time for which training waited until the save was begun.
     """
 
     def __init__(
@@ -132,12 +131,13 @@ class Save:
         snapshot: StateSnapshot | Exception | None,
         flush: Flush,
         began_s: float,
+        blocked_s: float = 0.0,
     ) -> None:
         self._target, self.place = target, target.place
         self.step, self.attempt, self.number = step, str(attempt), attempt.number
         self.flush = flush
         self.began_s = began_s
-        self.blocked_s = time.perf_counter() - began_s
+        self.blocked_s = blocked_s
         """Time for which training has waited for this save."""
         self.state: SaveState = "staged"
         self.path = ""
@@ -148,7 +148,6 @@ class Save:
         self._index: CheckpointIndex | None = None  # in the first rank only
         self._attempt_path = ""  # in the repository
         self._has_tried_commit = False
-        self._task: BackgroundTask | None = None  # until it was waited for
 
     @classmethod
     def restore(
@@ -190,45 +189,53 @@ class Save:
     # -- written -----------------------------------------------------------------------------------
 
     def write(
-        self, ranks: Ranks, write_shard: Callable[[], WrittenShard] | None = None
-    ) -> list[WrittenShard]:
+        self, ranks: Ranks, write_shard: Callable[[], Steps[WrittenShard]] | None = None
+    ) -> Steps[list[WrittenShard]]:
         """Write and sync the shards of all ranks. Returns the reports of all ranks. UsageError if
         their states differ: see `comparison`.
 
         write_shard:  calls `write_to_tier` or `write_straight`, which is the default.
         """
-        rows = self._step_together(ranks, write_shard or self.write_straight)
+        rows = yield from self._step_together(ranks, write_shard or self.write_straight)
         self._written = [WrittenShard(ShardEntry(*row[0]), *row[1:]) for row in rows]
         if any(shard.digest != self._written[0].digest for shard in self._written):
-            rank_rows = self._step_together(ranks, lambda: self._get_snapshot().sums)
-            self.remove()
+            rank_rows = yield from self._step_together(ranks, self._get_sums)
+            yield from self.remove()
             raise build_difference_error(self.step, rank_rows)
         own = self._written[self.place.rank]
         self._shards = [(own.entry, self._get_tier_folder(own.tier))]
         self._enter("written")
         return self._written
 
-    def write_straight(self) -> WrittenShard:
+    def _get_sums(self) -> Steps[Any]:
+        yield from ()
+        return self._get_snapshot().sums
+
+    def write_straight(self) -> Steps[WrittenShard]:
         """Write this rank's shard to the repository."""
-        pieces, began_s = self._list_pieces(), time.perf_counter()
-        repository = self._target.repository
-        self._attempt_path = repository.begin(self.step, self.attempt)
-        entry = repository.write(
+        began_s = yield ReadClock()
+        pieces, repository = self._list_pieces(), self._target.repository
+        self._attempt_path = yield from repository.begin(self.step, self.attempt)
+        entry = yield from repository.write(
             self._attempt_path, self._shard_name, self.staged.memory, pieces, self.flush
         )
-        return self._report_shard(entry, REPOSITORY, began_s)
+        return self._report_shard(entry, REPOSITORY, (yield ReadClock()) - began_s)
 
-    def write_to_tier(self, tier: int, flush: Flush) -> WrittenShard:
+    def write_to_tier(self, tier: int, flush: Flush) -> Steps[WrittenShard]:
         """Write this rank's shard to a tier."""
-        pieces, began_s = self._list_pieces(), time.perf_counter()
-        folder = self._get_tiers().begin(tier, self.step, self.attempt)
-        with create_synced(folder, self._shard_name) as path:
-            entry = flush.write(path, self.staged.memory, pieces)
-        return self._report_shard(entry, tier, began_s)
+        began_s = yield ReadClock()
+        pieces, memory = self._list_pieces(), self.staged.memory
+        entry = yield from self._get_tiers().write_shard(
+            tier,
+            self.step,
+            self.attempt,
+            lambda path: WriteShard(path, memory, pieces, flush),
+            self._shard_name,
+        )
+        return self._report_shard(entry, tier, (yield ReadClock()) - began_s)
 
-    def _report_shard(self, entry: ShardEntry, tier: int, began_s: float) -> WrittenShard:
+    def _report_shard(self, entry: ShardEntry, tier: int, seconds: float) -> WrittenShard:
         self.flush.check()
-        seconds = time.perf_counter() - began_s
         rows = json.dumps(self._get_snapshot().sums)
         return WrittenShard(entry, hashlib.sha256(rows.encode()).hexdigest(), tier, seconds)
 
@@ -248,19 +255,18 @@ class Save:
 
     # -- held --------------------------------------------------------------------------------------
 
-    def hold(self, ranks: Ranks, after: str | None) -> None:
+    def hold(self, ranks: Ranks, after: str | None) -> Steps[None]:
         """Put the index on a tier of the first rank.
 
         after:  the attempt that was last committed in the repository; None if there was none.
         """
-        tiers = self._get_tiers()
 
-        def put_index() -> None:
+        def put_index() -> Steps[None]:
             if self._target.lock is not None:
                 self._index = self._build_index()
-                tiers.put_index(HeldSave(after, self._index))
+                yield from self._get_tiers().put_index(HeldSave(after, self._index))
 
-        self._step_together(ranks, put_index)
+        yield from self._step_together(ranks, put_index)
         self.free_memory()
         self._enter("held")
 
@@ -275,7 +281,7 @@ class Save:
 
     def drain(
         self, ranks: Ranks, open_flush: Callable[[], AbstractContextManager[Flush]]
-    ) -> list[tuple[int, float]]:
+    ) -> Steps[list[tuple[int, float]]]:
         """Copy the shards of a held save to the repository, and commit it. Returns the bytes that
         each rank copied, and how long that took; nothing if it turns out that an earlier call,
         which raised, has committed the save.
@@ -285,121 +291,97 @@ class Save:
         The save stays held if this raises. MissingError or FormatError if it is not whole any more.
         """
         if self._has_tried_commit:
-            path: str | None = self._step_together(ranks, self._find_commit)[0]
-            if path is not None:
-                self._end_commit(path)
+            paths = yield from self._step_together(ranks, self._find_commit)
+            if paths[0] is not None:
+                yield from self._end_commit(paths[0])
                 return []
         self._has_tried_commit = True
-        rows = self._step_together(ranks, lambda: self._copy_shards(open_flush))
-        self.commit(ranks)
+        rows = yield from self._step_together(ranks, lambda: self._copy_shards(open_flush))
+        yield from self.commit(ranks)
         return [(size, seconds) for size, seconds in rows]
 
-    def _find_commit(self) -> str | None:
+    def _find_commit(self) -> Steps[str | None]:
         """Find the path of a save that was committed although its commit raised an error; None if
         it was not."""
         repository = self._target.repository
         if self._index is not None:
             with contextlib.suppress(DataError):  # damaged, or not there: it is none then
-                last = repository.entry()
-                if repository.index(last).attempt == self.attempt:
+                last = yield from repository.entry()
+                if (yield from repository.index(last)).attempt == self.attempt:
                     return last.path
         return None
 
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
-    ) -> tuple[int, float]:
+    ) -> Steps[tuple[int, float]]:
         repository = self._target.repository
-        path = self._attempt_path = repository.begin(self.step, self.attempt)
+        path = self._attempt_path = yield from repository.begin(self.step, self.attempt)
         copied_bytes, seconds = 0, 0.0
         for shard, folder in self._shards:
             if folder is None:
-                shards.list_shard_pieces(repository, path, shard)  # it is there still
+                yield from repository.check_shard(path, shard)  # it is there still
                 continue
-            began_s = time.perf_counter()
+            began_s = yield ReadClock()
             with open_flush() as flush:
-                copy_to_repository(repository, path, folder, shard, flush)
+                yield from copy_to_repository(repository, path, folder, shard, flush)
                 flush.check()
             copied_bytes += shard.bytes
-            seconds += time.perf_counter() - began_s
+            seconds += (yield ReadClock()) - began_s
         return copied_bytes, seconds
 
-    def commit(self, ranks: Ranks) -> None:
+    def commit(self, ranks: Ranks) -> Steps[None]:
         """Make the save a checkpoint: the shards of all ranks are in the repository."""
         repository, lock = self._target.repository, self._target.lock
 
-        def commit_index() -> str | None:
+        def commit_index() -> Steps[str | None]:
             if lock is None:
                 return None
             index = self._index or self._build_index()
             try:
-                return repository.commit(self._attempt_path, index, lock).path
+                return (yield from repository.commit(self._attempt_path, index, lock)).path
             except DataError as error:
                 if self.state != "held":
                     raise
                 raise StorageError(str(error)) from None  # what is held is whole
 
-        self._end_commit(self._step_together(ranks, commit_index)[0])
+        paths = yield from self._step_together(ranks, commit_index)
+        yield from self._end_commit(paths[0])
 
-    def _end_commit(self, path: str) -> None:
+    def _end_commit(self, path: str) -> Steps[None]:
         self.path = path
         self.free_memory()
         self._enter("committed")
         if self._target.tiers is not None:
-            self._target.tiers.remove(self.step, self.attempt)
+            yield from self._target.tiers.remove(self.step, self.attempt)
 
-    def describe_commit(self) -> CommittedSave:
+    def describe_commit(self, now_s: float) -> CommittedSave:
         """Describe the save, which has been committed just now."""
         size = self._written[self.place.rank].entry.bytes
-        seconds = time.perf_counter() - self.began_s
-        return CommittedSave(self.step, self.path, size, self.blocked_s, seconds)
+        return CommittedSave(self.step, self.path, size, self.blocked_s, now_s - self.began_s)
 
     # -- removed -----------------------------------------------------------------------------------
 
-    def remove(self) -> None:
+    def remove(self) -> Steps[None]:
         """Remove what was written of the save, as far as that can be done. All ranks call it."""
         if self._target.tiers is not None:
-            self._target.tiers.remove(self.step, self.attempt)
+            yield from self._target.tiers.remove(self.step, self.attempt)
         if self._target.lock is not None:  # also what others have written where this rank failed
             repository = self._target.repository
             with contextlib.suppress(PenstockError):
-                repository.abandon(self._attempt_path or repository.begin(self.step, self.attempt))
+                path = self._attempt_path or (yield from repository.begin(self.step, self.attempt))
+                yield from repository.abandon(path)
         self._enter("removed")
-
-    # -- the thread --------------------------------------------------------------------------------
-
-    def start(self, finish: Callable[[Save], Exception | None]) -> None:
-        """Call `finish` in a thread behind training. It returns the error for a later call."""
-        self._task = BackgroundTask("penstock-checkpoint", lambda: finish(self))
-
-    @property
-    def is_under_way(self) -> bool:
-        return self._task is not None and self._task.is_alive
-
-    def join(self, within: JoinDeadline) -> Exception | None:
-        """Wait for the thread. The first call that returns has its error; StalledError if the time
-        is over before."""
-        if self._task is None:
-            return None
-        within.join(self._task.thread, self.step)
-        error, self._task = self._task.take_error(), None
-        return error
-
-    def abandon(self) -> None:
-        """End the thread soon, or do not wait for it at the end of the process."""
-        if self._task is not None:
-            self.flush.stop()
-            self._task.give_up()
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _step_together(self, ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
+    def _step_together(self, ranks: Ranks, work: Callable[[], Steps[Any]]) -> Steps[list[Any]]:
         """Run a step on all ranks and return their results. If it fails on one, all ranks raise,
         and remove a save that is not held."""
         try:
-            return ranks.run_together(work)
+            return (yield from ranks.run_steps(work))
         except BaseException:
             if self.state != "held":
-                self.remove()
+                yield from self.remove()
             raise
 
     def _enter(self, state: SaveState) -> None:

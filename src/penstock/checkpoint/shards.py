@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from ..engine import ThreadPool, crc32c
+from ..errors import DataError, StorageError
 from .array_leaves import Memory
 from .flushing import ShardSource
 from .manifest import (
@@ -19,13 +23,23 @@ from .manifest import (
     locate_manifest,
     pad_length,
 )
-from .repository import Repository
+from .repository_steps import translate_read_errors
 
 _READ_BYTES = 4 << 20
 """Bytes that are read and summed at a time, while the processor's caches hold them."""
 
 
-def list_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
+class ShardReader(Protocol):
+    """A place of shards. readers: pieces to read at once, for the best rate."""
+
+    @property
+    def readers(self) -> int: ...
+
+    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
+        """Open a shard by its path."""
+
+
+def list_shard_pieces(repository: ShardReader, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
     """List the pieces of a shard; FormatError if it is not the shard that the index names."""
     path = f"{folder}/{shard.file}"
     pieces, actual = read_manifest(repository, path)
@@ -36,7 +50,7 @@ def list_shard_pieces(repository: Repository, folder: str, shard: ShardEntry) ->
     return pieces
 
 
-def read_manifest(repository: Repository, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
+def read_manifest(repository: ShardReader, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
     """Read the manifest of a shard: its pieces, and the entry by which an index would name it."""
     name = os.path.basename(path)
     with repository.open_shard(path) as source:
@@ -49,7 +63,7 @@ def read_manifest(repository: Repository, path: str) -> tuple[tuple[Piece, ...],
 
 
 def read_pieces(
-    repository: Repository,
+    repository: ShardReader,
     folder: str,
     wanted: Iterable[Piece],
     target: Callable[[Piece], Memory | None],
@@ -73,7 +87,7 @@ def read_pieces(
 
 
 def _read_piece(
-    repository: Repository, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
+    repository: ShardReader, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
 ) -> None:
     path = f"{folder}/{piece.file}"
     target_memory = target(piece)
@@ -107,3 +121,60 @@ def _read(source: ShardSource, size: int, at: int) -> bytes:
 def allocate_block(size: int) -> Memory:
     """Allocate memory for a block of this size, and for the zeros that are read with it."""
     return np.empty(pad_length(size), np.uint8)
+
+
+# -- shards in files -------------------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    """A shard in a file, open to be read."""
+
+    file: int
+
+    @property
+    def bytes(self) -> int:
+        return os.fstat(self.file).st_size
+
+    def read(self, into: Memory, at: int) -> int:
+        filled = 0
+        while filled < len(into) and (
+            count := os.preadv(self.file, [into[filled:].data], at + filled)
+        ):
+            filled += count
+        return filled
+
+
+@contextlib.contextmanager
+def open_shard_file(path: str) -> Iterator[ShardSource]:
+    """Open a shard in a file. MissingError if there is none."""
+    with translate_read_errors(path):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield _File(file)
+        finally:
+            os.close(file)
+
+
+class _Files:
+    """The shards of this host's files."""
+
+    readers = 4
+
+    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
+        return open_shard_file(path)
+
+
+FILES: ShardReader = _Files()
+"""The shards of this host's files, as those of tiers."""
+
+
+def find_whole_shards(folder: str) -> list[ShardEntry]:
+    """Find the shards in a folder of a tier that are whole: every byte is read."""
+    entries = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".shard"):
+            with contextlib.suppress(DataError, StorageError):
+                pieces, shard = read_manifest(FILES, f"{folder}/{name}")
+                read_pieces(FILES, folder, pieces, lambda _: None)
+                entries.append(shard)
+    return entries

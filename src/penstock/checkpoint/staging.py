@@ -41,12 +41,12 @@ class Staged(NamedTuple):
 
 
 class Staging:
-    """Staging memory for one state at a time."""
+    """Staging memory for one state at a time. threads: that copy, at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = _THREADS) -> None:
         self._memory: Memory = np.empty(0, np.uint8)
         self._pinned = False
-        self._threads = min(_THREADS, len(os.sched_getaffinity(0)))
+        self._threads = min(threads, len(os.sched_getaffinity(0)))
 
     @property
     def bytes(self) -> int:

@@ -16,31 +16,36 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from ..arguments import check_path
-from ..cache import machine_identity
-from ..engine import storage_errors, sync_folder
+from ..engine import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
-from . import shards
-from .all_gather import Ranks
-from .fault_points import mark_point
-from .flushing import Flush
-from .folder_repository import (
-    INDEX,
-    Folder,
-    FolderLock,
-    empty_folder,
-    put_index,
-    translate_read_errors,
+from .actions import (
+    Action,
+    CheckShard,
+    FindLink,
+    FindName,
+    IdentifyFolder,
+    IdentifyHost,
+    ListFolder,
+    MakeFolder,
+    MeasureRoom,
+    ReadFile,
+    RemoveFile,
+    RemoveFolder,
+    Steps,
+    SyncFolder,
+    WarnUser,
 )
+from .all_gather import Ranks
+from .folder_steps import INDEX, FolderLock, empty_folder, lock_folder, put_index, write_synced
 from .manifest import CheckpointIndex, ShardEntry, decode_index, encode_index, seal, unseal
 from .repositories import resolve_path
-from .repository import Repository
+from .repository_steps import RepositorySteps, translate_read_errors
 from .tier_choice import REPOSITORY, Rates, TierRoom
 
 _RESERVE = 16
@@ -100,7 +105,7 @@ class HeldSave:
 
 
 class Tiers:
-    """The tiers of a host, as one of its ranks sees them. All ranks of a job make it at once.
+    """The tiers of a host, as one of its ranks sees them. All ranks of a job `open` it at once.
 
     The lowest of the ranks that name the same tiers leads them: it holds their locks, measures
     their room, and lists the saves held before. A tier that cannot be written is left out, with a
@@ -108,89 +113,92 @@ class Tiers:
     """
 
     def __init__(
-        self,
-        tiers: Sequence[LocalTier],
-        repository_path: str,
-        ranks: Ranks,
-        session: str,
+        self, tiers: Sequence[LocalTier], repository_path: str, rank: int, writer: bytes
     ) -> None:
         self.paths = [resolve_path(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
-        self.rank = ranks.place.rank
+        self.rank, self._writer = rank, writer
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
         self._locks: list[FolderLock] = []
         self._warned: set[int] = set()
         self.rates = Rates([REPOSITORY, *range(len(tiers))])
-        identities = ranks.run_together(lambda: [machine_identity(), self._make_folders()])
-        self.group = [
-            rank for rank, identity in enumerate(identities) if identity == identities[self.rank]
-        ]
+        self.group: list[int] = []
         """Ranks that name these tiers."""
-        self.leading = self.group[0] == self.rank
-        try:
-            out = ranks.run_together(lambda: self._take_locks(session))[self.group[0]]
-        except BaseException:
-            self.close()
-            raise
-        self._left_out: set[int] = set(out or ())
+        self.leading = False
+        self._left_out: set[int] = set()
 
-    def _make_folders(self) -> list[Any]:
+    @classmethod
+    def open(
+        cls, tiers: Sequence[LocalTier], repository_path: str, ranks: Ranks, writer: bytes
+    ) -> Steps[Self]:
+        """Make the tiers, and lock them. writer: names the process and the session of the job."""
+        opened = cls(tiers, repository_path, ranks.place.rank, writer)
+        identities = yield from ranks.run_steps(opened._identify)
+        own = identities[opened.rank]
+        opened.group = [rank for rank, other in enumerate(identities) if other == own]
+        opened.leading = opened.group[0] == opened.rank
+        try:
+            out_rows = yield from ranks.run_steps(opened._take_locks)
+        except BaseException:
+            opened.close()
+            raise
+        opened._left_out = set(out_rows[opened.group[0]] or ())
+        return opened
+
+    def _identify(self) -> Steps[list[Any]]:
         """Make the folders of the tiers, and return values that are equal in ranks with the same
         tiers."""
+        host = yield IdentifyHost()
         identities: list[Any] = []
         for number, path in enumerate(self.paths):
             try:
                 with storage_errors(path, "try again"):
-                    os.makedirs(path, exist_ok=True)
-                    folder = os.stat(path)
-                identities.append([folder.st_dev, folder.st_ino])
+                    identities.append((yield IdentifyFolder(path)))
             except StorageError as error:
-                self.record_failure(number, error)
+                yield from self.record_failure(number, error)
                 identities.append(path)
-        return identities
+        return [host, identities]
 
-    def _take_locks(self, session: str) -> list[int]:
+    def _take_locks(self) -> Steps[list[int]]:
         """Take the locks. Returns the tiers that cannot be written."""
         left_out = []
         for number, path in enumerate(self.paths if self.leading else ()):
             try:
-                self._locks.append(FolderLock(path, session))
+                self._locks.append((yield from lock_folder(path, self._writer)))
             except StorageError as error:
-                self.record_failure(number, error)
+                yield from self.record_failure(number, error)
                 left_out.append(number)
         return left_out
 
-    def record_failure(self, number: int, error: Exception) -> None:
+    def record_failure(self, number: int, error: Exception) -> Steps[None]:
         """Record that a tier failed: it is not used for some time. Warns once."""
         self.rates.record_failure(number)
         if number not in self._warned:
             self._warned.add(number)
-            warnings.warn(
-                f"{error}. Until then, checkpoints are made without {self.paths[number]}",
-                RuntimeWarning,
-                stacklevel=2,
+            yield WarnUser(
+                f"{error}. Until then, checkpoints are made without {self.paths[number]}"
             )
 
-    def measure_rooms(self, held_bytes: Sequence[int]) -> list[TierRoom]:
+    def measure_rooms(self, held_bytes: Sequence[int]) -> Steps[list[TierRoom]]:
         """Measure the room of each tier. held_bytes: bytes that this job already has on each
         tier."""
-        return [
-            TierRoom(self._measure_free(number, held), self.rates[number])
-            for number, held in enumerate(held_bytes)
-        ]
+        rooms = []
+        for number, held in enumerate(held_bytes):
+            free = yield from self._measure_free(number, held)
+            rooms.append(TierRoom(free, self.rates[number]))
+        return rooms
 
-    def _measure_free(self, number: int, held: int) -> int:
+    def _measure_free(self, number: int, held: int) -> Steps[int]:
         if number in self._left_out:
             return -1
         try:
-            system = os.statvfs(self.paths[number])
+            free, total = yield MeasureRoom(self.paths[number])
         except OSError:
             return -1
-        free = system.f_bavail * system.f_frsize
         most = self._bytes_max[number]
         if most is not None:
             return min(free, most - held)
-        return free - system.f_blocks * system.f_frsize // _RESERVE
+        return int(free) - int(total) // _RESERVE
 
     # -- holding -----------------------------------------------------------------------------------
 
@@ -198,47 +206,53 @@ class Tiers:
         """Return where a tier has the shards of an attempt."""
         return os.path.join(self.paths[number], f"step-{step}.{attempt}.{self._repository_id}.held")
 
-    def begin(self, number: int, step: int, attempt: str) -> str:
+    def begin(self, number: int, step: int, attempt: str) -> Steps[str]:
         """Make a folder for the shards of an attempt; each rank may call it."""
         path = self.get_folder(number, step, attempt)
         with storage_errors(path, "try again"), contextlib.suppress(FileExistsError):
-            mark_point(f"make {path}")
-            os.mkdir(path)
-        sync_folder(self.paths[number])
+            yield MakeFolder(path)
+        yield SyncFolder(self.paths[number], "try again")
         return path
 
-    def put_index(self, held: HeldSave) -> None:
+    def write_shard(
+        self, number: int, step: int, attempt: str, write: Callable[[str], Action], name: str
+    ) -> Steps[ShardEntry]:
+        """Write a shard to a tier, as `write_synced` does."""
+        folder = yield from self.begin(number, step, attempt)
+        entry: ShardEntry = yield from write_synced(folder, name, write)
+        return entry
+
+    def put_index(self, held: HeldSave) -> Steps[None]:
         """Put the index of a save on the first tier that takes it; the save is held from then
         on."""
         data = seal("held", held.encode())
+        step, attempt = held.index.step, held.index.attempt
         for number in range(len(self.paths)):
             if number in self._left_out or self.rates[number] == 0:
                 continue
             try:
-                with storage_errors(
-                    self.get_folder(number, held.index.step, held.index.attempt), "try again"
-                ):
-                    put_index(self.begin(number, held.index.step, held.index.attempt), data)
+                with storage_errors(self.get_folder(number, step, attempt), "try again"):
+                    yield from put_index((yield from self.begin(number, step, attempt)), data)
             except StorageError as error:
-                self.record_failure(number, error)
+                yield from self.record_failure(number, error)
             else:
                 break
 
-    def remove(self, step: int, attempt: str) -> None:
+    def remove(self, step: int, attempt: str) -> Steps[None]:
         """Make a save not held any more, then remove the parts that this rank has. Other ranks do
         the same. Files that cannot be removed now are removed when the tiers are used next."""
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
+        folders = [self.get_folder(number, step, attempt) for number in range(len(self.paths))]
         for name in names:
-            for number in range(len(self.paths)):
-                folder = self.get_folder(number, step, attempt)
-                path = os.path.join(folder, name)
-                if os.path.lexists(path) and not os.path.islink(folder):
-                    mark_point(f"remove {path}")
+            for folder in folders:
+                path = f"{folder}/{name}"
+                is_there = yield FindName(path)
+                if is_there and not (yield FindLink(folder)):
                     with contextlib.suppress(OSError):
-                        os.unlink(path)
-        for number in range(len(self.paths)):
+                        yield RemoveFile(path)
+        for folder in folders:
             with contextlib.suppress(OSError):  # other ranks have files in it still, or it is gone
-                os.rmdir(self.get_folder(number, step, attempt))
+                yield RemoveFolder(folder)
 
     def close(self) -> None:
         """Let others write to the tiers. May be called again."""
@@ -247,55 +261,48 @@ class Tiers:
 
     # -- what was held before ----------------------------------------------------------------------
 
-    def list_held_folders(self) -> Iterator[tuple[str, str]]:
+    def list_held_folders(self) -> Steps[list[tuple[str, str]]]:
         """List the folders of this repository's saves on the tiers, with their attempts; empty
         except in the leader."""
-        name = re.compile(rf"step-\d+\.([0-9a-f]+)\.{self._repository_id}\.held")
+        pattern = re.compile(rf"step-\d+\.([0-9a-f]+)\.{self._repository_id}\.held")
+        folders: list[tuple[str, str]] = []
         for path in self.paths if self.leading else ():
             with contextlib.suppress(OSError):
-                for folder in sorted(os.listdir(path)):
-                    if match := name.fullmatch(folder):
-                        yield os.path.join(path, folder), match[1]
+                names = yield ListFolder(path)
+                folders += [
+                    (f"{path}/{name}", match[1])
+                    for name in names
+                    if (match := pattern.fullmatch(name))
+                ]
+        return folders
 
-    def clear(self) -> None:
+    def clear(self) -> Steps[None]:
         """Remove the folders that `list_held_folders` lists."""
-        for path, _ in list(self.list_held_folders()):
+        for path, _ in (yield from self.list_held_folders()):
             with contextlib.suppress(OSError):
-                mark_point(f"clear {path}")
-                empty_folder(path)
+                yield from empty_folder(path)
 
 
 def copy_to_repository(
-    repository: Repository, attempt_path: str, folder: str, shard: ShardEntry, flush: Flush
-) -> None:
+    repository: RepositorySteps, attempt_path: str, folder: str, shard: ShardEntry, flush: Any
+) -> Steps[None]:
     """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
     is not held any more; StorageError if the repository does not take it."""
-    shards.list_shard_pieces(Folder(os.path.dirname(folder)), folder, shard)
+    yield CheckShard(None, folder, shard)
     try:
-        repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
+        yield from repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
         raise StorageError(str(error)) from None
 
 
-def find_whole_shards(folder: str) -> list[ShardEntry]:
-    """Find the shards in a held folder that are whole: every byte is read."""
-    entries, repository = [], Folder(folder)
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".shard"):
-            with contextlib.suppress(DataError, StorageError):
-                pieces, shard = shards.read_manifest(repository, f"{folder}/{name}")
-                shards.read_pieces(repository, folder, pieces, lambda _: None)
-                entries.append(shard)
-    return entries
-
-
-def read_held_save(folder: str) -> HeldSave | None:
+def read_held_save(folder: str) -> Steps[HeldSave | None]:
     """Read the index in a held folder; None if there is none that is whole and of this folder."""
-    path = os.path.join(folder, INDEX)
+    path = f"{folder}/{INDEX}"
     try:
-        with translate_read_errors(path), open(path, "rb") as file:
-            held = HeldSave.decode(unseal("held", file.read(), path), path)
+        with translate_read_errors(path):
+            data = yield ReadFile(path)
+        held = HeldSave.decode(unseal("held", data, path), path)
     except (DataError, StorageError):
         return None
-    of_folder = os.path.basename(folder).startswith(f"step-{held.index.step}.{held.index.attempt}.")
-    return held if of_folder else None
+    name = folder.rpartition("/")[2]
+    return held if name.startswith(f"step-{held.index.step}.{held.index.attempt}.") else None

@@ -48,7 +48,8 @@ from ..flushing import Flush, lay_out_pieces
 from ..manifest import Attempt, CheckpointIndex, Piece, pad_length
 from ..partition import Cut, choose_piece_bytes, divide_held_blocks
 from ..repositories import open_repository, resolve_path
-from ..repository import KEEP_MIN, Repository, RepositoryLock, make_session
+from ..repository import Repository, make_session
+from ..repository_steps import KEEP_MIN, RepositoryLock
 from ..staging import Staged, Staging, count_staged_bytes
 from .metadata import BYTES, DCP, LOADER, encode_metadata
 

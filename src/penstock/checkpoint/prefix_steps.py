@@ -1,0 +1,178 @@
+"""The protocol of a repository below a prefix of an object store: its objects, and how shards are
+written there, as steps. Pure.
+
+    <prefix>/00000007.index               a checkpoint: the seventh number; see `commits`
+    <prefix>/step-<N>.<attempt>/          its shards, or those of a save under way
+        rank-<r>.shard
+
+Shards have names that are used once. An object exists whole or not at all, and it survives once it
+exists. So the index, which names the shards' folder, is the commit, in one request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine import ObjectRefused, storage_errors
+from ..errors import FormatError, PenstockError, StorageError, UsageError
+from .actions import DeleteObjects, ListObjects, Steps, UploadFile, UploadShard
+from .array_leaves import Memory
+from .commits import Claim, Commits, ask_service, build_service_error
+from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
+from .repository_steps import AGAIN, CheckpointEntry, RepositoryLock, RepositorySteps
+
+_ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
+_SHARD = re.compile(r"rank-\d+\.shard")
+
+
+class PrefixSteps(RepositorySteps):
+    """Committed checkpoints below a URL. key: of the prefix in the bucket; it ends with a slash, or
+    is empty."""
+
+    def __init__(self, url: str, bucket: Any, key: str) -> None:
+        self.path, self._bucket, self._key = url, bucket, key
+        self._commits = Commits(bucket, key, url)
+        self._maybe_committed: set[str] = set()
+        """Attempts that may be committed, whatever the service answered."""
+
+    def entries(self) -> Steps[list[CheckpointEntry]]:
+        """List the checkpoints as `RepositorySteps.entries` says. Only the beginning of each index
+        is read, and only once. If that is damaged, the step is -1; `index` raises the error that
+        says more."""
+        _, entries = yield from self._list_all()
+        return entries
+
+    def _list_all(self) -> Steps[tuple[list[str], list[CheckpointEntry]]]:
+        """List the folders of shards, and the committed checkpoints."""
+        folders, commits = yield from self._commits.list_commits()
+        entries = [
+            CheckpointEntry(
+                commit.number,
+                commit.step,
+                self._commits.get_url(commit.number)
+                if commit.attempt is None
+                else f"{self.path}/step-{commit.step}.{commit.attempt}",
+            )
+            for commit in commits
+            if commit.attempt != ""
+        ]
+        return [folder for folder in folders if _ATTEMPT.fullmatch(folder)], entries
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def begin(self, step: int, attempt: str) -> Steps[str]:
+        yield from ()
+        return f"{self.path}/step-{step}.{attempt}"
+
+    def write(
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Any
+    ) -> Steps[ShardEntry]:
+        url = f"{attempt_path}/{name}"
+        key = self._get_key(url)
+        with storage_errors(url, AGAIN):
+            upload = UploadShard(self._bucket, key, url, memory, pieces, flush)
+            entry: ShardEntry = yield from ask_service(url, upload, AGAIN)
+        return entry
+
+    def put(self, attempt_path: str, name: str, file: str, flush: Any) -> Steps[None]:
+        url = f"{attempt_path}/{name}"
+        upload = UploadFile(self._bucket, self._get_key(url), url, file, flush)
+        yield from ask_service(url, upload, AGAIN)
+
+    def commit(
+        self, attempt_path: str, index: CheckpointIndex, lock: RepositoryLock
+    ) -> Steps[CheckpointEntry]:
+        """Commit as `RepositorySteps.commit` says. StorageError if the service did not answer: the
+        index may exist then, and counts, unless another is committed first."""
+        assert isinstance(lock, Claim)
+        sizes = yield from self._list_shards(attempt_path)
+        for shard in index.shards:
+            if sizes.get(shard.file) != shard.bytes:
+                raise StorageError(
+                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} bytes, but"
+                    f" {shard.bytes:,} were written: do all ranks write to one service? Save"
+                    " again: nothing was committed"
+                )
+        self._maybe_committed.add(attempt_path)
+        try:
+            number = yield from lock.append(encode_index(index))
+        except UsageError:
+            self._maybe_committed.discard(attempt_path)
+            raise
+        return CheckpointEntry(number, index.step, attempt_path)
+
+    def abandon(self, attempt_path: str) -> Steps[None]:
+        if attempt_path in self._maybe_committed:
+            return
+        with contextlib.suppress(PenstockError):
+            yield from self._clear(attempt_path)
+
+    # -- removing ----------------------------------------------------------------------------------
+
+    def remove(self, entry: CheckpointEntry) -> Steps[None]:
+        yield from self._commits.remove(entry.sequence)
+        self._maybe_committed.discard(entry.path)
+        if entry.step >= 0:
+            with contextlib.suppress(PenstockError):  # `leftovers` lists what is left of it
+                yield from self._clear(entry.path)
+
+    def leftovers(self) -> Steps[list[str]]:
+        """List leftovers as `RepositorySteps.leftovers` says; none if an index is damaged, because
+        it might have named them."""
+        folders, entries = yield from self._list_all()
+        named = {entry.path for entry in entries}
+        if any(entry.step < 0 for entry in entries):
+            return []
+        return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
+
+    def collect(self, lock: RepositoryLock) -> Steps[None]:
+        with contextlib.suppress(PenstockError):
+            left = yield from self.leftovers()
+            yield from lock.check()  # no other job had begun when these were listed
+            for url in left:
+                yield from self._clear(url)
+            yield from self._commits.thin()
+
+    def _clear(self, url: str) -> Steps[None]:
+        shards = yield from self._list_shards(url)
+        keys = [f"{self._get_key(url)}/{name}" for name in shards]
+        for at in range(0, len(keys), 1000):
+            delete = DeleteObjects(self._bucket, keys[at : at + 1000])
+            yield from ask_service(url, delete, "try again")
+
+    def _list_shards(self, url: str) -> Steps[dict[str, int]]:
+        """List the shards of a folder, with their sizes."""
+        key = f"{self._get_key(url)}/"
+        _, objects = yield from ask_service(url, ListObjects(self._bucket, key))
+        sizes = {info.name[len(key) :]: info.size for info in objects}
+        return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
+
+    def lock(self, session: bytes) -> Steps[Claim]:
+        return (yield from self._commits.claim(session.decode()))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def index(self, entry: CheckpointEntry) -> Steps[CheckpointIndex]:
+        url = self.index_path(entry)
+        data = yield from self._commits.read(entry.sequence)
+        if data is None:
+            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), url)
+        index = decode_index(data, url)
+        if index.step != entry.step:
+            raise FormatError(f"{url} was of step {entry.step}, and is of step {index.step} now")
+        return index
+
+    def index_path(self, entry: CheckpointEntry) -> str:
+        return self._commits.get_url(entry.sequence)
+
+    def find_commit_time(self, entry: CheckpointEntry) -> Steps[float]:
+        """Find the time of a commit, in seconds since 1970; 0 if it is not known."""
+        _, commits = yield from self._commits.list_commits()
+        return {commit.number: commit.written_s for commit in commits}.get(entry.sequence, 0.0)
+
+    def _get_key(self, url: str) -> str:
+        return self._key + url.removeprefix(f"{self.path}/")
