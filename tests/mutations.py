@@ -1,14 +1,15 @@
-"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session, each of which the
-virtual cluster has to find.
+"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session and of the protocol
+of checkpoints, each of which the virtual cluster has to find.
 
-Each bug is an edit of `penstock.plan.cache_session`; mutations.txt lists them. The edited module is
-made in memory; no file changes. Scenarios are run from seed 1 on until one fails, for at most
-`--seconds`. The exit code is 1 if a bug is not found.
+Each bug is an edit of `penstock.plan.cache_session`, or of the module that its name begins with;
+mutations.txt lists them. The edited module is made in memory; no file changes. Scenarios are run
+from seed 1 on until one fails, for at most `--seconds`. The exit code is 1 if a bug is not found.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 import time
@@ -16,8 +17,30 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import penstock.checkpoint
 from penstock.plan import cache_session
-from penstock.testing.virtual import ScenarioError, draw_scenario, run_scenario
+from penstock.testing.virtual import (
+    ScenarioError,
+    draw_checkpoint_scenario,
+    draw_scenario,
+    run_checkpoint_scenario,
+    run_scenario,
+)
+
+DECIDING = [
+    "repository_steps",
+    "commits",
+    "folder_steps",
+    "prefix_steps",
+    "all_gather",
+    "tiers",
+    "save",
+    "recovery",
+    "drain",
+    "loading",
+    "protocol",
+]
+"""Modules of `penstock.checkpoint` that decide, and are made anew with a bug in one of them."""
 
 
 class Mutation(NamedTuple):
@@ -26,6 +49,18 @@ class Mutation(NamedTuple):
     name: str
     old: str
     new: str
+
+    @property
+    def checkpoint_module(self) -> str | None:
+        """The module of `penstock.checkpoint` that is edited; None for the cache's session."""
+        return self.name.partition(": ")[0] if ": " in self.name else None
+
+    @property
+    def path(self) -> Path:
+        """The file that is edited."""
+        if self.checkpoint_module is None:
+            return Path(cache_session.__file__)
+        return Path(penstock.checkpoint.__file__).with_name(f"{self.checkpoint_module}.py")
 
 
 def read_mutations() -> list[Mutation]:
@@ -37,8 +72,8 @@ def read_mutations() -> list[Mutation]:
 
 
 def edit_source(mutation: Mutation) -> str:
-    """Return the source of the session with the bug."""
-    source = Path(cache_session.__file__).read_text()
+    """Return the source of the module with the bug."""
+    source = mutation.path.read_text()
     if source.count(mutation.old) != 1:
         raise ValueError(f"{mutation.name}: its piece stands {source.count(mutation.old)} times")
     return source.replace(mutation.old, mutation.new)
@@ -59,15 +94,46 @@ def make_session(mutation: Mutation) -> type[Any]:
     return session
 
 
+def make_protocol(mutation: Mutation) -> types.ModuleType:
+    """Return the protocol of checkpoints with the bug."""
+    package = penstock.checkpoint
+    names = [f"{package.__name__}.{name}" for name in DECIDING]
+    kept = {name: sys.modules.pop(name) for name in names}
+    edited = f"{package.__name__}.{mutation.checkpoint_module}"
+    assert edited in kept, f"{edited} is none of the modules that decide"
+    module = types.ModuleType(edited)
+    module.__package__ = package.__name__
+    sys.modules[edited] = module
+    try:
+        exec(compile(edit_source(mutation), str(mutation.path), "exec"), vars(module))
+        return importlib.import_module(f"{package.__name__}.protocol")
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(kept)
+        for name, original in kept.items():
+            setattr(package, name.rpartition(".")[2], original)
+
+
 def find_bug(mutation: Mutation, seconds: float) -> tuple[int, str] | None:
     """Return the first seed that finds the bug, and what it says; None after so long."""
-    session = make_session(mutation)
+    if mutation.checkpoint_module is None:
+        session = make_session(mutation)
+
+        def run(seed: int) -> Any:
+            return run_scenario(draw_scenario(seed), session_class=session)
+    else:
+        protocol = make_protocol(mutation)
+
+        def run(seed: int) -> Any:
+            return run_checkpoint_scenario(draw_checkpoint_scenario(seed), steps=protocol)
+
     until_s = time.monotonic() + seconds
     seed = 0
     while time.monotonic() < until_s:
         seed += 1
         try:
-            run_scenario(draw_scenario(seed), session_class=session)
+            run(seed)
         except ScenarioError as error:
             return seed, str(error)
     return None

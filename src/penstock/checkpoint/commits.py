@@ -71,7 +71,8 @@ class Commits:
 
     def list_commits(self) -> Steps[tuple[list[str], list[Commit]]]:
         """List the names of the folders beside the numbered objects, and the numbered objects in
-        order. Of each object only the beginning is read, and only once."""
+        order. Of each object only the beginning is read, and only once; again if that is damaged,
+        perhaps on its way."""
         folders, objects = yield from ask_service(self.url, ListObjects(self._bucket, self._key))
         numbered = sorted(
             (int(match[1]), info)
@@ -87,8 +88,9 @@ class Commits:
         known: dict[ObjectInfo, Commit | None] = dict(self._known)
         for (number, info), head in zip(new, heads, strict=True):
             known[info] = _describe(number, info, head)
-        self._known = {info: commit for _, info in numbered if (commit := known[info])}
-        return sorted(folders), list(self._known.values())
+        found = {info: commit for _, info in numbered if (commit := known[info])}
+        self._known = {info: commit for info, commit in found.items() if commit.attempt is not None}
+        return sorted(folders), list(found.values())
 
     def read(self, number: int) -> Steps[bytes | None]:
         """Read a numbered object; None if it does not exist."""

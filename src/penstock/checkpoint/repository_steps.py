@@ -115,15 +115,18 @@ class RepositorySteps(ABC):
     # -- removing ----------------------------------------------------------------------------------
 
     def retain(self, keep: int, last: str | None = None) -> Steps[None]:
-        """Remove all but the last `keep` checkpoints, never the last two.
+        """Remove all but the last `keep` checkpoints, never the last two. Those whose index is seen
+        to be damaged are not counted.
 
         last:  the path of the checkpoint that counts as the last; None is the latest.
         """
         entries = yield from self.entries()
         while last is not None and entries and entries[-1].path != last:
             entries.pop()
-        for entry in entries[: -max(keep, KEEP_MIN)]:
-            yield from self.remove(entry)
+        whole = [entry for entry in entries if entry.step >= 0]
+        for first in whole[-max(keep, KEEP_MIN) :][:1]:
+            for entry in entries[: entries.index(first)]:
+                yield from self.remove(entry)
 
     def thin(self, keep: int, path: str) -> Steps[None]:
         """Call `retain` after a commit, which stands whatever happens: an error becomes a warning.

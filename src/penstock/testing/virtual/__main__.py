@@ -17,7 +17,14 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from . import ScenarioError, VirtualScenario, draw_scenario, minimise, run_scenario
+from . import (
+    ScenarioError,
+    VirtualScenario,
+    checkpoint_search,
+    draw_scenario,
+    minimise,
+    run_scenario,
+)
 
 _seeds_each = 5
 """Seeds that a process runs in one go: about a tenth of a second."""
@@ -141,6 +148,9 @@ def search(first: int, seconds: float, processes: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["checkpoint"]:
+        return checkpoint_search.main(words[1:])
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.virtual", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", help="replay this seed, with a trace")
     parser.add_argument("--seconds", type=float, default=60, help="search for so long")

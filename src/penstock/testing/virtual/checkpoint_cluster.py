@@ -1,0 +1,911 @@
+"""Jobs that save checkpoints, in one thread and in virtual time, over modelled storage.
+
+The ranks of each job run the protocol that production runs (`penstock.checkpoint`): each yields its
+actions, which are performed one by one, with faults between any two of them. Oracles look at the
+storage after each action that changes it, as a reader would who comes at that moment, and once
+more when a last job has cleaned up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...budget import Budget
+from ...checkpoint import CheckpointEntry, Flush, LocalTier, actions, protocol
+from ...engine import ObjectRefused, storage_errors
+from ...errors import DataError, PenstockError, StorageError, UsageError, WorkerError
+from ...topology import Place
+from .checkpoint_scenario import (
+    MS,
+    CheckpointFault,
+    CheckpointFaultKind,
+    CheckpointJob,
+    CheckpointScenario,
+    S,
+)
+from .checkpoint_storage import VirtualBucket, VirtualFiles, perform_on_shards
+from .event_queue import EventQueue
+from .node import ScenarioError, require
+
+_actions_max = 20_000
+"""Most actions of a run; more are a loop that does not end."""
+_silence_ns = 600 * S
+"""Time after which ranks give up to wait for the others' texts."""
+_retry_ns = 20 * S
+_retries = 30
+_folder = "/repository"
+_prefix = "run/"
+_url = "s3://bucket/run"
+_session = re.compile(r"step-\d+\.([0-9a-f]{8})[0-9a-f]+")
+
+_READS = (
+    actions.ListFolder,
+    actions.FindPath,
+    actions.FindName,
+    actions.FindLink,
+    actions.CheckOwnFolder,
+    actions.MeasureFile,
+    actions.ReadFile,
+    actions.ReadLock,
+    actions.MeasureRoom,
+    actions.ListObjects,
+    actions.FetchObjects,
+    actions.CheckShard,
+    actions.ReadPieces,
+    actions.FindWholeShards,
+)
+_WRITES = (
+    actions.WriteFile,
+    actions.WriteShard,
+    actions.CopyShard,
+    actions.PutObject,
+    actions.UploadShard,
+    actions.UploadFile,
+    actions.MakeFolder,
+)
+_REQUESTS = (
+    actions.PutObject,
+    actions.DeleteObjects,
+    actions.UploadShard,
+    actions.UploadFile,
+)
+_OBJECTS = (*_REQUESTS, actions.ListObjects, actions.FetchObjects)
+
+
+class _KilledError(BaseException):
+    """The end of a process, raised in its steps so that they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """Counts of a run."""
+
+    virtual_ns: int
+    actions: int
+    commits: int
+    failures: int
+
+
+class _Task:
+    """Steps under way in a process."""
+
+    def __init__(self, process: _Process, steps: actions.Steps[Any]) -> None:
+        self.process, self.steps = process, steps
+        self.is_alive = True
+        self.value: Any = None
+        self.waiting: list[Callable[[], None]] = []
+
+    def take_error(self) -> Exception | None:
+        """Return the error that the steps have returned, once."""
+        require(not self.is_alive, "a task is asked for its error before it has ended")
+        error, self.value = self.value, None
+        return error if isinstance(error, Exception) else None
+
+
+@dataclass(eq=False)
+class _Process:
+    """A rank of a job. kill_at: the action at which it ends; -1 for none."""
+
+    job: int
+    rank: int
+    name: str
+    faults: list[CheckpointFault]
+    is_alive: bool = True
+    actions: int = 0
+    messages: int = 0
+    stopped_until_ns: int = 0
+    tasks: list[_Task] = field(default_factory=list)
+    channels: list[_Channel] = field(default_factory=list)
+
+
+class _Channel:
+    """Exchanges of texts among the ranks of a job, one after the other."""
+
+    def __init__(self, cluster: CheckpointCluster, ranks: int) -> None:
+        self._cluster, self._ranks = cluster, ranks
+        self._arrived: dict[int, tuple[_Task, str]] = {}
+        self._round = 0
+        self._is_broken = False
+
+    def send(self, task: _Task, text: str, is_lost: bool) -> None:
+        """Take the text of a rank."""
+        rank = task.process.rank
+        require(rank not in self._arrived, f"{task.process.name} sends two texts at once")
+        self._arrived[rank] = task, text
+        if self._is_broken:
+            self.fail()
+            return
+        number = self._round
+        self._cluster.queue.add_in(_silence_ns, lambda: self._expire(number))
+        if len(self._arrived) == self._ranks:
+            self._round += 1
+            arrived, self._arrived = self._arrived, {}
+            texts = [arrived[rank][1] for rank in range(self._ranks)]
+            for waiting, _ in arrived.values():
+                if is_lost and waiting is task:
+                    self._is_broken = True
+                    self._fail(waiting)
+                else:
+                    self._cluster.resume_later(waiting, lambda: list(texts))
+
+    def fail(self) -> None:
+        """End the waiting of all ranks, now and later: a rank is gone."""
+        self._is_broken = True
+        arrived, self._arrived = self._arrived, {}
+        for task, _ in arrived.values():
+            self._fail(task)
+
+    def _expire(self, number: int) -> None:
+        if number == self._round and self._arrived:
+            self.fail()
+
+    def _fail(self, task: _Task) -> None:
+        def fail() -> Any:
+            raise WorkerError("the other ranks are lost")
+
+        self._cluster.resume_later(task, fail)
+
+
+class CheckpointCluster:
+    """The parts of a run. steps: the classes and functions that decide; see
+    `penstock.checkpoint.protocol`."""
+
+    def __init__(
+        self,
+        scenario: CheckpointScenario,
+        trace: Callable[[str], None] | None = None,
+        steps: Any = protocol,
+    ) -> None:
+        self.scenario, self._steps = scenario, steps
+        self.queue = EventQueue()
+        self._trace_line = trace
+        self._draw = random.Random(f"checkpoint run {scenario.seed}")
+        self._files = VirtualFiles()
+        self._files.make_folders(_folder)
+        for host in range(scenario.hosts):
+            self._files.make_folders(f"/host-{host}")
+        self._bucket = VirtualBucket(scenario.has_conditions)
+        self._processes: list[_Process] = []
+        self._live_ranks: dict[int, list[_Process]] = {}
+        self._actions = self._failures = 0
+        self._is_last = False  # the last job, in which nothing fails
+        self._spoiled = False  # a sync lied, and the power was cut
+        self._powered_ns = 0
+        self._claims: list[int] = []  # jobs, in the order in which they took the repository
+        self._committed: list[str] = []  # attempts, in the order in which a reader could see them
+        self._owners: dict[str, int] = {}  # the job that has committed an attempt
+        self._promised: list[str] = []  # attempts, in the order in which callers were told
+        self._unheld: set[int] = set()  # jobs that were warned: a tier failed
+        self._told: set[str] = set()  # attempts that callers were told to be committed
+        self._visible: list[tuple[int, str]] = []
+        self._checked: dict[int, tuple[Any, ...]] = {}
+        self._observer = self._make_repository()
+
+    def run(self) -> CheckpointResult:
+        """Run until nothing more happens, and clean up; raise ScenarioError for what is wrong."""
+        for number, job in enumerate(self.scenario.jobs):
+            self.queue.add(job.begin_ns, lambda number=number, job=job: self._start(number, job, 0))
+        for fault in self.scenario.faults:
+            if fault.kind is CheckpointFaultKind.POWER:
+                self.queue.add(fault.at, self._cut_power)
+        for number in range(self.scenario.readers):
+            self._start_reader(number)
+        self._drain()
+        self._is_last = True
+        last = len(self.scenario.jobs)
+        job = CheckpointJob(max(each.ranks for each in self.scenario.jobs), 2, self.queue.now_ns)
+        self._files.is_lying = False
+        self._start(last, job, 0)
+        self._drain()
+        self._check_end(last)
+        return CheckpointResult(
+            self.queue.now_ns, self._actions, len(self._committed), self._failures
+        )
+
+    def _drain(self) -> None:
+        while self.queue.step():
+            require(self._actions < _actions_max, "the run does not end")
+        for process in self._processes:
+            waits = process.is_alive and any(task.is_alive for task in process.tasks)
+            require(not waits, f"{process.name} waits for ever")
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def _start(self, number: int, job: CheckpointJob, tries: int) -> None:
+        """Start the ranks of a job. If another job has the folder, it is tried again later."""
+        self._trace(f"job {number} begins with {job.ranks} ranks")
+        channels = [_Channel(self, job.ranks) for _ in range(3)]
+        refused = SimpleNamespace(is_refused=False)
+        ranks = []
+        for rank in range(job.ranks):
+            faults = [
+                fault
+                for fault in self.scenario.faults
+                if (fault.job, fault.rank) == (number, rank) and not tries
+            ]
+            process = _Process(number, rank, f"job {number} rank {rank}", faults)
+            process.channels = channels
+            self._processes.append(process)
+            ranks.append(process)
+            self._spawn(process, self._run_rank(process, job, refused))
+        self._live_ranks[number] = ranks
+
+        def try_again() -> None:
+            self._start(number, job, tries + 1)
+
+        def look() -> None:
+            if any(process.is_alive for process in ranks):
+                self.queue.add_in(_retry_ns, look)
+            elif refused.is_refused and tries < _retries:
+                try_again()
+
+        self.queue.add_in(_retry_ns, look)
+
+    def _spawn(self, process: _Process, steps: actions.Steps[Any]) -> _Task:
+        task = _Task(process, steps)
+        process.tasks.append(task)
+        self.queue.add_in(1, lambda: self._advance(task, lambda: None))
+        return task
+
+    def _make_repository(self) -> Any:
+        if self.scenario.is_folder:
+            return self._steps.FolderSteps(_folder)
+        return self._steps.PrefixSteps(_url, self._bucket, _prefix)
+
+    def _run_rank(
+        self, process: _Process, job: CheckpointJob, refused: SimpleNamespace
+    ) -> actions.Steps[None]:
+        """Run a rank of a job: open, load, save, close, as `Checkpoints` does."""
+        place = Place(process.rank, job.ranks, "virtual")
+        train, save_ranks, drain_ranks = (
+            self._steps.Ranks(place, channel) for channel in process.channels
+        )
+        repository = self._make_repository()
+        writer, session = f"job {process.job}\n".encode(), f"{process.job:08x}"
+        opened: list[Any] = []  # what is closed at the end
+        has_tiers = bool(self.scenario.hosts) and job.uses_tiers
+
+        def open_repository() -> actions.Steps[None]:
+            if process.rank == 0:
+                clear = not has_tiers
+                opened.append((yield from self._steps.lock_repository(repository, writer, clear)))
+
+        def load() -> actions.Steps[int]:
+            try:
+                checkpoint = yield from self._steps.load_steps(repository, None, True, place)
+            except DataError:
+                return 0
+            check_state(checkpoint, job.ranks)
+            return int(checkpoint.step)
+
+        try:
+            yield from train.run_steps(open_repository)
+            lock = opened[0] if opened else None
+            target = self._steps.SaveTarget(place, repository, lock)
+            drain = None
+            on_commit = self._make_on_commit(process, repository)
+            if has_tiers:
+                local = [LocalTier(f"/host-{process.rank % self.scenario.hosts}", 1 << 20)]
+                tiers, last = yield from self._steps.open_tiers(
+                    local, target, train, writer, Budget()
+                )
+                opened.append(tiers)
+                target = target._replace(tiers=tiers)
+                drain = self._steps.Drain(
+                    tiers,
+                    repository.path,
+                    save_ranks,
+                    drain_ranks,
+                    Budget(),
+                    last,
+                    on_commit,
+                )
+            steps = yield from train.run_steps(load)
+            staging = self._steps.Staging(threads=1)
+            for number in range(1, job.saves + 1):
+                attempt = self._steps.Attempt(session, number)
+                save = self._make_save(target, steps[0] + number, attempt, staging)
+                yield from self._save(process, save, save_ranks, drain, on_commit)
+            if drain is not None:
+                error = yield from drain.wait()
+                if error is not None:
+                    self._trace(f"{process.name}: a save was not drained: {error}")
+        except (PenstockError, OSError) as error:
+            self._trace(f"{process.name} ends: {type(error).__name__}: {error}")
+            refused.is_refused |= isinstance(error, UsageError) and process.job not in self._claims
+        finally:
+            for each in reversed(opened):
+                each.close()
+
+    def _make_save(self, target: Any, step: int, attempt: Any, staging: Any) -> Any:
+        state = make_state(str(attempt), step)
+        own = make_own(str(attempt), target.place.rank)
+        split = self._steps.divide_state(state, None, target.place, own)
+        snapshot = self._steps.StateSnapshot(
+            *split, staging, self._steps.Fence(), target.place.world_size, attempt
+        )
+        return self._steps.Save(
+            target, step, attempt, snapshot=snapshot, flush=Flush(Budget()), began_s=0.0
+        )
+
+    def _save(
+        self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any
+    ) -> actions.Steps[None]:
+        try:
+            error = yield from self._steps.finish_save(save, ranks, drain, on_commit)
+        except UsageError as failed:
+            is_replaced = bool(self._claims) and self._claims[-1] != process.job
+            require(
+                is_replaced or not self.scenario.has_conditions,
+                f"{process.name} takes itself for replaced, and is not: {failed}",
+            )
+            raise
+        except WorkerError:
+            raise
+        except PenstockError as failed:  # training goes on, and saves again
+            error = failed
+        else:
+            is_new = process.rank == 0 and save.attempt not in self._promised
+            if is_new and process.job not in self._unheld:
+                self._promised.append(save.attempt)
+        finally:
+            save.free_memory()
+        if error is not None:
+            self._trace(f"{process.name}: {type(error).__name__}: {error}")
+
+    def _make_on_commit(self, process: _Process, repository: Any) -> Any:
+        def on_commit(save: Any) -> actions.Steps[None]:
+            if not self._spoiled:
+                require(
+                    save.attempt in self._committed,
+                    f"{process.name} takes {save.attempt} for committed, and no reader finds it",
+                )
+            self._told.add(save.attempt)
+            if save.attempt not in self._promised:
+                self._promised.append(save.attempt)
+            if process.rank == 0:
+                yield from repository.thin(self.scenario.keep, save.path)
+
+        return on_commit
+
+    def _start_reader(self, number: int) -> None:
+        """Start a process that loads the latest checkpoint again and again."""
+        process = _Process(-1, number, f"reader {number}", [])
+        self._processes.append(process)
+
+        def read() -> actions.Steps[None]:
+            repository = self._make_repository()
+            for _ in range(6):
+                place = Place(0, self._draw.randint(1, 3), "virtual")
+                try:
+                    checkpoint = yield from self._steps.load_steps(
+                        repository, None, bool(self._draw.randrange(2)), place
+                    )
+                except (PenstockError, OSError) as error:
+                    self._trace(f"{process.name}: {type(error).__name__}: {error}")
+                else:
+                    check_state(checkpoint, place.world_size)
+
+        def begin() -> None:
+            self._spawn(process, read())
+
+        self.queue.add(int(self.scenario.delay_ns * self._draw.uniform(0, 300)), begin)
+
+    def _kill(self, process: _Process) -> None:
+        self._trace(f"{process.name} is killed")
+        self._failures += 1
+        self._end(process)
+        for task in process.tasks:
+            if task.is_alive:
+                task.is_alive = False
+                _throw_away(task.steps)
+
+    def _end(self, process: _Process) -> None:
+        """End a process: its locks are free, and other ranks notice after a while."""
+        process.is_alive = False
+        self._files.free_locks(process)
+
+        def notice() -> None:
+            for channel in process.channels:
+                channel.fail()
+
+        self.queue.add_in(self._delay_ns(), notice)
+
+    def throw_away(self) -> None:
+        """End the steps that are left after a failure."""
+        for process in self._processes:
+            for task in process.tasks:
+                if task.is_alive:
+                    task.is_alive = False
+                    _throw_away(task.steps)
+
+    def _cut_power(self) -> None:
+        if self._is_last:
+            return
+        self._trace("the power is cut")
+        self._spoiled |= self._lied
+        for process in self._processes:
+            if process.is_alive and process.job >= 0:
+                self._kill(process)
+        self._files.cut_power(self._draw)
+        self._look(None)
+
+    _lied = False
+
+    # -- actions -------------------------------------------------------------------------------
+
+    def _advance(self, task: _Task, perform: Callable[[], Any]) -> None:
+        """Give a task the outcome of its action, and begin its next one."""
+        if not (task.is_alive and task.process.is_alive):
+            return
+        failure: Exception | None = None
+        try:
+            outcome = perform()
+        except (ScenarioError, AssertionError):
+            raise
+        except Exception as error:
+            failure = error
+        try:
+            action = task.steps.send(outcome) if failure is None else task.steps.throw(failure)
+        except StopIteration as end:
+            self._finish(task, end.value)
+        except (ScenarioError, AssertionError):
+            raise
+        except Exception as error:
+            raise ScenarioError(f"{task.process.name}: {type(error).__name__}: {error}") from error
+        else:
+            self._begin(task, action)
+
+    def _finish(self, task: _Task, value: Any) -> None:
+        task.is_alive, task.value = False, value
+        for wake in task.waiting:
+            wake()
+        process = task.process
+        if process.is_alive and not any(each.is_alive for each in process.tasks):
+            self._end(process)
+
+    def resume_later(self, task: _Task, perform: Callable[[], Any]) -> None:
+        """Give a task an outcome after a delay."""
+        self.queue.add_in(self._delay_ns(), lambda: self._advance(task, perform))
+
+    def _begin(self, task: _Task, action: actions.Action) -> None:
+        process = task.process
+        self._actions += 1
+        match action:
+            case actions.ReadClock():
+                self.queue.add_in(0, lambda: self._advance(task, lambda: self.queue.now_ns / S))
+            case actions.IdentifyHost():
+                self.queue.add_in(0, lambda: self._advance(task, lambda: "hosts"))
+            case actions.WarnUser(text):
+                self._trace(f"{process.name} warns: {text}")
+                if "are made without" in text:  # what is held may not survive from now on
+                    self._unheld.add(process.job)
+                self.queue.add_in(0, lambda: self._advance(task, lambda: None))
+            case actions.StartDrain(steps):
+                started = self._spawn(process, steps())
+                self.queue.add_in(0, lambda: self._advance(task, lambda: started))
+            case actions.JoinDrain(other):
+                if other.is_alive:
+                    other.waiting.append(lambda: self.resume_later(task, lambda: None))
+                else:
+                    self.queue.add_in(0, lambda: self._advance(task, lambda: None))
+            case actions.ExchangeTexts(channel, text):
+                process.messages += 1
+                lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
+                self.queue.add_in(
+                    self._delay_ns(),
+                    lambda: task.is_alive and channel.send(task, text, lost is not None),
+                )
+            case _:
+                delay_ns = self._delay_ns()
+                stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
+                if stalled is not None:
+                    delay_ns += stalled.length_ns
+                self.queue.add_in(delay_ns, lambda: self._take_turn(task, action))
+
+    def _take_turn(self, task: _Task, action: actions.Action) -> None:
+        """Perform an action of storage, unless the process ends or is stopped before."""
+        process = task.process
+        if not (process.is_alive and task.is_alive):
+            return
+        if process.stopped_until_ns > self.queue.now_ns:
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            return
+        process.actions += 1
+        if stop := self._find_own(process, CheckpointFaultKind.STOP, process.actions):
+            self._trace(f"{process.name} is stopped")
+            process.stopped_until_ns = self.queue.now_ns + stop.length_ns
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            return
+        if kill := self._find_own(process, CheckpointFaultKind.KILL, process.actions):
+            how = kill.extra % 3
+            if how and not isinstance(action, actions.TakeLock):
+                self._perform_quietly(process, action, 1.0 if how == 1 else 0.5)
+            self._kill(process)
+            return
+        self._advance(task, lambda: self._perform(process, action))
+
+    def _perform_quietly(self, process: _Process, action: actions.Action, torn: float) -> None:
+        """Perform an action whose outcome nobody learns."""
+        if torn < 1 and isinstance(action, _OBJECTS):
+            return  # an object is there whole, or not at all
+        with contextlib.suppress(PenstockError, OSError, ObjectRefused):
+            self._change(process, action, torn)
+
+    def _perform(self, process: _Process, action: actions.Action) -> Any:
+        if self._trace_line is not None:
+            self._trace(f"{process.name}: {_describe(action)}")
+        self._fail(process, action)
+        self._files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
+        self._lied |= self._files.is_lying and isinstance(
+            action, actions.SyncFolder | actions.WriteFile | actions.WriteShard | actions.CopyShard
+        )
+        outcome = self._change(process, action, 1.0)
+        if self._find_now(CheckpointFaultKind.DAMAGE) and self._draw.random() < 0.4:
+            outcome = self._damage(action, outcome)
+        return outcome
+
+    def _fail(self, process: _Process, action: actions.Action) -> None:
+        """Raise the error of an action that fails now; a part of it may have happened."""
+        failing = [
+            fault
+            for fault in self._find_now(CheckpointFaultKind.FAIL)
+            if not (self._actions * 40503 + fault.extra) % (2 + fault.extra % 6)
+        ]
+        is_full = self._find_now(CheckpointFaultKind.FULL) and isinstance(action, _WRITES)
+        late = (
+            self._find_now(CheckpointFaultKind.LATE)
+            if isinstance(action, _REQUESTS) and self._draw.random() < 0.3
+            else []
+        )
+        is_one = self._find_own(process, CheckpointFaultKind.ERROR, process.actions) is not None
+        if not (failing or is_full or late or is_one):
+            return
+        if isinstance(action, actions.FindLink | actions.FindName | actions.CheckOwnFolder):
+            return
+        self._failures += 1
+        self._trace(f"{process.name}: this fails")
+        if late:
+            if self._draw.random() < 0.6:
+                self._perform_quietly(process, action, 1.0)
+                if self._draw.random() < 0.4:  # the client asked again
+                    self._change(process, action, 1.0)
+            else:
+                late_ns = self.scenario.delay_ns * self._draw.choice((1, 10, 100))
+                self.queue.add_in(late_ns, lambda: self._perform_quietly(process, action, 1.0))
+            raise ObjectRefused(errno.ETIMEDOUT, "no answer")
+        can_tear = isinstance(action, _WRITES) and not isinstance(action, _OBJECTS)
+        if can_tear and self._draw.random() < 0.7:
+            self._perform_quietly(process, action, self._draw.choice((0.0, 0.5)))
+        elif self._draw.random() < 0.4 and not isinstance(action, (*_READS, actions.TakeLock)):
+            self._perform_quietly(process, action, 1.0)  # done, and the answer was lost
+        code = errno.ENOSPC if is_full else errno.EIO
+        if isinstance(action, _OBJECTS):
+            raise ObjectRefused(code, "503")
+        if isinstance(action, actions.CheckShard | actions.ReadPieces | actions.FindWholeShards):
+            raise StorageError("storage cannot be read")
+        refusal = OSError(code, "No space left on device" if is_full else "Input/output error")
+        if isinstance(action, actions.WriteShard | actions.CopyShard | actions.SyncFolder):
+            with storage_errors(action.path):
+                raise refusal
+        raise refusal
+
+    def _damage(self, action: actions.Action, outcome: Any) -> Any:
+        if isinstance(action, actions.ReadFile) and outcome:
+            return _flip(outcome, self._draw)
+        if isinstance(action, actions.FetchObjects):
+            return [data and _flip(data, self._draw) for data in outcome]
+        if isinstance(action, actions.CheckShard | actions.ReadPieces):
+            raise DataErrorOfReading("the bytes that were read are damaged")
+        return outcome
+
+    def _change(self, process: _Process, action: actions.Action, torn: float) -> Any:
+        """Perform an action on the modelled storage, and look at what a reader would see."""
+        self._check_removal(process, action)
+        if isinstance(action, _OBJECTS):
+            outcome = self._bucket.perform(action, self._files.read_shard)
+        elif self._is_of_objects(action):
+            outcome = perform_on_shards(action, self._read_object, lambda _: [])
+        else:
+            outcome = self._files.perform(action, process, torn)
+        if self._takes_repository(action):
+            self._claims.append(process.job)
+        if not isinstance(action, _READS):
+            self._look(process)
+        return outcome
+
+    def _takes_repository(self, action: actions.Action) -> bool:
+        if isinstance(action, actions.TakeLock):
+            return action.folder == _folder
+        return isinstance(action, actions.PutObject) and action.data.startswith(b"penstock claim ")
+
+    def _is_of_objects(self, action: actions.Action) -> bool:
+        is_read = isinstance(action, actions.CheckShard | actions.ReadPieces)
+        return is_read and getattr(action, "folder", "").startswith(_url)
+
+    def _read_object(self, url: str) -> bytes:
+        return self._bucket.read_shard(_prefix + url.removeprefix(f"{_url}/"))
+
+    def _find_now(self, kind: CheckpointFaultKind) -> list[CheckpointFault]:
+        now_ns = 0 if self._is_last else self.queue.now_ns
+        return [
+            fault
+            for fault in self.scenario.faults
+            if not self._is_last
+            and fault.kind is kind
+            and fault.at <= now_ns < fault.at + fault.length_ns
+        ]
+
+    def _find_own(
+        self, process: _Process, kind: CheckpointFaultKind, number: int
+    ) -> CheckpointFault | None:
+        for fault in process.faults:
+            if fault.kind is kind and fault.at + 1 == number:
+                process.faults.remove(fault)
+                self._failures += 1
+                return fault
+        return None
+
+    def _delay_ns(self) -> int:
+        return int(self.scenario.delay_ns * self._draw.expovariate(1)) + MS // 100
+
+    # -- oracles -------------------------------------------------------------------------------
+
+    def _look(self, process: _Process | None) -> None:
+        """Look at the repository as a reader who comes now."""
+        visible = []
+        for entry in self._perform_now(self._observer.entries()):
+            attempt = self._check_whole(entry)
+            if attempt is not None:
+                visible.append((entry.sequence, attempt))
+        attempts = [attempt for _, attempt in visible]
+        require(len(set(attempts)) == len(attempts), f"a save is committed twice: {visible}")
+        numbers = [number for number, _ in visible]
+        require(len(set(numbers)) == len(numbers), f"a number is committed twice: {visible}")
+        before = [attempt for _, attempt in self._visible]
+        self._visible = visible
+        for attempt in attempts:
+            if attempt not in self._committed:
+                self._check_commit(process, attempt)
+            elif attempt not in before and process is not None and not self._spoiled:
+                raise ScenarioError(f"{attempt} was removed, and is committed again")
+        for attempt in before:
+            if attempt in attempts or self._spoiled:
+                continue
+            later = [other for other in attempts if before.index(attempt) < _find(before, other)]
+            if process is None:
+                require(attempt not in self._told, f"the power cut takes {attempt}")
+                self._committed.remove(attempt)
+            else:
+                require(len(later) >= 2, f"{process.name} removes {attempt}, and leaves {attempts}")
+
+    def _check_commit(self, process: _Process | None, attempt: str) -> None:
+        if self._spoiled:
+            self._committed.append(attempt)
+            return
+        require(process is not None, f"{attempt} is committed by nobody")
+        assert process is not None
+        is_last = bool(self._claims) and self._claims[-1] == process.job
+        require(
+            is_last or not self.scenario.has_conditions,
+            f"{process.name} commits {attempt}, and {self._claims[-1:]} has taken over",
+        )
+        earlier = self._committed[-1:]
+        require(
+            not self.scenario.has_conditions
+            or all(self._order(attempt) > self._order(each) for each in earlier),
+            f"{attempt} is committed after {earlier}, which is newer",
+        )
+        self._trace(f"{attempt} is committed")
+        self._committed.append(attempt)
+
+    def _order(self, attempt: str) -> tuple[int, int]:
+        """Return the place of a save in the order of the jobs and of their saves."""
+        return _find_last(self._claims, int(attempt[:8], 16)), int(attempt[8:], 16)
+
+    def _check_whole(self, entry: CheckpointEntry) -> str | None:
+        """Load a checkpoint for each of its ranks; return its attempt."""
+        key = self._identify(entry)
+        checked = self._checked.get(entry.sequence)
+        if checked is not None and checked[0] == entry and _is_same(checked[1], key):
+            return checked[2]
+        try:
+            index = self._perform_now(self._observer.index(entry))
+            for rank in range(index.ranks):
+                place = Place(rank, index.ranks, "virtual")
+                checkpoint = self._perform_now(self._steps.load_entry(self._observer, entry, place))
+                check_state(checkpoint, index.ranks, index.attempt)
+        except DataError as error:
+            require(self._spoiled, f"a reader finds {entry.path}, which is not whole: {error}")
+            return None
+        self._checked[entry.sequence] = entry, key, index.attempt
+        return index.attempt
+
+    def _identify(self, entry: CheckpointEntry) -> list[bytes]:
+        """Return the contents of the files of a checkpoint, to be compared by identity."""
+        if self.scenario.is_folder:
+            paths = sorted(self._files.list_paths(entry.path))
+            return [self._files.read(path) for path in paths]
+        folder = _prefix + entry.path.removeprefix(f"{_url}/")
+        names = sorted(
+            name
+            for name in self._bucket.objects
+            if name.startswith(f"{folder}/") or name.endswith(f"{entry.sequence:08}.index")
+        )
+        return [self._bucket.objects[name][0] for name in names]
+
+    def _check_removal(self, process: _Process, action: actions.Action) -> None:
+        """A job that was replaced removes nothing of the job that has replaced it."""
+        paths: list[str] = []
+        if isinstance(action, actions.RemoveFile | actions.RemoveFolder):
+            paths = [action.path]
+        elif isinstance(action, actions.DeleteObjects):
+            paths = list(action.keys)
+        for path in paths:
+            match = _session.search(path)
+            if match and int(match[1], 16) != process.job and self._claims:
+                owner = int(match[1], 16)
+                if owner in self._claims and process.job in self._claims:
+                    times = [_find_last(self._claims, job) for job in (owner, process.job)]
+                    require(
+                        times[0] < times[1],
+                        f"{process.name} removes {path} of job {owner}, which has taken over",
+                    )
+
+    def _check_end(self, last: int) -> None:
+        """Check what is left after the last job, in which nothing failed."""
+        own = f"{last:08x}"
+        attempts = [attempt for _, attempt in self._visible]
+        own_attempts = [attempt for attempt in attempts if attempt.startswith(own)]
+        require(len(own_attempts) == 2, f"the last job has committed {own_attempts}, not two saves")
+        require(len(attempts) <= max(self.scenario.keep, 2), f"too many are kept: {attempts}")
+        left = self._perform_now(self._observer.leftovers())
+        require(not left, f"leftovers of dead attempts stay: {left}")
+        held = [path for path in self._files.list_paths() if ".held" in path]
+        require(not held, f"held saves stay on tiers: {held}")
+        if not self._spoiled and self._promised:
+            missing = [each for each in self._promised if each not in self._committed]
+            require(
+                not missing or not self._must_survive(),
+                f"callers were told of {missing}, and no reader has ever found it",
+            )
+
+    def _must_survive(self) -> bool:
+        """Tell whether every save that was held has to be committed: hosts and storage kept their
+        promises, and no job came between."""
+        is_whole = not self.scenario.has_fault(CheckpointFaultKind.DAMAGE, CheckpointFaultKind.LIE)
+        return is_whole and all(job.uses_tiers for job in self.scenario.jobs)
+
+    def _perform_now(self, steps: actions.Steps[Any]) -> Any:
+        """Perform steps at once, without a fault and without a trace."""
+        try:
+            action = next(steps)
+            while True:
+                try:
+                    if isinstance(action, _OBJECTS):
+                        outcome = self._bucket.perform(action, self._files.read_shard)
+                    elif self._is_of_objects(action):
+                        outcome = perform_on_shards(action, self._read_object, lambda _: [])
+                    else:
+                        outcome = self._files.perform(action)
+                except (PenstockError, OSError, ObjectRefused) as error:
+                    action = steps.throw(error)
+                else:
+                    action = steps.send(outcome)
+        except StopIteration as end:
+            return end.value
+
+    def _trace(self, text: str) -> None:
+        if self._trace_line is not None:
+            self._trace_line(f"{self.queue.now_ns / 1e6:14.3f} ms  {text}")
+
+
+class DataErrorOfReading(DataError):
+    """The error of bytes that were damaged on their way."""
+
+
+def run_checkpoint_scenario(
+    scenario: CheckpointScenario,
+    trace: Callable[[str], None] | None = None,
+    steps: Any = protocol,
+) -> CheckpointResult:
+    """Run a scenario; ScenarioError if an oracle finds a fault."""
+    cluster = CheckpointCluster(scenario, trace, steps)
+    try:
+        return cluster.run()
+    except AssertionError as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(f"an assertion failed: {error}") from error
+    finally:
+        cluster.throw_away()
+
+
+def make_state(attempt: str, step: int) -> dict[str, Any]:
+    """Make the state that all ranks save in an attempt."""
+    return {"attempt": attempt, "step": step, "weights": _make_array(attempt, 50)}
+
+
+def make_own(attempt: str, rank: int) -> dict[str, Any]:
+    """Make the state of one rank."""
+    return {"rank": rank, "own": _make_array(f"{attempt} {rank}", 20 + 5 * rank)}
+
+
+def check_state(checkpoint: Any, ranks: int, attempt: str | None = None) -> None:
+    """Check what was loaded against what was saved."""
+    state = checkpoint.state
+    require(attempt in (None, state["attempt"]), f"{attempt} holds {state['attempt']}")
+    require(state["step"] == checkpoint.step, f"step {checkpoint.step} holds {state['step']}")
+    weights = _make_array(state["attempt"], 50)
+    require(np.array_equal(state["weights"], weights), f"{state['attempt']} has other weights")
+    if checkpoint.ranks == ranks:
+        own = checkpoint.per_rank
+        wanted = make_own(state["attempt"], own["rank"])
+        require(np.array_equal(own["own"], wanted["own"]), f"{state['attempt']}: another's own")
+
+
+def _make_array(name: str, size: int) -> Any:
+    return np.frombuffer(random.Random(name).randbytes(size), np.uint8)
+
+
+def _throw_away(steps: actions.Steps[Any]) -> None:
+    """End steps of a process that is no more: what they still ask for is not performed."""
+    for _ in range(100):
+        try:
+            steps.throw(_KilledError())
+        except (_KilledError, StopIteration):
+            return
+    raise ScenarioError("steps of a process that was killed do not end")
+
+
+def _flip(data: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def _find(items: list[str], item: str) -> int:
+    return items.index(item) if item in items else len(items)
+
+
+def _find_last(items: list[int], item: int) -> int:
+    return len(items) - 1 - items[::-1].index(item)
+
+
+def _is_same(some: list[bytes], others: list[bytes]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
+def _describe(action: actions.Action) -> str:
+    names = ("path", "source", "target", "key", "keys", "folder", "url", "new")
+    values = [getattr(action, name, None) for name in names]
+    parts = [str(value) for value in values if isinstance(value, str | list | bool)]
+    return " ".join([type(action).__name__, *parts])

@@ -1,0 +1,267 @@
+"""Checkpoints in the virtual cluster: it finds bugs, it repeats itself, and the shipped protocol
+passes it; its storage does as real storage does."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.budget import Budget
+from penstock.checkpoint import Flush, actions, manifest, protocol
+from penstock.checkpoint.perform import perform
+from penstock.engine import ObjectRefused
+from penstock.errors import PenstockError
+from penstock.testing.virtual import (
+    CheckpointFault,
+    CheckpointFaultKind,
+    CheckpointJob,
+    CheckpointScenario,
+    ScenarioError,
+    VirtualBucket,
+    VirtualFiles,
+    draw_checkpoint_scenario,
+    minimise_checkpoint,
+    run_checkpoint_scenario,
+)
+from penstock.testing.virtual.__main__ import main
+from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
+
+SEEDS = range(1, 9)
+EASY = [
+    "folder_steps: the name of a commit is not synced",
+    "prefix_steps: shards go before their index",
+    "recovery: tiers are not cleared",
+]
+"""Bugs that the first seeds find; the long test of the list looks for all of them."""
+
+
+def shape(**changes: Any) -> CheckpointScenario:
+    """One job of two ranks that saves three times to a folder, with changes."""
+    scenario = CheckpointScenario(
+        seed=1,
+        is_folder=True,
+        hosts=0,
+        keep=2,
+        jobs=(CheckpointJob(2, 3, 0),),
+        delay_ns=10**6,
+    )
+    return replace(scenario, **changes)
+
+
+def traced(scenario: CheckpointScenario) -> list[str]:
+    lines: list[str] = []
+    run_checkpoint_scenario(scenario, lines.append)
+    return lines
+
+
+def named(name: str) -> Mutation:
+    (mutation,) = (each for each in read_mutations() if each.name == name)
+    return mutation
+
+
+def test_the_protocol_passes_fixed_seeds() -> None:
+    """No oracle finds anything, in folders and in object stores, with tiers and without."""
+    scenarios = [draw_checkpoint_scenario(seed) for seed in SEEDS]
+    results = [run_checkpoint_scenario(scenario) for scenario in scenarios]
+    assert {scenario.is_folder for scenario in scenarios} == {True, False}
+    assert {bool(scenario.hosts) for scenario in scenarios} == {True, False}
+    assert sum(result.failures for result in results) > 5
+    assert sum(result.commits for result in results) > 30
+
+
+def test_all_kinds_of_faults_are_drawn() -> None:
+    scenarios = [draw_checkpoint_scenario(seed) for seed in range(300)]
+    drawn = {fault.kind for scenario in scenarios for fault in scenario.faults}
+    assert drawn == set(CheckpointFaultKind)
+    assert any(not scenario.faults for scenario in scenarios)
+    assert any(not scenario.has_conditions for scenario in scenarios)
+
+
+def test_a_run_depends_on_its_scenario_alone() -> None:
+    """The same scenario gives the same trace, action by action; another seed another one."""
+    scenario = shape(hosts=1)
+    trace = traced(scenario)
+    assert trace == traced(scenario)
+    assert trace != traced(replace(scenario, seed=2))
+    assert any("RenamePath" in line for line in trace)
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_calm_jobs_commit_all_saves(is_folder: bool, hosts: int) -> None:
+    """While nothing fails, each save of each job is committed, once; ranks may be more or fewer."""
+    jobs = (CheckpointJob(3, 2, 0), CheckpointJob(2, 3, 10**12))
+    result = run_checkpoint_scenario(shape(is_folder=is_folder, hosts=hosts, jobs=jobs))
+    assert result.commits == 2 + 3 + 2  # the last job, which cleans up, saves twice
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_a_bug_is_found(name: str) -> None:
+    assert find_bug(named(name), 60) is not None
+
+
+def test_a_failure_is_minimised() -> None:
+    """Faults and saves that a failure does not need are left out."""
+    broken = make_protocol(named("folder_steps: leftovers are not removed"))
+
+    def fails(scenario: CheckpointScenario) -> bool:
+        try:
+            run_checkpoint_scenario(scenario, steps=broken)
+        except ScenarioError:
+            return True
+        return False
+
+    kill = CheckpointFault(CheckpointFaultKind.KILL, 5, rank=0)
+    stop = CheckpointFault(CheckpointFaultKind.STOP, 3, 10**6, rank=1)
+    scenario = shape(faults=(stop, kill))
+    assert fails(scenario)
+    smallest = minimise_checkpoint(scenario, fails)
+    assert smallest.faults == (kill,)
+    assert smallest.jobs == (CheckpointJob(2, 1, 0),)
+    assert not fails(replace(smallest, faults=()))
+    run_checkpoint_scenario(smallest)
+
+
+def test_a_seed_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints each action of a seed, and a search says how much it tried."""
+    assert main(["checkpoint", "1"]) == 0
+    assert "is committed" in capsys.readouterr().out
+    assert main(["checkpoint", "--seconds", "0.1", "--first", "5"]) == 0
+    assert "scenarios of checkpoints from seed 5 on" in capsys.readouterr().out
+
+
+# -- what it found ---------------------------------------------------------------------------------
+
+
+def perform_on(bucket: VirtualBucket, steps: actions.Steps[Any], damaged: int = 0) -> Any:
+    """Perform steps on objects; the first reads of so many objects are damaged."""
+    try:
+        action = next(steps)
+        while True:
+            try:
+                outcome = bucket.perform(action, lambda path: b"")
+            except (ObjectRefused, PenstockError) as error:
+                action = steps.throw(error)
+                continue
+            if isinstance(action, actions.FetchObjects) and damaged:
+                damaged -= 1
+                outcome = [data and b"?" + data[1:] for data in outcome]
+            action = steps.send(outcome)
+    except StopIteration as end:
+        return end.value
+
+
+def commit_steps(bucket: VirtualBucket, *steps: int) -> list[str]:
+    """Commit checkpoints of a job, without shards. Returns their paths."""
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    lock = perform_on(bucket, prefix.lock(b"a job"))
+    paths = []
+    for step in steps:
+        index = manifest.CheckpointIndex(step, f"{step:09x}", 1, manifest.STATE, (), {})
+        path = perform_on(bucket, prefix.begin(step, index.attempt))
+        paths.append(perform_on(bucket, prefix.commit(path, index, lock)).path)
+    return paths
+
+
+def test_a_damaged_claim_is_no_checkpoint_that_is_kept() -> None:
+    """A claim whose bytes are damaged looks like a damaged checkpoint, and was counted as one of
+    the checkpoints to keep: one that could be loaded was removed for it."""
+    bucket = VirtualBucket()
+    paths = commit_steps(bucket, 1, 2)
+    commit_steps(bucket)
+    bucket.perform(actions.PutObject(bucket, "run/00000004.index", b"damaged", False), str.encode)
+    paths += commit_steps(bucket, 3)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    perform_on(bucket, prefix.retain(2, paths[-1]))
+    left = [entry.step for entry in perform_on(bucket, prefix.entries())]
+    assert left == [2, -1, 3]
+
+
+def test_an_index_that_was_damaged_on_its_way_is_read_again() -> None:
+    """A job remembered the damage, as long as it lived."""
+    bucket = VirtualBucket()
+    commit_steps(bucket, 1, 2)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    assert {entry.step for entry in perform_on(bucket, prefix.entries(), damaged=1)} == {-1}
+    assert [entry.step for entry in perform_on(bucket, prefix.entries())] == [1, 2]
+
+
+# -- modelled storage does as real storage ---------------------------------------------------------
+
+
+def draw_action(draw: random.Random, root: str) -> actions.Action:
+    folders = [root, f"{root}/a", f"{root}/b"]
+    files = [f"{folder}/{name}" for folder in folders for name in ("rank-0.shard", "index", "x")]
+    folder, path = draw.choice(folders), draw.choice(files)
+    memory = np.frombuffer(draw.randbytes(64), np.uint8)
+    pieces = [manifest.Piece("p", "uint8", (64,), (0,), "rank-0.shard", 0, 64, 0)]
+    flush = Flush(Budget(direct="off"), shared=False)
+    choices = [
+        actions.MakeFolder(draw.choice(folders[1:])),
+        actions.ListFolder(folder),
+        actions.FindPath(draw.choice([path, folder])),
+        actions.FindName(draw.choice([path, folder])),
+        actions.FindLink(path),
+        actions.CheckOwnFolder(folder),
+        actions.MeasureFile(path),
+        actions.ReadFile(path),
+        actions.WriteFile(path, draw.randbytes(9)),
+        actions.WriteShard(path, memory, pieces, flush),
+        actions.CopyShard(path, draw.choice(files), flush),
+        actions.RenamePath(f"{folder}/x", f"{folder}/index"),
+        actions.RenamePath(f"{root}/a", f"{root}/b"),
+        actions.RemoveFile(path),
+        actions.RemoveFolder(draw.choice(folders[1:])),
+        actions.SyncFolder(folder, "try again"),
+        actions.FindWholeShards(folder),
+    ]
+    return draw.choice(choices)
+
+
+def ask(action: actions.Action) -> actions.Steps[Any]:
+    return (yield action)
+
+
+def outcome_of(call: Any) -> Any:
+    """Return a result, or the type of an error; errors of the system by their code."""
+    try:
+        return call()
+    except OSError as error:
+        return type(error).__name__, error.errno
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_virtual_files_do_as_files_do(seed: int, tmp_path: Path) -> None:
+    """Random actions have the same outcomes on files and on virtual files."""
+    draw, files, root = random.Random(seed), VirtualFiles(), str(tmp_path)
+    files.make_folders(root)
+    for _ in range(150):
+        action = draw_action(draw, root)
+        real = outcome_of(lambda action=action: perform(ask(action)))
+        virtual = outcome_of(lambda action=action: files.perform(action))
+        assert virtual == real, action
+
+
+def test_a_power_cut_takes_what_was_not_synced() -> None:
+    """Contents and names that were synced stay, others may go; lies about it are found out."""
+    kept = set()
+    for seed in range(20):
+        files = VirtualFiles()
+        files.make_folders("/a")
+        files.perform(actions.WriteFile("/a/synced", b"data"))
+        files.perform(actions.SyncFolder("/a", ""))
+        files.perform(actions.WriteFile("/a/data", b"data", sync=False))
+        files.perform(actions.WriteFile("/a/name", b"data"))
+        files.is_lying = True
+        files.perform(actions.SyncFolder("/a", ""))
+        files.cut_power(random.Random(seed))
+        assert files.perform(actions.ReadFile("/a/synced")) == b"data"
+        names = files.perform(actions.ListFolder("/a"))
+        kept.add((*names, files.read("/a/data") if "data" in names else b""))
+    assert len(kept) > 4
+    assert ("synced", b"") in kept
