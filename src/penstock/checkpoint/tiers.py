@@ -197,7 +197,7 @@ class Tiers:
             return -1
         most = self._bytes_max[number]
         if most is not None:
-            return min(free, most - held)
+            return min(int(free), most - held)
         return int(free) - int(total) // _RESERVE
 
     # -- holding -----------------------------------------------------------------------------------

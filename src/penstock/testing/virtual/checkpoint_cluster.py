@@ -14,6 +14,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,7 +114,7 @@ class _Task:
 
 @dataclass(eq=False)
 class _Process:
-    """A rank of a job. kill_at: the action at which it ends; -1 for none."""
+    """A rank of a job, or a reader, whose job is -1."""
 
     job: int
     rank: int
@@ -121,6 +122,7 @@ class _Process:
     faults: list[CheckpointFault]
     is_alive: bool = True
     actions: int = 0
+    changes: int = 0
     messages: int = 0
     stopped_until_ns: int = 0
     tasks: list[_Task] = field(default_factory=list)
@@ -137,7 +139,9 @@ class _Channel:
         self._is_broken = False
 
     def send(self, task: _Task, text: str, is_lost: bool) -> None:
-        """Take the text of a rank."""
+        """Take the text of a rank, unless it has ended."""
+        if not task.is_alive:
+            return
         rank = task.process.rank
         require(rank not in self._arrived, f"{task.process.name} sends two texts at once")
         self._arrived[rank] = task, text
@@ -199,7 +203,7 @@ class CheckpointCluster:
         self._actions = self._failures = 0
         self._is_last = False  # the last job, in which nothing fails
         self._spoiled = False  # a sync lied, and the power was cut
-        self._powered_ns = 0
+        self._lied = False
         self._claims: list[int] = []  # jobs, in the order in which they took the repository
         self._committed: list[str] = []  # attempts, in the order in which a reader could see them
         self._owners: dict[str, int] = {}  # the job that has committed an attempt
@@ -207,13 +211,13 @@ class CheckpointCluster:
         self._unheld: set[int] = set()  # jobs that were warned: a tier failed
         self._told: set[str] = set()  # attempts that callers were told to be committed
         self._visible: list[tuple[int, str]] = []
-        self._checked: dict[int, tuple[Any, ...]] = {}
+        self._checked: dict[int, tuple[CheckpointEntry, list[bytes], str]] = {}
         self._observer = self._make_repository()
 
     def run(self) -> CheckpointResult:
         """Run until nothing more happens, and clean up; raise ScenarioError for what is wrong."""
         for number, job in enumerate(self.scenario.jobs):
-            self.queue.add(job.begin_ns, lambda number=number, job=job: self._start(number, job, 0))
+            self.queue.add(job.begin_ns, partial(self._start, number, job, 0))
         for fault in self.scenario.faults:
             if fault.kind is CheckpointFaultKind.POWER:
                 self.queue.add(fault.at, self._cut_power)
@@ -459,8 +463,6 @@ class CheckpointCluster:
         self._files.cut_power(self._draw)
         self._look(None)
 
-    _lied = False
-
     # -- actions -------------------------------------------------------------------------------
 
     def _advance(self, task: _Task, perform: Callable[[], Any]) -> None:
@@ -521,10 +523,8 @@ class CheckpointCluster:
             case actions.ExchangeTexts(channel, text):
                 process.messages += 1
                 lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
-                self.queue.add_in(
-                    self._delay_ns(),
-                    lambda: task.is_alive and channel.send(task, text, lost is not None),
-                )
+                is_lost = lost is not None
+                self.queue.add_in(self._delay_ns(), lambda: channel.send(task, text, is_lost))
             case _:
                 delay_ns = self._delay_ns()
                 stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
@@ -587,7 +587,11 @@ class CheckpointCluster:
             if isinstance(action, _REQUESTS) and self._draw.random() < 0.3
             else []
         )
-        is_one = self._find_own(process, CheckpointFaultKind.ERROR, process.actions) is not None
+        process.changes += not isinstance(action, _READS)
+        is_one = (
+            not isinstance(action, _READS)
+            and self._find_own(process, CheckpointFaultKind.ERROR, process.changes) is not None
+        )
         if not (failing or is_full or late or is_one):
             return
         if isinstance(action, actions.FindLink | actions.FindName | actions.CheckOwnFolder):
@@ -747,8 +751,9 @@ class CheckpointCluster:
         except DataError as error:
             require(self._spoiled, f"a reader finds {entry.path}, which is not whole: {error}")
             return None
-        self._checked[entry.sequence] = entry, key, index.attempt
-        return index.attempt
+        attempt = str(index.attempt)
+        self._checked[entry.sequence] = entry, key, attempt
+        return attempt
 
     def _identify(self, entry: CheckpointEntry) -> list[bytes]:
         """Return the contents of the files of a checkpoint, to be compared by identity."""

@@ -18,7 +18,7 @@ class CheckpointFaultKind(Enum):
     KILL = "kill"  # a process, at an action: before it, after it, or within
     POWER = "power"  # cut, at a time: of all processes, and of what was not synced
     STOP = "stop"  # a process, from an action on, for so long
-    ERROR = "error"  # one call to storage fails, by its number; it may be done all the same
+    ERROR = "error"  # one change of storage fails, by its number; it may be done all the same
     FAIL = "fail"  # calls to storage fail, for so long; `extra` says which part of them
     FULL = "full"  # storage is full for so long: writes leave a part
     STALL = "stall"  # a call to storage takes so long, from an action on
@@ -141,7 +141,9 @@ def _draw_fault(draw: random.Random, scenario: CheckpointScenario, span_ns: int)
     if kind is CheckpointFaultKind.ERROR:
         rank = draw.choice((0, 0, rank))
     length_ns = int(scenario.delay_ns * draw.choice((3, 30, 300, 3000)) * draw.uniform(0.5, 1.5))
-    at = draw.randrange(span_ns)
+    at = draw.choice((draw.randrange(span_ns), scenario.jobs[job].begin_ns))
+    if kind is CheckpointFaultKind.POWER:
+        at = draw.randrange(span_ns)
     if kind in _BY_NUMBER:
         at = draw.randrange(draw.choice((30, 60, 150)))
     elif kind is CheckpointFaultKind.LOSE:

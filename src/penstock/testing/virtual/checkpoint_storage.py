@@ -326,11 +326,8 @@ def perform_on_shards(
                 _read_piece(folder, piece, read(f"{folder}/{piece.file}"), target(piece))
             return None
         case actions.FindWholeShards(folder):
-            return [
-                entry
-                for name in list_shards(folder)
-                if (entry := _find_whole(folder, name, read)) is not None
-            ]
+            found = [_find_whole(folder, name, read) for name in list_shards(folder)]
+            return [whole for whole in found if whole is not None]
     raise AssertionError(f"{action} is not performed here")
 
 
