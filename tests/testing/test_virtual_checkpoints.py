@@ -265,3 +265,14 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
         kept.add((*names, files.read("/a/data") if "data" in names else b""))
     assert len(kept) > 4
     assert ("synced", b"") in kept
+
+
+@pytest.mark.parametrize("seed", [13, 15, 21])
+def test_a_held_save_outlives_a_tier_that_cannot_be_read(seed: int) -> None:
+    """The job after a kill cannot list or read a tier for a moment: what is held there was taken
+    for gone, and removed."""
+    begin_ns = 10**11
+    kill = CheckpointFault(CheckpointFaultKind.KILL, 18 + seed, rank=0)
+    fail = CheckpointFault(CheckpointFaultKind.FAIL, begin_ns, 2 * 10**7, extra=seed * 7919 % 1000)
+    jobs = (CheckpointJob(1, 3, 0), CheckpointJob(1, 1, begin_ns))
+    run_checkpoint_scenario(shape(seed=seed, hosts=1, jobs=jobs, faults=(kill, fail)))

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..engine import ThreadPool, crc32c
-from ..errors import DataError, StorageError
+from ..errors import DataError
 from .array_leaves import Memory
 from .flushing import ShardSource
 from .manifest import (
@@ -169,11 +169,12 @@ FILES: ShardReader = _Files()
 
 
 def find_whole_shards(folder: str) -> list[ShardEntry]:
-    """Find the shards in a folder of a tier that are whole: every byte is read."""
+    """Find the shards in a folder of a tier that are whole: every byte is read. StorageError if one
+    cannot be read."""
     entries = []
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
-            with contextlib.suppress(DataError, StorageError):
+            with contextlib.suppress(DataError):
                 pieces, shard = read_manifest(FILES, f"{folder}/{name}")
                 read_pieces(FILES, folder, pieces, lambda _: None)
                 entries.append(shard)

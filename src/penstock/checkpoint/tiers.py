@@ -263,17 +263,18 @@ class Tiers:
 
     def list_held_folders(self) -> Steps[list[tuple[str, str]]]:
         """List the folders of this repository's saves on the tiers, with their attempts; empty
-        except in the leader."""
+        except in the leader. StorageError if a tier cannot be looked at: what is held there is not
+        taken for gone, and removed."""
         pattern = re.compile(rf"step-\d+\.([0-9a-f]+)\.{self._repository_id}\.held")
         folders: list[tuple[str, str]] = []
-        for path in self.paths if self.leading else ():
-            with contextlib.suppress(OSError):
+        for number, path in enumerate(self.paths if self.leading else ()):
+            if number in self._left_out:
+                continue
+            with translate_read_errors(path):
                 names = yield ListFolder(path)
-                folders += [
-                    (f"{path}/{name}", match[1])
-                    for name in names
-                    if (match := pattern.fullmatch(name))
-                ]
+            folders += [
+                (f"{path}/{name}", match[1]) for name in names if (match := pattern.fullmatch(name))
+            ]
         return folders
 
     def clear(self) -> Steps[None]:
@@ -302,7 +303,7 @@ def read_held_save(folder: str) -> Steps[HeldSave | None]:
         with translate_read_errors(path):
             data = yield ReadFile(path)
         held = HeldSave.decode(unseal("held", data, path), path)
-    except (DataError, StorageError):
+    except DataError:
         return None
     name = folder.rpartition("/")[2]
     return held if name.startswith(f"step-{held.index.step}.{held.index.attempt}.") else None

@@ -808,7 +808,8 @@ class CheckpointCluster:
         """Tell whether every save that was held has to be committed: hosts and storage kept their
         promises, and no job came between."""
         is_whole = not self.scenario.has_fault(CheckpointFaultKind.DAMAGE, CheckpointFaultKind.LIE)
-        return is_whole and all(job.uses_tiers for job in self.scenario.jobs)
+        uses_all = all(job.uses_tiers for job in self.scenario.jobs) and not self._unheld
+        return is_whole and uses_all
 
     def _perform_now(self, steps: actions.Steps[Any]) -> Any:
         """Perform steps at once, without a fault and without a trace."""
