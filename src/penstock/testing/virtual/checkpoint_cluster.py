@@ -22,6 +22,7 @@ import numpy as np
 
 from ...budget import Budget
 from ...checkpoint import CheckpointEntry, Flush, LocalTier, actions, protocol
+from ...clock import EventQueue
 from ...engine import ObjectRefused, storage_errors
 from ...errors import DataError, PenstockError, StorageError, UsageError, WorkerError
 from ...topology import Place
@@ -34,7 +35,6 @@ from .checkpoint_scenario import (
     S,
 )
 from .checkpoint_storage import VirtualBucket, VirtualFiles, perform_on_shards
-from .event_queue import EventQueue
 from .node import ScenarioError, require
 
 _actions_max = 20_000
