@@ -231,7 +231,11 @@ def partly(folder: Path, rank: int) -> Any:
     local = LocalTier(folder.parent / f"tier-{rank}", 1000 if rank == 1 else None)
 
     def watcher(what: str) -> None:
-        if rank == 0 and what.startswith(f"write {folder}/step-2.") and what.endswith("/index"):
+        if (
+            rank == 0
+            and what.startswith(f"write {folder}/step-2.")
+            and what.endswith("/index.part")
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
     fault_points.watcher = watcher
