@@ -72,9 +72,10 @@ explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=3
 
 # FIRST= is the seed to begin with: another one gives other scenarios.
 SECONDS ?= 60
-simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: caches, then checkpoints, each for SECONDS=60; FIRST=1 is the first seed
+simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: caches, checkpoints, brokers, each for SECONDS=60; FIRST=1 is the first seed
 	$(RUN) -m penstock.testing.virtual --seconds $(SECONDS) --first $(or $(FIRST),1)
 	$(RUN) -m penstock.testing.virtual checkpoint --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m penstock.testing.virtual broker --seconds $(SECONDS) --first $(or $(FIRST),1)
 
 simulate-bugs: $(STAMPS)/penstock  ## hand-made bugs, each of which the virtual cluster has to find
 	$(RUN) -m tests.mutations

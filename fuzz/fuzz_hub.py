@@ -1,4 +1,4 @@
-"""What a hub says: URLs, listings page by page, commits, and the files that are data."""
+"""Answers of a hub: listings page by page, commits, the files that are data; and its URLs."""
 
 from __future__ import annotations
 

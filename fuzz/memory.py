@@ -105,6 +105,11 @@ def is_chosen(data: bytes) -> bool:
     return zlib.crc32(data) & 1 == 1
 
 
+def _is_read(contents: Mapping[str, bytes]) -> bool:
+    """Return whether samples of these files are read."""
+    return sum(map(zlib.crc32, contents.values())) % 4 == 0
+
+
 def examine(
     format: str,
     contents: Mapping[str, bytes],
@@ -115,8 +120,9 @@ def examine(
 
     name:  the file that is opened; None opens the folder of them all.
 
-    Anything but a PenstockError, and an index that points outside its files, is a finding. The
-    first and last samples are read and decoded.
+    Anything but a PenstockError, and an index that points outside its files, is a finding. Of a
+    quarter of all contents, always the same, the first, middle and last samples are read and
+    decoded: that takes as long as the index.
     """
     store = MemoryStore(contents)
     entry = FORMATS[format]
@@ -134,7 +140,7 @@ def examine(
         assert (part.codec is None) != isinstance(layout, Chunked)
     assert index.label_column is None or len(index.label_column) == count
     assert index.names is None or len(index.names) == count
-    if count:
+    if count and _is_read(contents):
         samples = sorted({0, count // 2, count - 1})
         # One batch costs as much as one sample. What damage keeps it from is read by itself.
         if not _read(store, index, samples) and len(samples) > 1:

@@ -1,5 +1,5 @@
-"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session and of the protocol
-of checkpoints, each of which the virtual cluster has to find.
+"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session, of the protocol of
+checkpoints and of sharing, each of which the virtual cluster has to find.
 
 Each bug is an edit of `penstock.plan.cache_session`, or of the module that its name begins with;
 mutations.txt lists them. The edited module is made in memory; no file changes. Scenarios are run
@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import penstock.checkpoint
+import penstock.sharing
 from penstock.plan import cache_session
 from penstock.testing.virtual import (
     ScenarioError,
+    draw_broker_scenario,
     draw_checkpoint_scenario,
     draw_scenario,
+    run_broker_scenario,
     run_checkpoint_scenario,
     run_scenario,
 )
@@ -42,6 +45,21 @@ DECIDING = [
 ]
 """Modules of `penstock.checkpoint` that decide, and are made anew with a bug in one of them."""
 
+SHARING = [
+    "change_detector",
+    "job_state",
+    "transfer_policy",
+    "ledger",
+    "fallback_rate",
+    "connection",
+    "client",
+    "transfer_session",
+    "federation",
+    "broker_session",
+    "deciding",
+]
+"""The same of `penstock.sharing`."""
+
 
 class Mutation(NamedTuple):
     """An edit that makes the session wrong."""
@@ -51,16 +69,22 @@ class Mutation(NamedTuple):
     new: str
 
     @property
-    def checkpoint_module(self) -> str | None:
-        """The module of `penstock.checkpoint` that is edited; None for the cache's session."""
+    def module(self) -> str | None:
+        """The module of `package` that is edited; None for the cache's session."""
         return self.name.partition(": ")[0] if ": " in self.name else None
+
+    @property
+    def package(self) -> types.ModuleType:
+        """The package of the module."""
+        return penstock.sharing if self.module in SHARING else penstock.checkpoint
 
     @property
     def path(self) -> Path:
         """The file that is edited."""
-        if self.checkpoint_module is None:
+        if self.module is None:
             return Path(cache_session.__file__)
-        return Path(penstock.checkpoint.__file__).with_name(f"{self.checkpoint_module}.py")
+        assert self.package.__file__ is not None
+        return Path(self.package.__file__).with_name(f"{self.module}.py")
 
 
 def read_mutations() -> list[Mutation]:
@@ -96,17 +120,27 @@ def make_session(mutation: Mutation) -> type[Any]:
 
 def make_protocol(mutation: Mutation) -> types.ModuleType:
     """Return the protocol of checkpoints with the bug."""
-    package = penstock.checkpoint
-    names = [f"{package.__name__}.{name}" for name in DECIDING]
+    return make_modules(mutation, DECIDING)["protocol"]
+
+
+def make_sharing(mutation: Mutation) -> types.ModuleType:
+    """Return the classes of sharing with the bug."""
+    return make_modules(mutation, SHARING)["deciding"]
+
+
+def make_modules(mutation: Mutation, deciding: list[str]) -> dict[str, types.ModuleType]:
+    """Return the modules of a package that decide, made anew with the bug in one of them."""
+    package = mutation.package
+    names = [f"{package.__name__}.{name}" for name in deciding]
     kept = {name: sys.modules.pop(name) for name in names}
-    edited = f"{package.__name__}.{mutation.checkpoint_module}"
+    edited = f"{package.__name__}.{mutation.module}"
     assert edited in kept, f"{edited} is none of the modules that decide"
     module = types.ModuleType(edited)
     module.__package__ = package.__name__
     sys.modules[edited] = module
     try:
         exec(compile(edit_source(mutation), str(mutation.path), "exec"), vars(module))
-        return importlib.import_module(f"{package.__name__}.protocol")
+        return {name: importlib.import_module(f"{package.__name__}.{name}") for name in deciding}
     finally:
         for name in names:
             sys.modules.pop(name, None)
@@ -117,11 +151,16 @@ def make_protocol(mutation: Mutation) -> types.ModuleType:
 
 def find_bug(mutation: Mutation, seconds: float) -> tuple[int, str] | None:
     """Return the first seed that finds the bug, and what it says; None after so long."""
-    if mutation.checkpoint_module is None:
+    if mutation.module is None:
         session = make_session(mutation)
 
         def run(seed: int) -> Any:
             return run_scenario(draw_scenario(seed), session_class=session)
+    elif mutation.module in SHARING:
+        parts = make_sharing(mutation)
+
+        def run(seed: int) -> Any:
+            return run_broker_scenario(draw_broker_scenario(seed), parts=parts)
     else:
         protocol = make_protocol(mutation)
 

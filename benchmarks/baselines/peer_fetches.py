@@ -90,6 +90,7 @@ def fetching(peer: Peer, options: argparse.Namespace) -> Epochs:
     lengths = np.full(parts, options.record_bytes, np.int64)
     # Records lie in the buffer in another order than they come in, as samples of a batch do.
     places = np.random.default_rng(2).permutation(parts)
+    into = np.zeros(parts, np.int64)
     assert options.batch % messages == SOURCE_MESSAGES % messages == 0
 
     def epochs() -> Iterator[np.ndarray]:
@@ -105,7 +106,9 @@ def fetching(peer: Peer, options: argparse.Namespace) -> Epochs:
                         batches[batch] = np.empty((options.batch, MESSAGE_BYTES), np.uint8)
                     numbers = (sent // messages * parts + places).astype(np.uint64)
                     targets = row * MESSAGE_BYTES + places * options.record_bytes
-                    ticket = peer.submit(1, numbers, lengths, targets, batches[batch].reshape(-1))
+                    ticket = peer.submit(
+                        1, numbers, lengths, targets, [batches[batch].reshape(-1)], into
+                    )
                     row_of[ticket] = batch
                     sent += messages
                 for completion in peer.step(10 * SECOND_NS).completions:

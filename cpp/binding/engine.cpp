@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "engine/arena.hpp"
+#include "engine/block_moves.hpp"
 #include "engine/engine.hpp"
 #include "binding/arrays.hpp"
 #include "binding/gil.hpp"
 #include "engine/requests.hpp"
 #include "engine/storage.hpp"
+#include "ground/limits.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -65,19 +67,23 @@ class EngineHandle {
   std::uint64_t submit(const Column<std::uint32_t>& file, const Column<std::int64_t>& offset,
                        const Column<std::int64_t>& length, const Column<std::uint32_t>& buffer,
                        const Column<std::int64_t>& target, const Column<std::int64_t>& runs,
-                       const std::vector<Bytes>& buffers, std::int64_t patience_ns) {
+                       const std::vector<Bytes>& buffers, std::int64_t patience_ns,
+                       const WritableColumn<std::int64_t>& tally) {
     std::vector<std::span<std::byte>> places;
     places.reserve(buffers.size());
     for (const Bytes& bytes : buffers) places.push_back(view_bytes(bytes));
     const RequestColumns columns{view(file),   view(offset), view(length),
                                  view(buffer), view(target), view(runs)};
     PlacedRequests placed = place_requests(columns, places, engine_->file_count());
+    std::int64_t asked = 0;
+    for (const Extent& extent : placed.extents) asked += extent.length;
     // The node is allocated before the engine writes, so that nothing below can fail.
     BuffersByTicket single;
     auto node = (single.emplace(0, buffers), single.extract(0));
     node.key() = engine_->submit(std::move(placed.extents), std::move(placed.runs),
                                  std::chrono::nanoseconds(patience_ns));
     const std::uint64_t ticket = node.key();
+    if (tally.size() > 0) tally.data()[0] += asked;  // guarded by the GIL
     buffers_.insert(std::move(node));
     return ticket;
   }
@@ -128,6 +134,28 @@ OwnedArray<std::uint8_t> take(const std::shared_ptr<Arena>& arena, std::size_t b
   return {data, {bytes}, owner};
 }
 
+List<std::int64_t> move(int file, bool writes, const std::vector<std::int64_t>& offsets,
+                        const std::vector<Bytes>& memory) {
+  if (offsets.size() != memory.size()) throw nb::value_error("an offset for each block");
+  std::vector<BlockMove> blocks(offsets.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i].offset = offsets[i];
+    blocks[i].memory = view_bytes(memory[i]);
+    if (blocks[i].memory.size() > limits::block_bytes_max) {
+      throw nb::value_error("a block is too long");
+    }
+  }
+  {
+    const WithoutGil released;
+    move_blocks(file, writes, blocks);
+  }
+  nb::list moved;
+  for (const BlockMove& block : blocks) {
+    moved.append(block.error != 0 ? -static_cast<std::int64_t>(block.error) : block.done);
+  }
+  return moved;
+}
+
 // An arena, which outlives this object while its blocks are lent.
 struct ArenaHandle {
   std::shared_ptr<Arena> arena;
@@ -146,8 +174,9 @@ void bind_engine(nb::module_& m) {
       // Never a converted copy: the bytes would go to it.
       .def("submit", &EngineHandle::submit, "file"_a.noconvert(), "offset"_a.noconvert(),
            "length"_a.noconvert(), "buffer"_a.noconvert(), "target"_a.noconvert(),
-           "runs"_a.noconvert(), "buffers"_a.noconvert(), "patience_ns"_a,
-           "Queue requests and return their ticket; see `penstock.extent.Requests`.\n\n"
+           "runs"_a.noconvert(), "buffers"_a.noconvert(), "patience_ns"_a, "tally"_a.noconvert(),
+           "Queue requests and return their ticket; see `penstock.extent.Requests`. Their bytes are\n"
+           "added to `tally[0]`.\n\n"
            "ValueError names the first column and row that is invalid.")
       .def("poll", &EngineHandle::poll, "timeout_ns"_a,
            "Wait for completions: (ticket, failures); a failure is (extent, errno, bytes read).\n\n"
@@ -204,6 +233,9 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("lent_bytes", [](ArenaHandle& self) { return self.arena->lent_bytes(); },
                    "Bytes of memory in arrays that are alive.");
 
+  m.def("move_blocks", &move, "file"_a, "writes"_a, "offsets"_a, "blocks"_a,
+        "Read or write blocks of an open file, many at a time. Returns for each the bytes that moved,\n"
+        "or -errno.");
   m.def("probe_io_uring", &probe_io_uring,
         "errno of creating an io_uring; 0 if the kernel grants one.");
   m.def("get_file_system", [](const nb::bytes& path) { return get_file_system(to_path(path)); },

@@ -14,6 +14,7 @@ inline constexpr std::size_t run_extents_max = 256;
 inline constexpr std::size_t threads_max = 256;
 inline constexpr std::size_t open_files_max = 4096;
 inline constexpr unsigned ring_entries = 64;
+inline constexpr std::size_t block_bytes_max = 1U << 30;  // of one call of the system
 
 // A scattered read needs one iovec per extent and one per gap between extents; IOV_MAX is 1024.
 static_assert(2 * run_extents_max <= 1024);

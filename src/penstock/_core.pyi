@@ -285,9 +285,11 @@ class Engine:
             Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
         ],
         patience_ns: int,
+        tally: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
     ) -> int:
         """
-        Queue requests and return their ticket; see `penstock.extent.Requests`.
+        Queue requests and return their ticket; see `penstock.extent.Requests`. Their bytes are
+        added to `tally[0]`.
 
         ValueError names the first column and row that is invalid.
         """
@@ -362,6 +364,17 @@ class Arena:
     @property
     def lent_bytes(self) -> int:
         """Bytes of memory in arrays that are alive."""
+
+def move_blocks(
+    file: int,
+    writes: bool,
+    offsets: Sequence[int],
+    blocks: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]],
+) -> list[int]:
+    """
+    Read or write blocks of an open file, many at a time. Returns for each the bytes that moved,
+    or -errno.
+    """
 
 def probe_io_uring() -> int:
     """errno of creating an io_uring; 0 if the kernel grants one."""

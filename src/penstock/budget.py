@@ -24,6 +24,11 @@ class Budget:
     threads:          reading threads; None lets the engine choose for its backend.
     requests:         requests to an object store in flight; None is 64.
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
+    process_bytes_per_s:  bandwidth that all of this process draws from storage, its loaders' reads
+                      and the writes of its checkpoints and conversions together; more urgent
+                      purposes go first. Of several budgets in use the lowest value holds, and each
+                      user keeps within its own `bytes_per_s` besides. None is unlimited. Tiers on
+                      local disks do not count, and worker processes are processes of their own.
     cores:            processor time a second that decoding takes, on average over some tens of ms;
                       fractions are time-shared; None is unlimited.
     readahead_bytes:  memory for batches that are requested, being decoded or ready, but not handed
@@ -43,6 +48,7 @@ class Budget:
     threads: int | None = None
     requests: int | None = None
     bytes_per_s: float | None = None
+    process_bytes_per_s: float | None = None
     cores: float | None = None
     readahead_bytes: int = limits.readahead_bytes_default
     io_uring: FastPath = "auto"
@@ -59,16 +65,16 @@ class Budget:
             value = getattr(self, name)
             if value is not None or name == "readahead_bytes":
                 object.__setattr__(self, name, check_whole(f"Budget.{name}", value, 1, most))
-        rate = self.bytes_per_s
-        if rate is not None and not (
-            type(rate) is not bool
-            and isinstance(rate, (int, float))
-            and (0 < rate < 1 << 1000 or rate == math.inf)
-        ):
-            raise UsageError(
-                f"Budget.bytes_per_s is {self.bytes_per_s!r}: use None (unlimited) or a rate"
-                " above 0"
-            )
+        for name in ("bytes_per_s", "process_bytes_per_s"):
+            rate = getattr(self, name)
+            if rate is not None and not (
+                type(rate) is not bool
+                and isinstance(rate, (int, float))
+                and (0 < rate < 1 << 1000 or rate == math.inf)
+            ):
+                raise UsageError(
+                    f"Budget.{name} is {rate!r}: use None (unlimited) or a rate above 0"
+                )
         if self.cores is not None and not (
             isinstance(self.cores, (int, float))
             and type(self.cores) is not bool

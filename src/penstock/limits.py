@@ -141,6 +141,8 @@ quarter as many are open for single reads besides. A dataset of more files opens
 read."""
 replay_threads_max = 1024
 """Threads of a recorded job that are replayed at the same time."""
+block_bytes_max = 1 << 30
+"""Longest block of a disk tier: what one call of the system moves."""
 ring_entries = 64
 """Operations one io_uring has in flight."""
 mmap_extent_bytes_max = 32 * 1024
@@ -260,10 +262,6 @@ cache_block_probe_bytes_min = 1 * MIB
 """Fewest bytes with which storage is measured: fewer would tell nothing if reads are fast."""
 cache_blocks_looked_at = 1 << 14
 """Cache blocks whose sizes are examined to estimate how many fit."""
-disk_threads = 4
-"""Most threads that read and write the disk tier of a rank, beside its two of the cache: with one,
-warm epochs of 64 KiB blocks had half the rate on a virtual disk (medians of 84 and 158 MB/s), with
-two two thirds (102 MB/s)."""
 slab_spare_bytes = 1 * MIB
 """Spare bytes of a slab that holds all of a data set."""
 replica_epochs = 32

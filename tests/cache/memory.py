@@ -63,13 +63,21 @@ class MemoryPeer:
         self._bell.setblocking(False)
         self._rope.setblocking(False)
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
         """Put the fetch into the other node's inbox."""
         self._require_open()
         if node == self.node or not 0 <= node < len(self._group):
             raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffer)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        check_fetch(keys, lengths, targets, buffers, numbers)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
         ticket, way = fetch.ticket, self.node
         asked = keys.copy(), lengths.copy()
         if not self._group[node]._post(lambda peer: peer._requests.add(way, *asked, ticket, way)):

@@ -41,7 +41,7 @@ class Remote:
     def __init__(self, line: Connection, node: int) -> None:
         self.node = node
         self._line = line
-        self._buffers: dict[int, Buffer] = {}
+        self._buffers: dict[int, Sequence[Buffer]] = {}
 
     def _call(self, name: str, *values: Any) -> Any:
         self._line.send((name, values))
@@ -50,16 +50,25 @@ class Remote:
             raise result
         return result
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
-        ticket: int = self._call("submit", node, keys, lengths, targets, buffer)
-        self._buffers[ticket] = buffer
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
+        ticket: int = self._call("submit", node, keys, lengths, targets, buffers, numbers)
+        self._buffers[ticket] = buffers
         return ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         assert not also, "descriptors are of one process"
         events, buffers = self._call("step", timeout_ns)
-        for ticket, buffer in buffers.items():
-            self._buffers.pop(ticket)[:] = buffer
+        for ticket, filled in buffers.items():
+            for buffer, data in zip(self._buffers.pop(ticket), filled, strict=True):
+                buffer[:] = data
         return events
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
@@ -80,17 +89,17 @@ class Led:
 
     def __init__(self) -> None:
         self._peer: Any = None
-        self._buffers: dict[int, Buffer] = {}
+        self._buffers: dict[int, Sequence[Buffer]] = {}
 
     def make(self, count: int, timeout_s: float) -> None:
         self._peer = made(count, timeout_s)
 
     def submit(self, *fetch: Any) -> int:
         ticket: int = self._peer.submit(*fetch)
-        self._buffers[ticket] = fetch[-1]
+        self._buffers[ticket] = fetch[-2]
         return ticket
 
-    def step(self, timeout_ns: int) -> tuple[PeerEvents, dict[int, Buffer]]:
+    def step(self, timeout_ns: int) -> tuple[PeerEvents, dict[int, Sequence[Buffer]]]:
         events = self._peer.step(timeout_ns)
         return events, {each[0]: self._buffers.pop(each[0]) for each in events.completions}
 

@@ -53,7 +53,7 @@ def ask(peer: MPIPeer, owner: int) -> None:
             else:
                 assert completion.reason is Reason.TIMEOUT
         for each in fetchings:
-            each.buffer[:] = 0xAB
+            each.buffers[0][:] = 0xAB
         os.kill(owner, signal.SIGCONT)
         after = Fetching([5], seed=number)
         last = None
@@ -62,7 +62,7 @@ def ask(peer: MPIPeer, owner: int) -> None:
             last = drive([peer], [ticket])[ticket]
         after.assert_done(last)
         for each in fetchings:
-            assert (each.buffer == 0xAB).all(), "a buffer was written to after its report"
+            assert (each.buffers[0] == 0xAB).all(), "a buffer was written to after its report"
         print(number, sum(each.reason is None for each in reported), f"{took_s:.2f} s", flush=True)
 
 

@@ -17,7 +17,7 @@ from penstock.budget import Budget
 from penstock.cache.disk import DiskTier
 from penstock.cache.engine import CachedEngine, CacheShell
 from penstock.cache.key_index import Addressed
-from penstock.cache.peer import Bytes, Keys, PeerEvents
+from penstock.cache.peer import PeerEvents
 from penstock.cache.shared_memory import Mask, RamTier
 from penstock.clock import SystemClock
 from penstock.engine import Buffer, open_engine
@@ -82,7 +82,9 @@ def test_answers_to_others_wait_for_memory(part: float, tmp_path: Path) -> None:
         lengths = np.full(keys_each, row_bytes)
         for some in rows.reshape(fetches, keys_each):
             keys = some.astype(np.uint64)
-            asking.submit(0, keys, lengths, some * row_bytes, out.reshape(-1))
+            asking.submit(
+                0, keys, lengths, some * row_bytes, [out.reshape(-1)], np.zeros_like(some)
+            )
         done, most = 0, max(1, budget.peer_answers_bytes // answer_bytes)
         while done < fetches:
             there = wait_until_idle(engine, answering, lambda: len(asking._inbox))
@@ -98,7 +100,7 @@ def test_answers_to_others_wait_for_memory(part: float, tmp_path: Path) -> None:
 class Refusing(MemoryPeer):
     """A peer whose transport refuses every fetch."""
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+    def submit(self, *_: object) -> int:
         raise OSError(105, "no buffer space")
 
 
@@ -135,6 +137,44 @@ def test_a_fetch_that_the_system_refuses_is_read_from_storage(
     finally:
         engine.close()
         group[1].close()
+
+
+def test_threads_beside_a_disk_tier(tmp_path: Path) -> None:
+    """Two threads do all there is to do, and the disk gives back in the second epoch what the first
+    one wrote."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    data = penstock.open(tmp_path / "x.npy")
+    inner = open_engine(data.index.files, Budget(), data.index.mean_bytes)
+    before = set(threading.enumerate())
+    engine = CachedEngine(
+        Addressed(data.index),
+        inner,
+        Placement(64, (0,), (64,), seed=1),
+        [0],
+        0,
+        RamTier.create(1, 1 << 20, bytes(16)),
+        DiskTier.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)),
+        None,
+    )
+    try:
+        for epoch in (1, 2):
+            out = np.zeros(6400, np.uint8)
+            engine.submit(keys_of(64, 100), [out])
+            (report,) = engine.poll(60 * 10**9)
+            assert report.failures == ()
+            assert (out.reshape(64, 100) == rows).all()
+            names = {thread.name for thread in set(threading.enumerate()) - before}
+            assert names == {"penstock-cache", "penstock-storage"}
+            wait_for(lambda: engine._shell._session.is_idle)
+            stats = engine.counters()
+            assert (stats["disk_blocks_written"], stats["disk_blocks_read"]) == (
+                64,
+                64 * (epoch - 1),
+            )
+            assert stats["loaded_bytes"] == 6400
+    finally:
+        engine.close()
 
 
 class UnwritableDisk(DiskTier):

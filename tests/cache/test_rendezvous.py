@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.rendezvous import exchange_values, find_gather
+from penstock.cache.rendezvous import exchange_values, find_gather, read_texts
 from penstock.errors import UsageError
 from penstock.topology import Place
 from tests.slices import first
@@ -154,3 +154,37 @@ def test_nobody_speaks_for_another_rank(forged: int) -> None:
     for rank, found in enumerate(meet(["one"] * 3, -1, forged)):
         if rank != forged:
             assert f"what rank {forged} says of itself was not made with" in found
+
+
+said = st.one_of(
+    st.just('{"rank": 1}'),
+    st.just('{"error": "no memory"}'),
+    st.sampled_from(["", "[]", "7", "null", "{", "[" * 5000, None, b"{}", {}]),
+)
+"""What a gather may return for a rank: its values, its error, or what it did not say."""
+
+
+@given(texts=st.lists(said, min_size=1, max_size=4), missing=st.integers(-1, 3))
+def test_ranks_that_hold_the_same_texts_end_the_same_way(texts: list[Any], missing: int) -> None:
+    """All have the same values, or all a UsageError: the same one, if no text is missing."""
+    world = len(texts)
+    whole = [text for rank, text in enumerate(texts) if rank != missing]
+    ends: list[Any] = []
+    for rank in range(world):
+        try:
+            ends.append(read_texts(whole, texts[rank], Place(rank, world, "arguments"), b""))
+        except UsageError as error:
+            ends.append(str(error))
+    if missing in range(world):
+        assert all(f"{world - 1} texts" in end for end in ends)
+    else:
+        assert all(end == ends[0] for end in ends)
+        assert isinstance(ends[0], str) == any(text != '{"rank": 1}' for text in texts)
+        failed = [rank for rank, text in enumerate(texts) if text == '{"error": "no memory"}']
+        if len(failed) == world:
+            assert ends[0] == "rank 0 cannot take part in the cache: no memory"
+
+
+def test_a_gather_that_returns_no_list() -> None:
+    with pytest.raises(UsageError, match="a list of texts"):
+        exchange_values(lambda text: text, Place(0, 2, "arguments"), dict)  # type: ignore[arg-type,return-value]

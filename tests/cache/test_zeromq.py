@@ -399,7 +399,7 @@ def test_answer_in_small_frames(scene: Scene) -> None:
     )
     assert lied.completion.reason is None
     assert lied.completion.failures.tolist() == [1]
-    buffer, targets = lied.fetching.buffer, lied.fetching.targets
+    (buffer,), targets = lied.fetching.buffers, lied.fetching.targets
     assert buffer[targets[0] : targets[0] + 3].tobytes() == b"123"
     assert buffer[targets[2] : targets[2] + 4].tobytes() == b"4567"
 
@@ -433,7 +433,7 @@ def test_any_answers(messages: list[list[bytes]]) -> None:
         else:
             failed = completion.failures.tolist()
             assert failed == sorted({*failed} & {0, 1})
-            fetching._assert_buffer(np.arange(2))
+            fetching._assert_buffers(np.arange(2))
         scene.assert_serves()
     finally:
         scene.close()
@@ -666,7 +666,7 @@ def begun(peer: ZeroMQPeer, size: int) -> tuple[int, np.ndarray]:
     deadline = time.monotonic() + DEADLINE_S
     while True:
         buffer[1] = 0
-        ticket = peer.submit(1, keys, lengths, targets, buffer)
+        ticket = peer.submit(1, keys, lengths, targets, [buffer], targets)
         events = PeerEvents([], [])
         while not buffer[1] and not events.completions:
             assert time.monotonic() < deadline

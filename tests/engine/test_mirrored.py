@@ -18,6 +18,7 @@ import penstock
 from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
+from penstock.engine.queued import QueuedEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
 from penstock.testing import EngineRead, finish, write_files
@@ -81,7 +82,8 @@ def test_all_places_are_read_from(tmp_path: Path) -> None:
     budget = Budget(pread="required", bytes_per_s=1e9)
     with penstock.Loader(dataset, batch_size=8, budget=budget) as loader:
         assert sum(len(batch.ids) for batch in loader) == 32
-        engine = loader._engine
+        assert isinstance(loader._engine, QueuedEngine)
+        engine = loader._engine._engine
         assert isinstance(engine, MirroredEngine)
         shares = [member.counters()["bytes"] for member in engine._members]
         assert sum(shares) == 32 * MIB

@@ -660,6 +660,15 @@ def test_sums_are_exact_or_refused(dtype: str, sign: str) -> None:
             check("-x", left, left, [-value for value in left])
 
 
+@pytest.mark.parametrize("sign", ["==", "!=", "<", ">="])
+def test_lists_are_not_compared(sign: str) -> None:
+    """A list of each sample compared with a list is refused: it is no array of truth values."""
+    with pytest.raises(
+        penstock.PenstockError, match="lists are compared: ask for a number in them"
+    ):
+        Predicate(f"boxes {sign} boxes", {"boxes": "list"})
+
+
 _NUL_TEXTS = ["a", "a\0", "", "\0", "b\0b"]
 
 

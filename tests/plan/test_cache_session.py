@@ -317,7 +317,7 @@ def test_a_silent_rank_is_tried_with_one_key() -> None:
 
     (fetch,) = others(0)
     assert isinstance(fetch, FetchKeys)
-    session.take_fetch(fetch.fetch, np.arange(len(fetch.rows)), "timeout")
+    session.take_fetch(fetch.fetch, np.arange(len(fetch.parts[0][1])), "timeout")
     assert names(taken(session)) == ["ReadKeys"]
     assert names(others(1)) == ["ReadKeys"]
     session.advance(int(limits.peer_pause_s * 1e9))
@@ -327,6 +327,56 @@ def test_a_silent_rank_is_tried_with_one_key() -> None:
     assert names(others(3)) == ["ReadKeys"]
     session.take_fetch(probe.fetch, np.empty(0, np.int64), None)
     assert names(others(4)) == ["FetchKeys"]
+
+
+def fetches_of(actions: list[Action]) -> list[FetchKeys]:
+    return [action for action in actions if isinstance(action, FetchKeys)]
+
+
+def test_what_several_steps_want_of_a_node_goes_in_one_fetch() -> None:
+    """While two fetches to a node are under way, further wants gather; failures are those of the
+    step that wanted the key."""
+    session = session_of((3, 3))
+    for ticket in range(5):
+        session.request(ticket, step(list(range(12))), 1, False)
+    first, second = fetches_of(taken(session))
+    assert [ticket for ticket, _ in (*first.parts, *second.parts)] == [0, 1]
+    none = np.empty(0, np.int64)
+    session.take_fetch(first.fetch, none, None)
+    (gathered,) = fetches_of(taken(session))
+    assert [ticket for ticket, _ in gathered.parts] == [2, 3, 4]
+    wanted = len(gathered.parts[0][1])
+    session.take_fetch(gathered.fetch, np.array([wanted, 3 * wanted - 1]), None)
+    reads = [action for action in taken(session) if isinstance(action, ReadKeys)]
+    rows = gathered.parts[0][1]
+    assert [(read.ticket, read.rows.tolist()) for read in reads] == [
+        (3, [rows[0]]),
+        (4, [rows[-1]]),
+    ]
+
+
+def test_what_has_gathered_for_a_silent_node_is_read_from_storage() -> None:
+    """When a fetch fails, nothing waits for the other one that is under way."""
+    session = session_of((3, 3))
+    for ticket in range(4):
+        session.request(ticket, step(list(range(12))), 1, False)
+    first, _ = fetches_of(taken(session))
+    session.take_fetch(first.fetch, np.arange(len(first.parts[0][1])), "timeout")
+    reads = [action for action in taken(session) if isinstance(action, ReadKeys)]
+    assert [read.ticket for read in reads] == [0, 2, 3]
+
+
+def test_a_full_fetch_does_not_wait_for_others() -> None:
+    """Wants that fill a fetch are asked for at once; those of a node with a disk always."""
+    session = session_of((3, 3))
+    session.answer_bytes = 8  # a fetch is full with the first want
+    for ticket in range(4):
+        session.request(ticket, step(list(range(12))), 1, False)
+    assert len(fetches_of(taken(session))) == 4
+    session = session_of((3, 3), (0, 3))
+    for ticket in range(4):
+        session.request(ticket, step(list(range(12))), 1, False)
+    assert len(fetches_of(taken(session))) == 4
 
 
 def test_slots_that_are_left_out_are_read_from_storage() -> None:

@@ -20,7 +20,8 @@ from penstock.testing.virtual import (
     minimise,
     run_scenario,
 )
-from penstock.testing.virtual.__main__ import _run_in_order, main, run_seeds
+from penstock.testing.virtual.__main__ import main
+from penstock.testing.virtual.search import run_in_order, run_seeds
 from penstock.testing.virtual.shell import VirtualShell
 from tests.mutations import Mutation, edit_source, find_bug, make_session, read_mutations
 
@@ -206,18 +207,18 @@ def test_a_search_says_what_it_did(processes: str, capsys: pytest.CaptureFixture
     """A search without a failure prints its scenarios, faults and speed."""
     assert main(["--seconds", "0.2", "--first", "10", "--processes", processes]) == 0
     out = capsys.readouterr().out
-    assert " scenarios from seed 10 on, " in out
+    assert " cache scenarios from seed 10 on, " in out
     assert " virtual hours a second" in out
 
 
 def test_processes_change_nothing_but_time() -> None:
     """Scenarios that several processes run come to what one process finds, in the same order."""
     until_s = time.monotonic() + 0.05
-    tallies = list(_run_in_order(10, 2, until_s))
+    tallies = list(run_in_order("cache", 10, 2, until_s))
     count = sum(tally.scenarios for tally in tallies)
     assert count
     assert count % len(tallies) == 0
-    assert tallies[0] == run_seeds(10, tallies[0].scenarios)
+    assert tallies[0] == run_seeds("cache", 10, tallies[0].scenarios)
 
 
 @pytest.mark.long

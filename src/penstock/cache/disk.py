@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import Arena, Buffer, crc32c
+from ..engine import PROCESS_QUEUE, Arena, Buffer, crc32c, move_blocks
 from ..errors import StorageError, UsageError
 from ..extent import Int
 from ..own_files import check_private_folder, open_own
@@ -58,6 +58,8 @@ _VERSION = 2
 _HEADER = struct.Struct("<8sIQ16s24s")  # magic, version, slots, identity, note; then their checksum
 _CRC = struct.Struct("<I")
 _ENTRY = np.dtype([("at", "<i8"), ("length", "<i8"), ("crc", "<u4"), ("unused", "<u4")])
+_PART_BYTES = 4 << 20
+"""Bytes that are copied, and then written together."""
 _SALT = struct.Struct("<16sqqq")
 """Identity, slot, offset, length: a cache block is right in one place only."""
 
@@ -202,15 +204,16 @@ class DiskTier:
         The mask is False for a cache block that was not kept: its slot is not claimed here, the
         room is used up, or writing failed.
         """
-        held = self._slots.holds(slots)
-        triples = zip(slots, cache_blocks, held, strict=True)
-        return np.array(
-            [
-                bool(mine) and self._write(int(slot), cache_block)
-                for slot, cache_block, mine in triples
-            ],
-            bool,
-        )
+        kept = self._slots.holds(slots)
+        sizes = np.array([_pad_size(each.nbytes) for each in cache_blocks], np.int64)
+        first = 0
+        while first < len(slots):  # a part at a time: each is copied
+            count = int(np.searchsorted(np.cumsum(sizes[first:]), _PART_BYTES, "right"))
+            last = first + max(1, count)
+            mine = first + np.flatnonzero(kept[first:last])
+            kept[mine] = self._write(slots[mine], [cache_blocks[i] for i in mine.tolist()])
+            first = last
+        return kept
 
     def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
         """Read the cache blocks, of so many bytes each; None for one that is not ready, or is
@@ -219,11 +222,27 @@ class DiskTier:
         A slot whose cache block is damaged, or of another length, is empty from now on, and may be
         claimed again.
         """
-        at = self._slots.offsets(slots)
-        return [
-            self._read(int(slot), int(place), int(length)) if place >= 0 else None
-            for slot, place, length in zip(slots, at, lengths, strict=True)
-        ]
+        places = self._slots.offsets(slots) + _PAGE  # first: an entry is written before it
+        entries = np.zeros(len(slots), _ENTRY)
+        move_blocks(self._table, False, _find_entries(slots), _view_entries(entries))
+        is_there = places >= _PAGE
+        rows = np.flatnonzero(
+            is_there & (entries["at"] == places) & (entries["length"] == lengths)
+        ).tolist()
+        padded = self._take_parts([_pad_size(int(lengths[i])) for i in rows])
+        moved = move_blocks(self._data, False, places[rows].tolist(), padded)
+        blocks: list[Buffer | None] = [None] * len(slots)
+        for i, count, data in zip(rows, moved, padded, strict=True):
+            block = data[: int(lengths[i])]
+            checksum = self._checksum(int(slots[i]), int(places[i]), block)
+            if count >= len(block) and checksum == entries["crc"][i]:
+                blocks[i] = block
+        self._count("read", sum(block is not None for block in blocks))
+        bad = [i for i, block in enumerate(blocks) if block is None and is_there[i]]
+        self._count("damaged", len(bad))
+        self._slots.drop(slots[bad], places[bad] - _PAGE)
+        PROCESS_QUEUE.count("read", "prefetch", sum(map(len, padded)))
+        return blocks
 
     def counters(self) -> SlabCounters:
         """Return the totals of all ranks; cache blocks that an earlier run left count as
@@ -248,55 +267,52 @@ class DiskTier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, slot: int, cache_block: Buffer) -> bool:
-        column, lengths = np.array([slot]), np.array([cache_block.nbytes])
-        done = False
+    def _write(self, slots: Int, cache_blocks: Sequence[Buffer]) -> Mask:
+        """Keep cache blocks of slots that are claimed here, written together."""
+        kept = np.zeros(len(slots), bool)
         try:
-            at = self._slots.allocate(lengths) if self._writable else np.array([-1])
-            if at[0] < 0:
-                return False
-            place = _PAGE + int(at[0])
-            padded = self._arena.take(_pad_size(cache_block.nbytes))
-            padded[: cache_block.nbytes] = cache_block
-            padded[cache_block.nbytes :] = 0
-            entry = np.array(
-                [(place, cache_block.nbytes, self._checksum(slot, place, cache_block), 0)], _ENTRY
-            )
-            _write_all(self._data, padded, place)
-            _write_all(self._table, entry.view(np.uint8), _PAGE + slot * _ENTRY.itemsize)
-            done = bool(self._slots.publish(column, at, lengths)[0])
+            lengths = np.array([block.nbytes for block in cache_blocks], np.int64)
+            at = np.full(len(slots), -1)
+            for i in range(len(slots)) if self._writable else ():
+                at[i] = self._slots.allocate(lengths[i : i + 1])[0]
+            rows = np.flatnonzero(at >= 0)
+            places = at + _PAGE
+            padded = self._take_parts([_pad_size(int(lengths[i])) for i in rows])
+            entries = np.zeros(len(rows), _ENTRY)
+            for number, (i, data) in enumerate(zip(rows.tolist(), padded, strict=True)):
+                block = cache_blocks[i]
+                data[: block.nbytes] = block
+                data[block.nbytes :] = 0
+                checksum = self._checksum(int(slots[i]), int(places[i]), block)
+                entries[number] = (places[i], block.nbytes, checksum, 0)
+            moved = move_blocks(self._data, True, places[rows].tolist(), padded)
+            is_whole = np.array(moved, np.int64) == [len(data) for data in padded]
+            entries, whole = entries[is_whole], rows[is_whole]
+            _write_all(self._table, _find_entries(slots[whole]), _view_entries(entries))
+            kept[whole] = self._slots.publish(slots[whole], at[whole], lengths[whole])
+            if not is_whole.all():
+                raise _make_write_error(min(moved))
+            PROCESS_QUEUE.count("write", "sweep", sum(map(len, padded)))
         except OSError as error:
             self._stop_writing(error)
         finally:
-            if not done:
-                self._slots.abandon(column)
-        if done:
-            self._count("written")
-        return done
+            self._slots.abandon(slots[~kept])
+        self._count("written", int(kept.sum()))
+        return kept
 
-    def _read(self, slot: int, at: int, length: int) -> Buffer | None:
-        place = _PAGE + at
-        with contextlib.suppress(OSError):
-            raw = os.pread(self._table, _ENTRY.itemsize, _PAGE + slot * _ENTRY.itemsize)
-            entry = np.frombuffer(raw.ljust(_ENTRY.itemsize, b"\0"), _ENTRY)[0]
-            if (entry["at"], entry["length"]) == (place, length):
-                padded = self._arena.take(_pad_size(length))
-                _read_all(self._data, padded, length, place)
-                cache_block = padded[:length]
-                if self._checksum(slot, place, cache_block) == entry["crc"]:
-                    self._count("read")
-                    return cache_block
-        self._count("damaged")
-        self._slots.drop(np.array([slot]), np.array([at]))
-        return None
+    def _take_parts(self, sizes: Sequence[int]) -> list[Buffer]:
+        """Return buffers of these sizes, whole pages, in one piece of memory."""
+        ends = np.cumsum(sizes, dtype=np.int64).tolist()
+        memory = self._arena.take(ends[-1] if ends else 0)
+        return [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _checksum(self, slot: int, place: int, cache_block: Buffer) -> int:
         salt = _SALT.pack(self._identity, slot, place, cache_block.nbytes)
         return int(crc32c(cache_block, crc32c(salt)))
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, number: int) -> None:
         with self._lock:
-            self._counted[what] += 1
+            self._counted[what] += number
 
     def _stop_writing(self, error: OSError) -> None:
         with self._lock:
@@ -331,24 +347,28 @@ def _open_direct(folder: str) -> int:
     return file
 
 
-def _write_all(file: int, data: npt.NDArray[np.uint8], at: int) -> None:
-    """Write all bytes: go on after short writes of whole pages; any other short write is a full
-    disk."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done:].data, at + done)
-        if done < len(data) and done % _PAGE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _find_entries(slots: Int) -> list[int]:
+    """Return the places of entries in the table."""
+    places: list[int] = (_PAGE + slots * _ENTRY.itemsize).tolist()
+    return places
 
 
-def _read_all(file: int, into: npt.NDArray[np.uint8], length: int, at: int) -> None:
-    """Fill the array up to `length`; raise OSError if the file ends before."""
-    done = 0
-    while done < length:
-        got = os.preadv(file, [into[done:].data], at + done)
-        if got == 0:
-            raise OSError(errno.EIO, "the file ends early")
-        done += got
+def _view_entries(entries: npt.NDArray[np.void]) -> list[Buffer]:
+    """Return the bytes of each entry."""
+    return list(entries.view(np.uint8).reshape(-1, _ENTRY.itemsize))
+
+
+def _write_all(file: int, places: list[int], blocks: list[Buffer]) -> None:
+    """Write blocks, many at a time; OSError if one of them is not written whole."""
+    for count, block in zip(move_blocks(file, True, places, blocks), blocks, strict=True):
+        if count < len(block):
+            raise _make_write_error(count)
+
+
+def _make_write_error(moved: int) -> OSError:
+    """Make the error for a write that `move_blocks` reports; a short one is a full disk."""
+    error = -moved if moved < 0 else errno.ENOSPC
+    return OSError(error, os.strerror(error))
 
 
 def _make_storage_error(folder: str, error: OSError) -> StorageError:
@@ -440,7 +460,7 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
             os.ftruncate(data, _PAGE)
             os.ftruncate(table, 0)
             os.ftruncate(table, table_bytes)
-            _write_all(table, np.frombuffer(header, np.uint8), 0)
+            _write_all(table, [0], [np.frombuffer(bytearray(header), np.uint8)])
             return
         if os.fstat(data).st_size > _PAGE + room_bytes:  # the room was larger then
             os.ftruncate(data, _PAGE + room_bytes)

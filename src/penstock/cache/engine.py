@@ -17,8 +17,8 @@ reports them.
 
 `penstock.plan.CacheSession` decides all of this. `CacheShell` tells it events, and performs its
 actions over the slab, the disk, the peers and the storage engine; an action that fails is an event,
-too. One thread of each engine does this, and answers the peers. A second thread waits for storage.
-Where there is a disk tier, up to `limits.disk_threads` more read and write it: fewer are slower.
+too. One thread of each engine does this, and answers the peers. A second thread waits for storage,
+and reads and writes the disk, reads first: all cache blocks that wait are on their way at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from ..engine import (
     Purpose,
     ReadingEngine,
     ReadMethod,
-    ThreadPool,
     WakeUp,
     check_purpose,
     check_requests,
@@ -68,6 +67,10 @@ from .source_check import SourceCheck
 
 log = logging.getLogger("penstock")
 _poll_ns = 100_000_000
+_slice_ns = 1_000_000
+"""Time for which a thread that waits for storage may leave the disk alone."""
+_disk_blocks_max = 64
+"""Cache blocks of the disk that are read together, unless one action reads more."""
 _view_bytes = 64 << 10
 """Mean size of samples from which an answer is sent from the slab; smaller ones are gathered."""
 
@@ -160,11 +163,12 @@ class CacheShell:
         self._answers = Arena(limits.peer_answers_bytes_max)
         self._sources: dict[int, dict[int, Buffer]] = {}  # cache blocks of the disk by slot
         self._refused: set[type] = set()  # actions of which a warning has told
-        # Between the threads that wait for storage and the disk, and ours.
+        # Between the thread that waits for storage and the disk, and ours.
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
         self._disk_ended: deque[tuple[cache_actions.Action, BaseException | None]] = deque()
-        self._disk_threads = ThreadPool(limits.disk_threads, "penstock-disk")
+        self._disk_reads: deque[cache_actions.ReadDisk] = deque()
+        self._disk_writes: deque[tuple[cache_actions.WriteDisk, list[Buffer]]] = deque()
         self._threads = [
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
@@ -289,7 +293,6 @@ class CacheShell:
         self._inner.close()
         if self._peer is not None:
             self._peer.close()
-        self._disk_threads.shutdown(cancel_futures=True)
         if self._disk is not None:
             self._disk.close()
         self._slab.close()  # claims are given back: the other ranks need not find out themselves
@@ -319,17 +322,19 @@ class CacheShell:
         os.eventfd_write(self._wake_fd, 1)
 
     def _watch(self) -> None:
-        """Wait for storage. The engine's own lock lets others submit meanwhile."""
+        """Wait for storage, and use the disk. The engine's lock lets others submit meanwhile."""
+        announced = 0  # tickets and disk work that began, less those that ended
+        wait_ns = _poll_ns if self._disk is None else _slice_ns
         while not self._closed:
-            self._more.acquire()
-            reported = 0
-            while not reported and not self._closed:
-                reports = self._inner.poll(_poll_ns)
-                reported = len(reports)
-                self._reports.extend(reports)
-            for _ in range(reported - 1):  # one was acquired above
+            while announced < 1:
                 self._more.acquire()
-            if reported:
+                announced += 1
+            ended = self._use_disk()
+            is_busy = ended or self._disk_reads or self._disk_writes
+            reports = self._inner.poll(0 if is_busy else wait_ns)
+            self._reports.extend(reports)
+            if ended or reports:
+                announced -= ended + len(reports)
                 self._wake()
 
     def _run(self) -> None:
@@ -493,45 +498,61 @@ class CacheShell:
     # -- the disk ------------------------------------------------------------------------------
 
     def _read_disk(self, action: cache_actions.ReadDisk) -> None:
-        disk = self._disk
-        assert disk is not None
-
-        def read() -> None:
-            blocks = zip(action.slots.tolist(), disk.read(action.slots, action.size), strict=True)
-            self._sources[action.source] = {
-                slot: block for slot, block in blocks if block is not None
-            }
-
-        self._run_behind(action, read)
+        self._disk_reads.append(action)
+        self._more.release()
 
     def _write_disk(self, action: cache_actions.WriteDisk) -> None:
-        disk = self._disk
-        assert disk is not None
         blocks = self._sources[action.source]
-        cache_blocks = [blocks[slot] for slot in action.slots.tolist()]
-        self._run_behind(action, functools.partial(_write, disk, action.slots, cache_blocks))
+        self._disk_writes.append((action, [blocks[slot] for slot in action.slots.tolist()]))
+        self._more.release()
 
-    def _run_behind(self, action: cache_actions.Action, work: Callable[[], None]) -> None:
-        """Perform an action of the disk in a thread of its own; its end is an event."""
-        works = [work]
-        del work
+    def _use_disk(self) -> int:
+        """Perform reads of the disk that wait, or else a write; return how many actions ended."""
+        actions: list[cache_actions.ReadDisk] = []
+        count = 0
+        while self._disk_reads and (not actions or count < _disk_blocks_max):
+            actions.append(self._disk_reads.popleft())
+            count += len(actions[-1].slots)
+        if actions:
+            self._end_disk_actions(actions, self._read_blocks(actions))
+            return len(actions)
+        if not self._disk_writes:
+            return 0
+        write, blocks = self._disk_writes.popleft()
+        error = self._write_blocks(write, blocks)
+        del blocks  # they are free when we wake
+        self._end_disk_actions([write], error)
+        return 1
 
-        def run() -> None:
-            if not (taken := _take(works)):
-                return
-            error = None
-            try:
-                taken.pop()()  # its buffers are free when we wake
-            except BaseException as raised:
-                error = raised
-            self._disk_ended.append((action, error))
-            self._wake()
+    def _end_disk_actions(
+        self, actions: Sequence[cache_actions.Action], error: BaseException | None
+    ) -> None:
+        self._disk_ended.extend((action, error) for action in actions)
 
+    def _read_blocks(self, actions: Sequence[cache_actions.ReadDisk]) -> BaseException | None:
+        assert self._disk is not None
         try:
-            self._disk_threads.submit(run)
-        except BaseException:
-            if _take(works):  # else a thread that there is has begun it
-                raise
+            slots = np.concatenate([action.slots for action in actions])
+            sizes = np.concatenate([action.size for action in actions])
+            blocks = iter(self._disk.read(slots, sizes))
+            for action in actions:
+                pairs = zip(action.slots.tolist(), blocks, strict=False)
+                self._sources[action.source] = {
+                    slot: block for slot, block in pairs if block is not None
+                }
+        except BaseException as error:
+            return error
+        return None
+
+    def _write_blocks(
+        self, action: cache_actions.WriteDisk, blocks: Sequence[Buffer]
+    ) -> BaseException | None:
+        assert self._disk is not None
+        try:
+            self._disk.write(action.slots, blocks)
+        except BaseException as error:
+            return error
+        return None
 
     def _end_disk_work(self, action: cache_actions.Action, error: BaseException | None) -> None:
         if error is not None:
@@ -609,13 +630,16 @@ class CacheShell:
         assert self._replicas is not None
         assert step.uses is not None
         requests = step.requests
-        self._replicas.offer(
-            requests.offset[rows].view(np.uint64),
-            requests.length[rows],
-            step.buffers[int(requests.buffer[rows[0]])],  # a fetch is into one
-            requests.target[rows],
-            step.uses,
-        )
+        for number, buffer in enumerate(step.buffers):
+            some = rows[requests.buffer[rows] == number]
+            if len(some):
+                self._replicas.offer(
+                    requests.offset[some].view(np.uint64),
+                    requests.length[some],
+                    buffer,
+                    requests.target[some],
+                    step.uses,
+                )
 
     def _give_up_replicas(self, action: cache_actions.GiveUpReplicas) -> None:
         self._replicas = None
@@ -623,23 +647,33 @@ class CacheShell:
     # -- peers ---------------------------------------------------------------------------------
 
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
-        step, rows = self._steps[action.ticket], action.rows
         assert self._peer is not None
-        requests = step.requests
-        ticket = self._peer.submit(
+        keys, lengths, targets, numbers = [], [], [], []
+        buffers: list[Buffer] = []
+        for ticket, rows in action.parts:
+            step = self._steps[ticket]
+            requests = step.requests
+            keys.append(requests.offset[rows])
+            lengths.append(requests.length[rows])
+            targets.append(requests.target[rows])
+            numbers.append(requests.buffer[rows].astype(np.int64) + len(buffers))
+            buffers += step.buffers
+        peer_ticket = self._peer.submit(
             action.rank,
-            requests.offset[rows].view(np.uint64),
-            requests.length[rows],
-            requests.target[rows],
-            step.buffers[int(requests.buffer[rows[0]])],
+            np.concatenate(keys).view(np.uint64),
+            np.concatenate(lengths),
+            np.concatenate(targets),
+            buffers,
+            np.concatenate(numbers),
         )
-        self._fetches[ticket] = action.fetch
+        self._fetches[peer_ticket] = action.fetch
 
     def _probe(self, action: cache_actions.ProbeRank) -> None:
         assert self._peer is not None
         keys, length = np.array([action.key], np.uint64), np.array([action.length])
         nowhere = np.empty(action.length, np.uint8)
-        ticket = self._peer.submit(action.rank, keys, length, np.zeros(1, np.int64), nowhere)
+        zero = np.zeros(1, np.int64)
+        ticket = self._peer.submit(action.rank, keys, length, zero, [nowhere], zero)
         self._fetches[ticket] = action.fetch
 
     def _end_fetch(self, completion: PeerCompletion) -> None:
@@ -723,18 +757,6 @@ def _find_row(asked: Requests, requests: Requests, extent: int) -> int:
     rows = np.flatnonzero(is_there & (inside < np.maximum(asked.length, 1)))
     alike = rows[(asked.length[rows] == 0) == (requests.length[extent] == 0)]
     return int((alike if len(alike) else rows)[0])
-
-
-def _take(works: list[Callable[[], None]]) -> list[Callable[[], None]]:
-    """Take the work, which one thread alone gets."""
-    try:
-        return [works.pop()]
-    except IndexError:
-        return []
-
-
-def _write(disk: DiskTier, slots: Int, cache_blocks: Sequence[Buffer]) -> None:
-    disk.write(slots, cache_blocks)
 
 
 def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:

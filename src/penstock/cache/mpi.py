@@ -189,13 +189,21 @@ class MPIPeer:
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
         """Send the request, or let it wait for room in flight."""
         self._require_open()
         if node not in self._nodes:
             raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffer)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        check_fetch(keys, lengths, targets, buffers, numbers)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
         if self._nodes[node].gone:
             self._fetches.end(fetch, Reason.GONE)
         else:

@@ -101,11 +101,20 @@ class Peer(Protocol):
 
     node: int
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
         """Ask a node for keys, and return the ticket of the fetch, a number that grows.
 
-        keys (uint64), lengths and targets (int64) are one-dimensional and as long as each other, at
-        most `limits.peer_keys_max`; key i goes to buffer[targets[i] : targets[i] + lengths[i]].
+        keys (uint64), lengths, targets and numbers (int64) are one-dimensional and as long as each
+        other, at most `limits.peer_keys_max`; key i goes to `lengths[i]` bytes from `targets[i]` on
+        of the buffer `buffers[numbers[i]]`.
         Never waits. Raises UsageError if that cannot be done, or the node is none of the others;
         then no ticket is used up. Destinations of unreported keys must not overlap; nobody checks.
         """
@@ -149,10 +158,15 @@ class Peer(Protocol):
 # -- asking: what every peer keeps of a fetch ------------------------------------------------------
 
 
-def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> None:
+def check_fetch(
+    keys: Keys, lengths: Bytes, targets: Bytes, buffers: Sequence[Buffer], numbers: Numbers
+) -> None:
     """Raise UsageError unless a peer may be asked for this; the message names the first culprit."""
-    check_buffers([buffer])
-    columns = ("keys", keys, _key), ("lengths", lengths, _int), ("targets", targets, _int)
+    check_buffers(buffers)
+    columns = (
+        *(("keys", keys, _key), ("lengths", lengths, _int)),
+        *(("targets", targets, _int), ("numbers", numbers, _int)),
+    )
     for name, column, dtype in columns:
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise UsageError(f"{name} is {describe_argument(column)}: use one dimension of {dtype}")
@@ -165,10 +179,15 @@ def check_fetch(keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> N
         )
     refuse_first(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
     refuse_first(
-        (targets < 0) | (targets > len(buffer) - lengths),
+        (numbers < 0) | (numbers >= len(buffers)),
+        lambda i: f"key {i} goes to buffer {numbers[i]} of {len(buffers)}: count from 0",
+    )
+    size = np.array([len(buffer) for buffer in buffers], np.int64)[numbers]
+    refuse_first(
+        (targets < 0) | (targets > size - lengths),
         lambda i: (
             f"key {i} goes to {targets[i]}..{int(targets[i]) + int(lengths[i])} of a buffer of"
-            f" {len(buffer)} bytes"
+            f" {size[i]} bytes"
         ),
     )
 
@@ -180,35 +199,38 @@ class Fetch:
         self,
         ticket: int,
         node: int,
-        columns: tuple[Keys, Bytes, Bytes],
-        buffer: Buffer,
+        columns: tuple[Keys, Bytes, Bytes, Numbers],
+        buffers: Sequence[Buffer],
         deadline_ns: int,
     ) -> None:
         self.ticket, self.node, self.deadline_ns = ticket, node, deadline_ns
-        self.keys, self.lengths, self.targets = columns
+        self.keys, self.lengths, self.targets, self.numbers = columns
         self.size = int(self.lengths.sum())
         self.received = -1  # bytes, once an answer has begun
         self.expected = 0
         self.refused = NONE
-        self._buffer = buffer
-        # Of the keys to come, those that are neighbours in the buffer joined:
-        self._target, self._length = NONE, NONE
+        self._buffers = buffers
+        # Of the keys to come, those that are neighbours in a buffer joined:
+        self._target, self._length, self._in = NONE, NONE, NONE
         self._next = self._within = 0  # which of them is next, and how much of it is there
+        self._ends = NONE  # where others go to another buffer
         self._width = 0  # their length, if all have the same
 
     def begin(self, refused: Mask) -> None:
         """Begin an answer that comes without the refused keys."""
-        target, length = self.targets, self.lengths
+        target, length, number = self.targets, self.lengths, self.numbers
         left_out = refused | (length == 0)
         if np.count_nonzero(left_out):
             self.refused = np.flatnonzero(refused)
-            target, length = target[~left_out], length[~left_out]
+            target, length, number = target[~left_out], length[~left_out], number[~left_out]
         self.expected = int(length.sum())
         if len(target) > 1:
-            first = np.flatnonzero(target[1:] != target[:-1] + length[:-1]) + 1
-            first = np.concatenate([[0], first])
-            target, length = target[first], np.add.reduceat(length, first)
-        self._target, self._length = target, length
+            is_first = target[1:] != target[:-1] + length[:-1]
+            is_first |= number[1:] != number[:-1]
+            first = np.concatenate([[0], np.flatnonzero(is_first) + 1])
+            target, length, number = target[first], np.add.reduceat(length, first), number[first]
+        self._target, self._length, self._in = target, length, number
+        self._ends = np.append(np.flatnonzero(number[1:] != number[:-1]) + 1, len(number))
         if len(length) and np.count_nonzero(length == length[0]) == len(length):
             self._width = int(length[0])
         self.received = 0
@@ -218,10 +240,14 @@ class Fetch:
         source = np.frombuffer(data, np.uint8)
         at = 0
         while at < len(source):
+            buffer = self._buffers[self._in[self._next]]
             whole = (len(source) - at) // self._width if self._width and not self._within else 0
+            if whole > 1:
+                end = int(self._ends[np.searchsorted(self._ends, self._next, "right")])
+                whole = min(whole, end - self._next)
             if whole > 1:  # many short ones of one length: one call of numpy
                 count = whole * self._width
-                windows = sliding_window_view(self._buffer, self._width, writeable=True)
+                windows = sliding_window_view(buffer, self._width, writeable=True)
                 targets = self._target[self._next : self._next + whole]
                 windows[targets] = source[at : at + count].reshape(whole, self._width)
                 self._next += whole
@@ -229,7 +255,7 @@ class Fetch:
                 target = int(self._target[self._next]) + self._within
                 left = int(self._length[self._next]) - self._within
                 count = min(left, len(source) - at)
-                self._buffer[target : target + count] = source[at : at + count]
+                buffer[target : target + count] = source[at : at + count]
                 self._next, self._within = (
                     (self._next + 1, 0) if count == left else (self._next, self._within + count)
                 )
@@ -244,11 +270,12 @@ class Fetch:
         if self._next == len(self._target) or count > int(self._length[self._next]) - self._within:
             return None
         target = int(self._target[self._next]) + self._within
+        buffer: Buffer = self._buffers[self._in[self._next]]
         self._within += count
         if self._within == int(self._length[self._next]):
             self._next, self._within = self._next + 1, 0
         self.received += count
-        return self._buffer[target : target + count]
+        return buffer[target : target + count]
 
     @property
     def is_complete(self) -> bool:
@@ -266,10 +293,19 @@ class Fetches:
         self._ended: list[PeerCompletion] = []
         self.submitted = 0
 
-    def open(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> Fetch:
+    def open(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> Fetch:
         """Start a fetch that was checked before; its time begins."""
         deadline_ns = self._clock.now_ns() + self._timeout_ns
-        fetch = Fetch(self.submitted, node, (keys, lengths, targets), buffer, deadline_ns)
+        columns = keys, lengths, targets, numbers
+        fetch = Fetch(self.submitted, node, columns, buffers, deadline_ns)
         self._open[fetch.ticket] = fetch
         self.submitted += 1
         return fetch

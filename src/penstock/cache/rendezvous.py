@@ -256,16 +256,45 @@ def exchange_values(
     texts = gather(text)
     if failure is not None:
         raise failure
-    if len(texts) != place.world_size or texts[place.rank] != text:
+    return read_texts(texts, text, place, secret)
+
+
+def read_texts(texts: Sequence[str], own: str, place: Place, secret: bytes) -> list[dict[str, Any]]:
+    """Return the values in the texts of all ranks, by rank.
+
+    Raises UsageError if a rank could not take part, or a text is missing, is no text of this
+    exchange, or was made with another secret. It depends on its arguments alone, so ranks that hold
+    the same texts end the same way.
+
+    own:  text of this rank, as it was sent.
+    """
+    if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
+        raise UsageError(f"gather returned {texts!r:.100}: it has to return a list of texts")
+    if len(texts) != place.world_size or texts[place.rank] != own:
         raise UsageError(
             f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
             "has to return what each rank said, in order of rank"
         )
-    values = [json.loads(_verify(secret, place, *pair)) for pair in enumerate(texts)]
+    values = [_read_text(secret, place, *pair) for pair in enumerate(texts)]
     for rank, value in enumerate(values):
         if _ERROR in value:
             raise UsageError(f"rank {rank} cannot take part in the cache: {value[_ERROR]}")
     return values
+
+
+def _read_text(secret: bytes, place: Place, rank: int, text: str) -> dict[str, Any]:
+    """Return the values in a rank's text; raise UsageError if it holds none."""
+    value = None
+    if isinstance(text, str):
+        unsigned = _verify(secret, place, rank, text)
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(unsigned)
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"gather returned {text!r:.100} for rank {rank}, which is nothing that a rank said: it "
+            "has to return what each rank said, in order of rank"
+        )
+    return value
 
 
 def _sign(secret: bytes, place: Place, rank: int, text: str) -> str:

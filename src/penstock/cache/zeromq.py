@@ -230,13 +230,21 @@ class ZeroMQPeer:
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def submit(self, node: int, keys: Keys, lengths: Bytes, targets: Bytes, buffer: Buffer) -> int:
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
         """Ask over the connection to the node; make it if there is none."""
         self._require_open()
         if node not in self._members:
             raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffer)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffer)
+        check_fetch(keys, lengths, targets, buffers, numbers)
+        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
         if node not in self._links:
             until_ns, reason = self._gone.get(node, (0, Reason.GONE))
             if self._clock.now_ns() < until_ns:

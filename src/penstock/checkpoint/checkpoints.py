@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 from ..arguments import check_kind
 from ..budget import Budget
 from ..cache import Gather
+from ..engine import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
 from ..topology import detect
 from .actions import ReadClock, Steps
@@ -394,15 +395,18 @@ class Checkpoints:
         return load(self.folder.path, step, fall_back=fall_back, rank=rank, world_size=ranks)
 
     def stats(self) -> dict[str, Any]:
-        """Report the use of tiers by this rank; empty without `local`.
+        """Report what this process got from storage, and with `local` how this rank uses tiers.
 
+        storage:      by purpose, totals of this process: checkpoints, loaders and conversions
+                      together (`penstock.engine.PurposeTotals`).
         held:         steps that are held and not committed yet.
         place:        where the last shard was written: a tier, or the repository.
         predicted_s:  by place, the time after which the shard's memory would have been free: the
                       reason of the choice. None if there was no room, or nothing is known.
         bytes_per_s:  by place, as measured by all ranks of this host together.
         """
-        return {} if self._drain is None else self._drain.stats()
+        tiers = {} if self._drain is None else self._drain.stats()
+        return {"storage": PROCESS_QUEUE.stats()} | tiers
 
     def steps(self) -> list[int]:
         """List the steps of the committed checkpoints, in the order of their commits."""

@@ -92,11 +92,27 @@ class Commits:
         self._known = {info: commit for info, commit in found.items() if commit.attempt is not None}
         return sorted(folders), list(found.values())
 
+    def forget(self) -> None:
+        """Forget the beginnings that were read: one was damaged on its way."""
+        self._known = {}
+
     def read(self, number: int) -> Steps[bytes | None]:
         """Read a numbered object; None if it does not exist."""
         fetch = FetchObjects(self._bucket, [self._get_key(number)], 1 << 62)
         data: bytes | None
         (data,) = yield from ask_service(self.get_url(number), fetch)
+        return data
+
+    def read_whole(self, number: int) -> Steps[bytes | None]:
+        """Read a numbered object; StorageError if it is damaged, perhaps on its way: then it cannot
+        be told whose it is."""
+        data = yield from self.read(number)
+        if data is not None:
+            url = self.get_url(number)
+            try:
+                unseal("claim" if data.startswith(_CLAIM) else "checkpoint", data, url)
+            except FormatError as error:
+                raise StorageError(f"{error!s}, and {AGAIN}") from None
         return data
 
     def write(self, number: int, data: bytes, *, new: bool = True) -> Steps[bool]:
@@ -106,7 +122,7 @@ class Commits:
         """
         # It may have been written by a request whose answer was lost.
         is_done = yield from self._put(number, data, new)
-        return is_done or (yield from self.read(number)) == data
+        return is_done or (yield from self.read_whole(number)) == data
 
     def _put(self, number: int, data: bytes, new: bool) -> Steps[bool]:
         """Put a numbered object; False if it must be new and is not."""
@@ -201,6 +217,8 @@ class Claim:
         """
         while True:
             yield from self.check()
+            if data == self._data:
+                return self._number  # an earlier call has written it, and got no answer
             number = self._number + 1
             try:
                 is_taken = not (yield from self._commits.write(number, data, new=self._conditional))
@@ -215,7 +233,7 @@ class Claim:
 
     def _find_ours(self, number: int) -> Steps[bytes | None]:
         """Return the data of an object if earlier calls may have written it."""
-        data = (yield from self._commits.read(number)) if self._unsure else None
+        data = (yield from self._commits.read_whole(number)) if self._unsure else None
         return data if data in self._unsure else None
 
     def _build_lost_error(self, number: int) -> Steps[UsageError]:

@@ -1,7 +1,8 @@
 """Writes of a shard to storage behind training: large, past the page cache, with the GIL released.
 
 The budget sets the rate, and so does the broker if there is one: checkpoints of the jobs that share
-storage take turns there, see `TransferPermit`. Both may change during a write.
+storage take turns there, see `TransferPermit`. Both may change during a write. Each turn is then a
+request of the process's queue (`engine.StorageQueue`), behind reads that a rank waits for.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
 
 from ..budget import Budget
-from ..engine import storage_errors, write_all
+from ..engine import PROCESS_QUEUE, Turn, number_file, storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..own_files import open_new
 from ..sharing import TransferPermit
@@ -67,11 +68,17 @@ class Flush:
         self._stopped = False
         self._changed = threading.Condition()
         self._permit: TransferPermit | None = None
+        self._process_rate = budget.process_bytes_per_s
+        self._turn: Turn | None = None
+        self._is_writing = False  # from the first turn to the last
 
     def adopt(self, budget: Budget) -> None:
         """Change the rate, from the next turn on."""
         with self._changed:
             self._rate = budget.bytes_per_s
+            self._process_rate = budget.process_bytes_per_s
+            if self._is_writing:
+                PROCESS_QUEUE.limit(self, self._process_rate)
             self._due_s = 0.0  # what was owed at the old rate is not waited for
             self._changed.notify_all()
 
@@ -79,7 +86,10 @@ class Flush:
         """End the writes soon, with ECANCELED; a system call that hangs is not interrupted."""
         with self._changed:
             self._stopped = True
+            turn = self._turn
             self._changed.notify_all()
+        if turn is not None:
+            turn.give_up()
         self.close()
 
     @property
@@ -110,37 +120,86 @@ class Flush:
     ) -> None:
         self.close()
 
-    def take_turns(self, size: int) -> Iterator[tuple[int, int]]:
+    def take_turns(
+        self, size: int, file: int | None = None
+    ) -> Generator[tuple[int, int], None, None]:
         """Divide the bytes of a write into turns, [start, stop) each: whole MiB, or all that is
-        left. Waits before each turn until it may be written. Raises as `check` does."""
-        start = 0
-        while start < size:
-            mark_point("wait for a turn to write")
-            length = self._wait_for_rate(size - start)
-            with self._changed:
-                self.check()
-                if self._permit is None and self._shared:
-                    self._permit = TransferPermit(size - start)
-            if self._permit is not None:
-                self._permit.wait(length)
+        left. Waits before each turn until it may be written; it is over when the next one is asked
+        for. Raises as `check` does.
+
+        file:  descriptor of the file that is written, if it is one.
+        """
+        number = None if file is None else number_file(file)
+        if self._shared:
+            self._bound_process(True)
+        try:
+            start = 0
+            while start < size:
+                mark_point("wait for a turn to write")
+                length = self._wait_for_rate(size - start)
+                with self._changed:
+                    self.check()
+                    if self._permit is None and self._shared:
+                        self._permit = TransferPermit(size - start)
+                if self._permit is not None:
+                    self._permit.wait(length)
+                turn = self._wait_in_queue(length, number, start) if self._shared else None
+                written_bytes = 0
+                try:
+                    yield start, start + length
+                    written_bytes = length
+                finally:
+                    if turn is None:
+                        PROCESS_QUEUE.count("write", "checkpoint", written_bytes)
+                    else:
+                        turn.end(written_bytes)
+                start += length
+        finally:
+            self._bound_process(False)
+
+    def _wait_in_queue(self, length: int, file: int | None, offset: int) -> Turn:
+        """Wait until it is the turn of these bytes in the process's queue."""
+        turn = PROCESS_QUEUE.put("write", "checkpoint", length, file=file, offset=offset)
+        with self._changed:  # `stop` either finds the turn, or is found by `check`
+            self._turn = turn
+        try:
             self.check()
-            yield start, start + length
-            start += length
+            turn.wait()
+            self.check()
+        except BaseException:
+            turn.end(0)
+            raise
+        return turn
+
+    def _bound_process(self, is_writing: bool) -> None:
+        """Bound what the process draws from storage by the budget, while bytes are written."""
+        with self._changed:
+            self._is_writing = is_writing
+            PROCESS_QUEUE.limit(self, self._process_rate if is_writing else None)
 
     def _wait_for_rate(self, left_bytes: int) -> int:
         with self._changed:
             while True:
                 self.check()
+                process_rate = PROCESS_QUEUE.bytes_per_s if self._shared else None
                 if self._rate is None:
-                    return min(left_bytes, _TURN_MAX)
+                    return min(left_bytes, self._bound_turn(process_rate))
                 now_s = time.monotonic()
                 self._due_s = max(self._due_s, now_s - _TURN_S)
                 if self._due_s <= now_s:
-                    asked = int(self._rate * _TURN_S) // _TURN_MIN * _TURN_MIN
-                    length = min(left_bytes, max(_TURN_MIN, min(asked, _TURN_MAX)))
+                    rate = min(self._rate, process_rate or self._rate)
+                    length = min(left_bytes, self._bound_turn(rate))
                     self._due_s += length / self._rate
                     return length
                 self._changed.wait(min(self._due_s - now_s, threading.TIMEOUT_MAX))
+
+    @staticmethod
+    def _bound_turn(rate: float | None) -> int:
+        """Return the bytes of a turn, at most: what a rate allows in a while, in whole MiB."""
+        if rate is None:
+            return _TURN_MAX
+        asked = int(min(rate * _TURN_S, _TURN_MAX)) // _TURN_MIN * _TURN_MIN
+        return max(_TURN_MIN, asked)
 
     def write(
         self, path: str, data: Memory, pieces: Sequence[Piece], *, sync: bool = True
@@ -198,19 +257,20 @@ class Flush:
     def _copy(self, path: str, source: ShardSource, file: int, direct: int) -> None:
         size = source.bytes
         memory = np.frombuffer(mmap.mmap(-1, min(size, _TURN_MAX) or 1), np.uint8)
-        for at, stop in self.take_turns(size):
-            part = memory[: stop - at]
-            if source.read(part, at) < len(part):
-                raise build_damage_error(path, "its source became shorter during the copy")
-            with storage_errors(path, _AGAIN):
-                whole = len(part) // _PAGE * _PAGE if direct >= 0 else 0
-                try:
-                    write_all(direct, part[:whole].data, at)
-                except OSError as error:
-                    if error.errno != errno.EINVAL:
-                        raise
-                    direct, whole = -1, 0
-                write_all(file, part[whole:].data, at + whole)
+        with closing(self.take_turns(size, file)) as turns:
+            for at, stop in turns:
+                part = memory[: stop - at]
+                if source.read(part, at) < len(part):
+                    raise build_damage_error(path, "its source became shorter during the copy")
+                with storage_errors(path, _AGAIN):
+                    whole = len(part) // _PAGE * _PAGE if direct >= 0 else 0
+                    try:
+                        write_all(direct, part[:whole].data, at)
+                    except OSError as error:
+                        if error.errno != errno.EINVAL:
+                            raise
+                        direct, whole = -1, 0
+                    write_all(file, part[whole:].data, at + whole)
 
     def _write(self, path: str, file: int, data: Memory) -> int:
         """Write the data, or all of it but the last part of a page. Returns the bytes written."""
@@ -233,9 +293,10 @@ class Flush:
         return len(data)
 
     def _write_turns(self, path: str, file: int, data: Memory) -> None:
-        for at, stop in self.take_turns(len(data)):
-            mark_point(f"write {path} from byte {at:,} on")
-            write_all(file, data[at:stop].data, at)
+        with closing(self.take_turns(len(data), file)) as turns:
+            for at, stop in turns:
+                mark_point(f"write {path} from byte {at:,} on")
+                write_all(file, data[at:stop].data, at)
 
 
 def _open_direct(path: str) -> int:

@@ -123,6 +123,9 @@ class FolderSteps(RepositorySteps):
         yield SyncFolder(self.path, f"save again: {path} is there, but a power cut may take it")
         return CheckpointEntry(sequence, index.step, path)
 
+    def sync_names(self) -> Steps[None]:
+        yield SyncFolder(self.path, "save again: a power cut may take what was written last")
+
     def abandon(self, attempt_path: str) -> Steps[None]:
         """Remove the shards of an attempt. If that fails, the next commit or the next call tries
         again."""

@@ -9,7 +9,8 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any, TypeVar
 
 from .. import limits
@@ -235,12 +236,14 @@ def _upload_shard(action: actions.UploadShard) -> ShardEntry:
     end, crc = encode_manifest(action.pieces, len(memory))
     size = len(memory) + len(end)
 
-    def read_turns() -> Iterator[memoryview]:
-        for at, stop in action.flush.take_turns(len(memory)):
-            yield memory[at:stop].data
+    def read_turns() -> Generator[memoryview, None, None]:
+        with closing(action.flush.take_turns(len(memory))) as turns:
+            for at, stop in turns:
+                yield memory[at:stop].data
         yield memoryview(end)
 
-    _upload(action, read_turns(), size)
+    with closing(read_turns()) as parts:
+        _upload(action, parts, size)
     return ShardEntry(action.key.rpartition("/")[2], size, crc)
 
 
@@ -248,14 +251,16 @@ def _upload_file(action: actions.UploadFile) -> None:
     with shards.open_shard_file(action.source) as source:
         size = source.bytes
 
-        def read_turns() -> Iterator[memoryview]:
-            for at, stop in action.flush.take_turns(size):
-                part = shards.allocate_block(stop - at)[: stop - at]
-                if source.read(part, at) < len(part):
-                    raise StorageError(f"{action.source} became shorter while it was copied")
-                yield part.data
+        def read_turns() -> Generator[memoryview, None, None]:
+            with closing(action.flush.take_turns(size)) as turns:
+                for at, stop in turns:
+                    part = shards.allocate_block(stop - at)[: stop - at]
+                    if source.read(part, at) < len(part):
+                        raise StorageError(f"{action.source} became shorter while it was copied")
+                    yield part.data
 
-        _upload(action, read_turns(), size)
+        with closing(read_turns()) as parts:
+            _upload(action, parts, size)
 
 
 def _upload(

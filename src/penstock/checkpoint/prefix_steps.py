@@ -7,6 +7,9 @@ written there, as steps. Pure.
 
 Shards have names that are used once. An object exists whole or not at all, and it survives once it
 exists. So the index, which names the shards' folder, is the commit, in one request.
+
+A service may perform a request late, though it gave no answer: then the index of a checkpoint that
+was removed comes back, and its shards do not. Such an index counts as removed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import contextlib
 import errno
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..engine import ObjectRefused, storage_errors
 from ..errors import FormatError, PenstockError, StorageError, UsageError
@@ -23,10 +26,29 @@ from .actions import DeleteObjects, ListObjects, Steps, UploadFile, UploadShard
 from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error
 from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
-from .repository_steps import AGAIN, CheckpointEntry, RepositoryLock, RepositorySteps
+from .repository_steps import AGAIN, KEEP_MIN, CheckpointEntry, RepositoryLock, RepositorySteps
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
 _SHARD = re.compile(r"rank-\d+\.shard")
+
+
+class _Listing(NamedTuple):
+    """What is below a prefix.
+
+    paths:    of folders of shards.
+    entries:  the committed checkpoints.
+    removed:  those that were removed, and whose index was written late.
+    """
+
+    paths: set[str]
+    entries: list[CheckpointEntry]
+    removed: list[CheckpointEntry]
+
+    def find_dead_attempts(self) -> list[str]:
+        """List the folders that no index names; none if an index is damaged."""
+        if any(entry.step < 0 for entry in self.entries):
+            return []
+        return sorted(self.paths - {entry.path for entry in self.entries})
 
 
 class PrefixSteps(RepositorySteps):
@@ -43,11 +65,10 @@ class PrefixSteps(RepositorySteps):
         """List the checkpoints as `RepositorySteps.entries` says. Only the beginning of each index
         is read, and only once. If that is damaged, the step is -1; `index` raises the error that
         says more."""
-        _, entries = yield from self._list_all()
-        return entries
+        listing = yield from self._list_all()
+        return listing.entries
 
-    def _list_all(self) -> Steps[tuple[list[str], list[CheckpointEntry]]]:
-        """List the folders of shards, and the committed checkpoints."""
+    def _list_all(self) -> Steps[_Listing]:
         folders, commits = yield from self._commits.list_commits()
         entries = [
             CheckpointEntry(
@@ -60,7 +81,17 @@ class PrefixSteps(RepositorySteps):
             for commit in commits
             if commit.attempt != ""
         ]
-        return [folder for folder in folders if _ATTEMPT.fullmatch(folder)], entries
+        paths = {f"{self.path}/{folder}" for folder in folders if _ATTEMPT.fullmatch(folder)}
+        # The last ones are not removed: if they lost their shards, that is damage, and is said.
+        whole = [entry for entry in entries if entry.path in paths]
+        last_s = [entry.sequence for entry in whole[-KEEP_MIN:]]
+        first = last_s[0] if len(last_s) == KEEP_MIN else 0
+        removed = [
+            entry
+            for entry in entries
+            if entry.sequence < first and entry.step >= 0 and entry.path not in paths
+        ]
+        return _Listing(paths, [entry for entry in entries if entry not in removed], removed)
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -121,21 +152,34 @@ class PrefixSteps(RepositorySteps):
                 yield from self._clear(entry.path)
 
     def leftovers(self) -> Steps[list[str]]:
-        """List leftovers as `RepositorySteps.leftovers` says; none if an index is damaged, because
-        it might have named them."""
-        folders, entries = yield from self._list_all()
-        named = {entry.path for entry in entries}
-        if any(entry.step < 0 for entry in entries):
-            return []
-        return [url for folder in folders if (url := f"{self.path}/{folder}") not in named]
+        """List leftovers as `RepositorySteps.leftovers` says; no attempts if an index is damaged,
+        because it might have named them."""
+        listing = yield from self._list_all()
+        late = [self.index_path(entry) for entry in listing.removed]
+        return late + listing.find_dead_attempts()
 
     def collect(self, lock: RepositoryLock) -> Steps[None]:
         with contextlib.suppress(PenstockError):
-            left = yield from self.leftovers()
+            listing = yield from self._list_all()
             yield from lock.check()  # no other job had begun when these were listed
-            for url in left:
+            dead = listing.find_dead_attempts()
+            if dead or listing.removed:
+                yield from self._check_paths([*listing.removed, *listing.entries])
+            for entry in listing.removed:
+                yield from self._commits.remove(entry.sequence)
+            for url in dead:
                 yield from self._clear(url)
             yield from self._commits.thin()
+
+    def _check_paths(self, entries: list[CheckpointEntry]) -> Steps[None]:
+        """Read whole indexes, which have checksums. FormatError if one is damaged, or its beginning
+        was when it was listed: it might name any attempt."""
+        for entry in entries:
+            index = yield from self.index(entry)
+            path = f"{self.path}/step-{index.step}.{index.attempt}"
+            if path != entry.path:
+                self._commits.forget()
+                raise FormatError(f"{self.index_path(entry)} names {path}, not {entry.path}")
 
     def _clear(self, url: str) -> Steps[None]:
         shards = yield from self._list_shards(url)

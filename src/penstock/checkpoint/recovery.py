@@ -97,6 +97,7 @@ def _find_held_saves(
         known, last = True, None
         repository = target.repository
         if target.place.rank == 0 and (entries := (yield from repository.entries())):
+            yield from repository.sync_names()  # what they hold is removed from the tiers
             try:
                 last = (yield from repository.index(entries[-1])).attempt
             except DataError:  # damaged: what is held is all the more welcome

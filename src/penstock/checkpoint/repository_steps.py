@@ -108,6 +108,10 @@ class RepositorySteps(ABC):
         it is none; only if the very last action failed may it exist, so that the next reader finds
         it."""
 
+    def sync_names(self) -> Steps[None]:
+        """Let the names of checkpoints and attempts that are there survive a power cut."""
+        yield from ()
+
     @abstractmethod
     def abandon(self, attempt_path: str) -> Steps[None]:
         """Remove an attempt, as far as that can be done."""

@@ -264,6 +264,8 @@ class Save:
         def put_index() -> Steps[None]:
             if self._target.lock is not None:
                 self._index = self._build_index()
+                if any(shard.tier == REPOSITORY for shard in self._written):
+                    yield from self._target.repository.sync_names()
                 yield from self._get_tiers().put_index(HeldSave(after, self._index))
 
         yield from self._step_together(ranks, put_index)
@@ -308,6 +310,7 @@ class Save:
             with contextlib.suppress(DataError):  # damaged, or not there: it is none then
                 last = yield from repository.entry()
                 if (yield from repository.index(last)).attempt == self.attempt:
+                    yield from repository.sync_names()  # what is held is removed now
                     return last.path
         return None
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import storage_errors, sync_folder
+from ..engine import PROCESS_QUEUE, storage_errors, sync_folder
 from ..errors import StorageError, UsageError
 from ..index import missing_library
 from ..own_files import check_private_folder, open_own
@@ -120,9 +120,13 @@ class LmdbConversion(Conversion):
         digests.write(b"".join(held.digest() for held in pending))
         digests.flush()
         os.fsync(digests.fileno())
+        size = sum(len(data) for held in pending for _, data in held.parts)
         while True:
             try:
-                with environment.begin(write=True) as transaction:
+                with (
+                    PROCESS_QUEUE.put("write", "convert", size),
+                    environment.begin(write=True) as transaction,
+                ):
                     for held in pending:
                         self._put(transaction, held)
                 return

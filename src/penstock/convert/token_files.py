@@ -7,6 +7,7 @@ what lies behind is cut off when a run goes on.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..engine import AtomicFile, storage_errors
+from ..engine import AtomicFile, QueuedFile, storage_errors
 from ..errors import UsageError
 from ..extent import Int
 from ..own_files import open_own
@@ -57,7 +58,7 @@ class TokenWriter:
         path = os.path.join(self.folder, name)
         with storage_errors(path):
             descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
-            file = open(descriptor, "r+b", buffering=_PIECE_BYTES)  # noqa: SIM115
+            file = io.BufferedRandom(QueuedFile(descriptor, "r+", "convert"), _PIECE_BYTES)
             present = os.fstat(file.fileno()).st_size
             if present < size:
                 file.close()

@@ -13,7 +13,7 @@ a budget. What to read, and when, is decided above it.
 from __future__ import annotations
 
 from . import atomic_file, page_cache, store, trace_file
-from .atomic_file import AtomicFile, Bytes, storage_errors, sync_folder, write_all
+from .atomic_file import AtomicFile, Bytes, QueuedFile, storage_errors, sync_folder, write_all
 from .host_info import Machine, Mount, find_mount, read_machine, readahead_bytes
 from .hub import find_commit, is_blob, pin_hub_urls
 from .native import (
@@ -24,6 +24,7 @@ from .native import (
     crc32c,
     find_file_system,
     gather,
+    move_blocks,
     probe_io_uring,
 )
 from .object_answer import ObjectInfo, ObjectRefused, require_whole, retry_until
@@ -46,6 +47,7 @@ from .protocol import (
 )
 from .queue import (
     PATIENCE,
+    Kind,
     Patience,
     Policy,
     Purpose,
@@ -56,6 +58,8 @@ from .queue import (
     Unit,
     check_purpose,
 )
+from .queued import QueuedEngine
+from .storage_queue import PROCESS_QUEUE, PurposeTotals, StorageQueue, Turn, number_file
 from .store import (
     LOCAL,
     Listing,
@@ -91,6 +95,7 @@ __all__ = [
     "OPEN",
     "OPEN_DIRECT",
     "PATIENCE",
+    "PROCESS_QUEUE",
     "READ",
     "STAT",
     "Arena",
@@ -101,6 +106,7 @@ __all__ = [
     "Completion",
     "Engine",
     "Failure",
+    "Kind",
     "Listing",
     "Machine",
     "Mask",
@@ -114,18 +120,23 @@ __all__ = [
     "ProbeResult",
     "Progress",
     "Purpose",
+    "PurposeTotals",
+    "QueuedEngine",
+    "QueuedFile",
     "ReadMethod",
     "ReadingEngine",
     "Request",
     "RequestQueue",
     "Residency",
     "RoundRobin",
+    "StorageQueue",
     "Store",
     "StoreFile",
     "Target",
     "ThreadPool",
     "Trace",
     "TraceWriter",
+    "Turn",
     "Unit",
     "WakeUp",
     "add_mirrors",
@@ -154,6 +165,8 @@ __all__ = [
     "map_in_threads",
     "measure_copying",
     "measure_residency",
+    "move_blocks",
+    "number_file",
     "open_bucket",
     "open_engine",
     "open_store",

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 from ..errors import StorageError
+from .queue import Purpose
+from .storage_queue import PROCESS_QUEUE
 
 Bytes = bytes | memoryview
 
@@ -74,6 +78,26 @@ def sync_folder(folder: str, again: str = _AGAIN) -> None:
                 raise
 
 
+class QueuedFile(io.FileIO):
+    """An unbuffered file whose writes are requests of the process's queue, of one purpose. Nobody
+    else may write to it, or read it, meanwhile."""
+
+    def __init__(self, file: str | int, mode: str, purpose: Purpose) -> None:
+        super().__init__(file, mode)
+        self._purpose: Purpose = purpose
+
+    def write(self, data: Any, /) -> int:
+        """Write some of the data, at least a byte, when it is its turn; returns how much."""
+        if not PROCESS_QUEUE.is_bounded:
+            done = super().write(data) or 0
+            PROCESS_QUEUE.count("write", self._purpose, done)
+            return done
+        with PROCESS_QUEUE.put("write", self._purpose, memoryview(data).nbytes) as turn:
+            done = super().write(data) or 0
+            turn.end(done)
+        return done
+
+
 class AtomicFile:
     """A file being written: under a hidden name, durable after `sync`, visible after `commit`.
 
@@ -89,7 +113,8 @@ class AtomicFile:
         with storage_errors(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)  # of a run that was killed
-            self.file = open(self.temporary, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            raw = QueuedFile(self.temporary, "x", "convert")
+            self.file = io.BufferedWriter(raw, _BUFFER_BYTES)
 
     def write(self, *pieces: Bytes) -> None:
         """Append the pieces."""

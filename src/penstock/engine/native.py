@@ -15,23 +15,25 @@ from __future__ import annotations
 import os
 import resource
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from .. import _core, limits
 from ..budget import Budget
 from ..errors import LimitError, UsageError
-from ..extent import Files, Requests
+from ..extent import Files, Int, Requests
 from .protocol import Buffer, Completion, Engine, Failure, check_usable
-from .queue import PATIENCE, Patience, Purpose
+from .queue import PATIENCE, Patience, Purpose, check_purpose
 from .store import LOCAL
 
 crc32c = _core.crc32c
-gather = _core.gather
 """CRC-32C of bytes-like data: (data, before=0) -> int, as in the stub of the core."""
+
+gather = _core.gather
+move_blocks = _core.move_blocks
 
 if _core.get_sanitizers():  # nobody should time this build
     warnings.warn(
@@ -287,12 +289,18 @@ def survey_files(files: Files, mean_bytes: float, keep_open_max: int) -> Facts:
     )
 
 
+def make_tallies() -> dict[Purpose, Int]:
+    """Return a sum for each purpose, 0, to which engines of all threads may add."""
+    return {purpose: np.zeros(1, np.int64) for purpose in get_args(Purpose)}
+
+
 class NativeEngine:
     """Reads the files of an index with the compiled core; see `penstock.engine.Engine`.
 
     A file whose size or modification time is not that of `files` is reported with ESTALE.
     A table of more than `keep_open_max` files has each opened for each read; None leaves that to
     the process's limit of open files.
+    tallies: by purpose, a sum to which the bytes of what is submitted are added.
     Threads are started here and joined by `close`, which the garbage collector also calls.
     """
 
@@ -304,9 +312,12 @@ class NativeEngine:
         mean_bytes: float | None = None,
         keep_open_max: int | None = None,
         patience: Patience = PATIENCE,
+        tallies: Mapping[Purpose, Int] | None = None,
     ) -> None:
         budget = budget or Budget()
-        self._patience = patience
+        if tallies is None:
+            tallies = make_tallies()
+        self._purposes = {each: (patience.of(each), tallies[each]) for each in get_args(Purpose)}
         self._keep_open_max = compute_open_files_max() if keep_open_max is None else keep_open_max
         if mean_bytes is None:
             mean_bytes = float(files.size.mean()) if len(files) else 0.0
@@ -332,9 +343,10 @@ class NativeEngine:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         self._check_usable()
-        patience_ns = self._patience.of(purpose)
+        if purpose not in self._purposes:
+            check_purpose(purpose)
         try:
-            ticket: int = self._core.submit(*requests, buffers, patience_ns)
+            ticket: int = self._core.submit(*requests, buffers, *self._purposes[purpose])
         except (ValueError, TypeError) as error:
             raise UsageError(f"the engine cannot accept these requests: {error}") from None
         return ticket

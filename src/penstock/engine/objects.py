@@ -25,6 +25,7 @@ from .object_answer import Answer, ObjectRefused, require_whole, retry_until
 from .object_client import Bucket, open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import PATIENCE, Patience, Purpose
+from .storage_queue import PROCESS_QUEUE
 from .threads import ThreadPool, WakeUp
 
 
@@ -64,6 +65,7 @@ class ObjectEngine:
         number = self._submitted
         self._submitted += 1
         self._work.add(_ObjectTicket(number, requests, buffers), turn_ns)
+        PROCESS_QUEUE.count("read", purpose, int(requests.length.sum()))
         return number
 
     def poll(self, timeout_ns: int) -> list[Completion]:

@@ -19,6 +19,8 @@ from ..extent import Files
 from . import store as stores
 from .native import NativeEngine
 from .native import ReadingEngine as ReadingEngine
+from .queued import QueuedEngine
+from .storage_queue import PROCESS_QUEUE
 
 
 def is_url(place: str) -> bool:
@@ -36,11 +38,15 @@ def open_store(root: str) -> stores.Store:
 
 
 def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
-    """Open an engine that reads these files."""
+    """Open an engine that reads these files, when it is its turn in the process's queue."""
     engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
-    if not asked:
-        return engine
+    if asked:
+        engine = _record_engine(engine, files, asked)
+    return QueuedEngine(engine, len(files), budget)
+
+
+def _record_engine(engine: ReadingEngine, files: Files, asked: str) -> ReadingEngine:
     from .recording import (  # jobs that are not recorded do without
         RecordedEngine,
         choose_trace_path,
@@ -63,7 +69,9 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
         from .objects import ObjectEngine
 
         return ObjectEngine(files, budget=budget)
-    return NativeEngine(files, budget=budget, mean_bytes=mean_bytes)
+    return NativeEngine(
+        files, budget=budget, mean_bytes=mean_bytes, tallies=PROCESS_QUEUE.read_tallies
+    )
 
 
 def add_mirrors(files: Files, roots: Sequence[str]) -> Files:

@@ -20,7 +20,7 @@ from .. import limits
 from ..arguments import Path, check_whole
 from ..budget import Budget
 from ..cache import Cache, CacheMembership, Gather, join_cache
-from ..engine import Arena, ReadingEngine, open_engine
+from ..engine import PROCESS_QUEUE, Arena, ReadingEngine, open_engine
 from ..errors import UsageError
 from ..index import Chunked
 from ..meter import Counters, Meter
@@ -356,10 +356,12 @@ class Loader:
         runs (read operations), extents. The way of reading: backend, direct, threads, reasons. With
         `cache` also "cache_block" (see `penstock.Cache`) and the keys that docs/cluster.md lists;
         and "lease", the budget that a broker grants; with a `decode` of `penstock.images`
-        "decoded", the images by the way in which they were (docs/images.md). The keys depend on the
-        engine; `counters` gives a value of fixed attributes.
+        "decoded", the images by the way in which they were (docs/images.md). "storage": what each
+        purpose got in this process, all its loaders, checkpoints and conversions together. The keys
+        depend on the engine; `counters` gives a value of fixed attributes.
         """
         totals: dict[str, Any] = {"batches": self.meter.batches, "stall_ns": self.meter.stall_ns}
+        totals["storage"] = PROCESS_QUEUE.stats()
         if self._step_sampler.choice_record:
             totals["shuffle"] = self._step_sampler.choice_record
         if self._membership is not None:

@@ -236,6 +236,10 @@ class Predicate:
             raise self._refuse(
                 node, f"a {left.kind} is compared with a {right.kind}: compare like kinds"
             )
+        if left.kind == "list":
+            raise self._refuse(
+                node, "lists are compared: ask for a number in them, such as 3 in labels"
+            )
         if left.kind == "number":
             return lambda columns: _compare_numbers(
                 compare, left.evaluate(columns), right.evaluate(columns)

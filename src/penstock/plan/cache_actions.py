@@ -152,12 +152,15 @@ class OfferReplicas(NamedTuple):
 
 
 class FetchKeys(NamedTuple):
-    """Ask another rank for rows of a step, all of which go to one buffer. Answer: `take_fetch`."""
+    """Ask another rank for rows of one or more steps. Answer: `take_fetch`, which numbers the keys
+    of all parts one after the other.
+
+    parts:  ticket and rows of each step; a step may have several parts.
+    """
 
     fetch: int
     rank: int
-    ticket: int
-    rows: Int
+    parts: tuple[tuple[int, Int], ...]
 
 
 class ProbeRank(NamedTuple):

@@ -37,7 +37,9 @@ at again by every `advance`, which is due every `look_ns` then, until the step's
 takes memory in the order of deadlines, so whoever took some before does not wait for other ranks
 any longer either. A peer's request is an answer of wants; its deadline leaves time for the answer.
 A rank that did not answer is *silent*; from `limits.peer_pause_s` later on it is asked for one key
-that nobody waits for, and it counts again once it answers.
+that nobody waits for, and it counts again once it answers. What steps want of another node gathers
+while two fetches to it are under way, and goes in one: a fetch is asked and answered in about the
+same time whether one step wants its keys or several.
 
 A *source* is memory with cache blocks of the disk: of a load, until its write has ended too, or of
 a read of the disk. It is released when no want needs it.
@@ -101,6 +103,8 @@ look_ns = 500_000
 _busy_ns = int(limits.busy_cache_block_s * 1e9)
 _answer_ns = min(_busy_ns, int(limits.peer_timeout_s * 0.8e9))
 _pause_ns = int(limits.peer_pause_s * 1e9)
+_fetches_at_once = 2
+"""Fetches to a node that are not full: one is answered while the other is on its way."""
 _page = 4096
 _none = np.empty(0, np.int64)
 _bytes_from = {NodeTier.RAM: "ram_bytes", NodeTier.DISK: "disk_bytes"}
@@ -193,8 +197,8 @@ class CacheSession:
         self._layout = BlockLayout(source, placement)
         self._node = nodes[rank]
         self._ram_cache_blocks = placement.ram_cache_blocks[self._node]
-        disk_cache_blocks = placement.disk_cache_blocks
-        self._has_disk = disk_cache_blocks is not None and disk_cache_blocks[self._node] > 0
+        disk_cache_blocks = placement.disk_cache_blocks or (0,) * placement.nodes
+        self._has_disk = disk_cache_blocks[self._node] > 0
         self._fields = np.uint64(len(source.fields))
         # Of each node, the ranks that may be asked, the best one first; spread over who asks.
         self._via = [
@@ -220,7 +224,13 @@ class CacheSession:
         self._sources: dict[int, _Source] = {}
         self._passing_bytes = 0  # of sources
         self._reads: dict[int, _OpenStep] = {}
-        self._fetches: dict[int, tuple[_OpenStep, Int, int]] = {}  # rows, rank
+        self._nodes = tuple(nodes)
+        # Of each node, what is to be asked of it: rows of steps, each part of no more than a fetch.
+        self._unasked: list[deque[tuple[_OpenStep, Int]]] = [deque() for _ in self._via]
+        self._fetches: dict[int, tuple[list[tuple[_OpenStep, Int]], int]] = {}  # parts, rank
+        self._under_way = [0] * len(self._via)  # fetches, by node
+        # An answer from a disk takes memory for whole cache blocks: there each want is asked alone.
+        self._is_gathering = [not blocks for blocks in disk_cache_blocks]
         self._probes: dict[int, int] = {}  # rank
         self._silent: dict[int, float] = {}  # rank -> when it is tried again
 
@@ -386,15 +396,22 @@ class CacheSession:
         if number in self._probes:
             self._note_answer(self._probes.pop(number), reason is None)
             return
-        step, rows, rank = self._fetches.pop(number)
+        parts, rank = self._fetches.pop(number)
+        node = self._nodes[rank]
+        self._under_way[node] -= 1
         self._note_answer(rank, reason is None)
-        missing = rows[failures]
-        arrived = np.delete(rows, failures)
-        self.counts["peer_bytes"] += int(step.requests.length[arrived].sum())
-        if self._replicas and step.has_uses and len(arrived):
-            self.actions.append(OfferReplicas(step.ticket, arrived))
-        self._read(step, missing)
-        self._end_part(step)
+        first = 0
+        for step, rows in parts:
+            end = first + len(rows)
+            failed = failures[(failures >= first) & (failures < end)] - first
+            arrived = np.delete(rows, failed) if len(failed) else rows
+            self.counts["peer_bytes"] += int(step.requests.length[arrived].sum())
+            if self._replicas and step.has_uses and len(arrived):
+                self.actions.append(OfferReplicas(step.ticket, arrived))
+            self._read(step, rows[failed])
+            self._end_part(step)
+            first = end
+        self._ask(node)
 
     def take_read(self, number: int, failures: Sequence[RowFailure]) -> None:
         """Take the end of a read from storage: the keys that it did not give."""
@@ -427,8 +444,9 @@ class CacheSession:
             case WriteDisk(source, slots):
                 self.actions.append(AbandonSlots(NodeTier.DISK, slots))
                 self.take_write(source)
-            case FetchKeys(fetch, _, _, rows):
-                self.take_fetch(fetch, np.arange(len(rows)), "failed")
+            case FetchKeys(fetch, _, parts):
+                keys = sum(len(rows) for _, rows in parts)
+                self.take_fetch(fetch, np.arange(keys), "failed")
             case ProbeRank(fetch):
                 self.take_fetch(fetch, np.zeros(1, np.int64), "failed")
             case TakeReplicas(ticket, rows):
@@ -648,33 +666,56 @@ class CacheSession:
         nodes, first = np.unique(owner[by_node], return_index=True)
         parts = np.split(rows[by_node], first[1:])
         for node, part in zip(nodes.tolist(), parts, strict=True):
-            self._fetch(step, node, part)
-
-    def _fetch(self, step: _OpenStep, node: int, rows: Int) -> None:
-        """Ask another node, buffer by buffer, or storage if nobody there would answer."""
-        requests = step.requests
-        self._try(node, step, int(rows[0]))
-        rank = next((other for other in self._via[node] if other not in self._silent), None)
-        if rank is None:
-            self.counts["fetches_avoided"] += 1
-            self._read(step, rows)
-            return
-        for number in range(step.buffers):
-            part = rows[requests.buffer[rows] == number]
-            if not len(part):
-                continue
-            length = requests.length[part]
+            length = step.requests.length[part]
             group = (np.cumsum(length) - length) // limits.peer_fetch_bytes
             cut = np.diff(group) != 0
             cut |= np.arange(1, len(part)) % limits.peer_keys_max == 0
-            for some in np.split(part, np.flatnonzero(cut) + 1):
-                fetch = self._number()
-                self._fetches[fetch] = (step, some, rank)
+            for some in np.split(part, np.flatnonzero(cut) + 1) if cut.any() else (part,):
                 step.parts += 1
-                self.actions.append(FetchKeys(fetch, rank, step.ticket, some))
+                self._unasked[node].append((step, some))
+            self._ask(node)
 
-    def _try(self, node: int, step: _OpenStep, row: int) -> None:
-        """Ask ranks of a node that have been silent, if it is time, whether they answer again."""
+    def _ask(self, node: int) -> None:
+        """Ask another node for what steps want of it, or storage if nobody there would answer.
+
+        While `_fetches_at_once` are under way to it, wants gather until they fill a fetch: what
+        several steps want costs hardly more than what one wants.
+        """
+        unasked = self._unasked[node]
+        while unasked:
+            self._try(node, *unasked[0])
+            rank = next((other for other in self._via[node] if other not in self._silent), None)
+            if rank is None:
+                self.counts["fetches_avoided"] += 1
+                step, rows = unasked.popleft()
+                self._read(step, rows)
+                self._end_part(step)
+                continue
+            count, is_full = self._count_parts(node)
+            if not is_full and self._under_way[node] >= _fetches_at_once:
+                return
+            parts = [unasked.popleft() for _ in range(count)]
+            fetch = self._number()
+            self._fetches[fetch] = (parts, rank)
+            self._under_way[node] += 1
+            by_ticket = tuple((step.ticket, rows) for step, rows in parts)
+            self.actions.append(FetchKeys(fetch, rank, by_ticket))
+
+    def _count_parts(self, node: int) -> tuple[int, bool]:
+        """Count the parts that the next fetch to a node takes, and tell if no more go into it."""
+        if not self._is_gathering[node]:
+            return 1, True
+        bytes_max = min(limits.peer_fetch_bytes, self.answer_bytes // 8)
+        keys = size_bytes = 0
+        for number, (step, rows) in enumerate(self._unasked[node]):
+            keys += len(rows)
+            size_bytes += int(step.requests.length[rows].sum())
+            if keys > limits.peer_keys_max or size_bytes > bytes_max:
+                return max(1, number), True
+        return len(self._unasked[node]), False
+
+    def _try(self, node: int, step: _OpenStep, rows: Int) -> None:
+        """Ask ranks of a node that have been silent, if it is time, for the first of these rows."""
         if not self._silent:
             return
         for rank in self._via[node]:
@@ -683,7 +724,7 @@ class CacheSession:
             self._silent[rank] = math.inf
             fetch = self._number()
             self._probes[fetch] = rank
-            requests = step.requests
+            requests, row = step.requests, rows[0]
             key, length = int(requests.offset[row]), int(requests.length[row])
             self.actions.append(ProbeRank(fetch, rank, key, length))
 

@@ -15,7 +15,7 @@ loader is a source of counters here. Without a broker nothing here limits anybod
 
 from __future__ import annotations
 
-from . import schedule
+from . import deciding, schedule
 from .address import Address, read_key
 from .allocation import UNITS, Resources
 from .broker import Broker
@@ -37,6 +37,7 @@ __all__ = [
     "TransferPermit",
     "Upstream",
     "check_number",
+    "deciding",
     "find_socket",
     "read_key",
     "schedule",

@@ -78,12 +78,17 @@ class Tenant:
             self._lease, self._ends_s = self._lease.ended, math.inf
         return self._lease
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the lease was not renewed in time, and its floor holds."""
+        return self._lease is not None and self._ends_s == math.inf
+
     def close(self) -> None:
         """Leave, so that others get this loader's part. The next step would join again."""
         self._link.leave()
         self._lease = None
 
-    def _hello(self) -> Message:
+    def _hello(self, now_s: float) -> Message:
         """Make the first message of a new connection; a lease of an older one is void."""
-        self._lease, self._report_s = None, -math.inf
+        self._lease, self._report_s = None, now_s
         return {**self._join, "pid": os.getpid()}

@@ -16,6 +16,7 @@ from .address import Address
 from .wire import (
     AuthenticatedLines,
     ConnectionLost,
+    LineEnd,
     Lines,
     Message,
     WireError,
@@ -25,7 +26,7 @@ from .wire import (
 
 log = logging.getLogger("penstock")
 
-Call = Callable[[], Lines | None]
+Call = Callable[[], LineEnd | None]
 """Function that makes a connection; None if nobody is there now."""
 
 
@@ -110,17 +111,17 @@ class Link:
     """Messages to a broker and from it. A broker is looked for every `limits.broker_retry_s`.
 
     call:   None if no broker is to be looked for.
-    hello:  makes the first message of every new connection.
+    hello:  makes the first message of every new connection; told the time.
     where:  place of the broker, for people.
 
     Not for several threads. In a process that was forked it makes a connection of its own.
     """
 
-    def __init__(self, call: Call | None, hello: Callable[[], Message], where: str) -> None:
+    def __init__(self, call: Call | None, hello: Callable[[float], Message], where: str) -> None:
         self._call = call
         self._hello = hello
         self._where = where
-        self._lines: Lines | None = None
+        self._lines: LineEnd | None = None
         self._pid = os.getpid()
         self._retry_s = -math.inf
         self._told: set[str] = set()
@@ -197,10 +198,10 @@ class Link:
             self._tell(f"the broker at {self._where} is not believed: {wrong}")
         if self._lines is None:
             return False
-        self.send(self._hello(), now_s)
+        self.send(self._hello(now_s), now_s)
         return self._lines is not None
 
-    def _explain(self, lines: Lines, why: Exception) -> None:
+    def _explain(self, lines: LineEnd, why: Exception) -> None:
         """Log why the connection has ended, if a person can do something about it."""
         if isinstance(why, ConnectionLost):
             with contextlib.suppress(ConnectionLost, WireError):  # it may have said so

@@ -33,9 +33,14 @@ class Holding:
         """True if there is a lease now."""
         return self._leased
 
-    def rate(self, lease: Lease | None, now_s: float) -> float:
-        """Return the rate from now on; `lease` is the one in force, None if there is none."""
-        if lease is None:
+    def rate(self, lease: Lease | None, now_s: float, *, has_ended: bool = False) -> float:
+        """Return the rate from now on.
+
+        lease:      the one in force, None if there is none.
+        has_ended:  True if it was not renewed in time; then those of other hosts may last a little
+                    longer.
+        """
+        if lease is None or has_ended:
             self._lose(now_s)
             return min(self._own, self._rate)
         if not self._leased:

@@ -136,11 +136,13 @@ class JobState:
         if len(known) < 2:
             return known[0] if known else None
         return JobMeasurement(
-            samples_per_s=_bound(math.fsum(measurement.samples_per_s for measurement in known)),
-            cores=_bound(math.fsum(measurement.cores for measurement in known)),
-            bytes_per_s=_bound(math.fsum(measurement.bytes_per_s for measurement in known)),
+            samples_per_s=bound_number(
+                math.fsum(measurement.samples_per_s for measurement in known)
+            ),
+            cores=bound_number(math.fsum(measurement.cores for measurement in known)),
+            bytes_per_s=bound_number(math.fsum(measurement.bytes_per_s for measurement in known)),
             stall=min(1.0, math.fsum(measurement.stall for measurement in known) / len(known)),
-            samples=_bound(math.fsum(measurement.samples for measurement in known)),
+            samples=bound_number(math.fsum(measurement.samples for measurement in known)),
         )
 
     def profile(self) -> JobProfile | None:
@@ -164,7 +166,7 @@ class JobState:
 
         def mean(name: str) -> float:
             pairs = zip(rates, profiles, strict=True)
-            return _bound(
+            return bound_number(
                 math.fsum(rate / total * getattr(profile, name) for rate, profile in pairs)
             )
 
@@ -174,10 +176,12 @@ class JobState:
             if profile.remaining_samples is not None
         ]
         return JobProfile(
-            samples_per_s=_bound(len(active) * min(profile.samples_per_s for profile in profiles)),
+            samples_per_s=bound_number(
+                len(active) * min(profile.samples_per_s for profile in profiles)
+            ),
             cpu_s=mean("cpu_s"),
             storage_bytes=mean("storage_bytes"),
-            remaining_samples=_bound(math.fsum(left)) if len(left) == len(profiles) else None,
+            remaining_samples=bound_number(math.fsum(left)) if len(left) == len(profiles) else None,
             efficiency=self.efficiency,
         )
 
@@ -247,8 +251,8 @@ def encode_rate(rate: float) -> float | None:
     return rate if rate < math.inf else None
 
 
-def _bound(number: float) -> float:
-    """Bound a sum over members to a number that one of them may report."""
+def bound_number(number: float) -> float:
+    """Bound a sum over members or jobs to a number that one of them may report."""
     if number < limits.allocation_number_min:
         return 0.0
     return min(number, limits.allocation_number_max)

@@ -19,7 +19,7 @@ from ..arguments import check_kind
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, allocate, even_share, score
 from .change_detector import Drift, is_worthwhile
-from .job_state import JobMember, JobState, encode_rate, read_profile
+from .job_state import JobMember, JobState, bound_number, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
 from .throughput_model import JobProfile, Share, predict
 from .transfer_policy import Key, Transfers
@@ -98,8 +98,11 @@ class Ledger:
         """True if there is anybody to divide for."""
         return bool(self._jobs) or self.transfers.is_busy
 
-    def report_together(self) -> Report:
+    def report_together(self, own_bytes_per_s: float = math.inf) -> Report:
         """Report all jobs as one whose samples are bytes of storage.
+
+        own_bytes_per_s:  most that the host takes, which is what transfers of unknown speed could
+                          take. By what is leased now they would never be leased more.
 
         Its ceiling is the bytes/s that they could take with the cores there are, and its rate is
         the one they do take. It has no profile while one of them is unmeasured.
@@ -107,16 +110,16 @@ class Ledger:
         jobs = [job for job in self._jobs.values() if job.active]
         measurements = [job.measured() for job in jobs]
         taken = math.fsum(value.bytes_per_s for value in measurements if value is not None)
-        moving = min(self.transfers.could_bytes_per_s, self._resources.bytes_per_s)
-        taken += self.transfers.taken_bytes_per_s
+        moving = bound_number(min(self.transfers.could_bytes_per_s, own_bytes_per_s))
+        taken = bound_number(taken + self.transfers.taken_bytes_per_s)
         profiles = [profile for profile in self._list_believed(jobs) if profile is not None]
         profile, could = None, 0.0
-        if self.is_busy and len(profiles) == len(jobs) and moving < math.inf:
+        if self.is_busy and len(profiles) == len(jobs):
             cores = replace(self._resources, bytes_per_s=math.inf)
             could = (
                 _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
             )
-            could = max(1.0, could)
+            could = bound_number(max(1.0, could))
             profile = {"samples_per_s": could, "cpu_s": 0.0, "storage_bytes": 1.0}
         stall = max(0.0, 1 - taken / could) if could else 0.0
         measured = JobMeasurement(samples_per_s=taken, bytes_per_s=taken, stall=stall)

@@ -16,7 +16,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .. import limits
 
@@ -38,6 +38,23 @@ class WireError(Exception):
 
 class ConnectionLost(Exception):
     """The other side has closed the connection, or does not read the lines that it is sent."""
+
+
+class LineEnd(Protocol):
+    """One end of a connection: lines come whole and in order, or not at all."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def receive(self) -> list[Message]: ...
+
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Lines:
@@ -119,7 +136,7 @@ class Lines:
 
     def _parse_lines(self, lines: list[bytes]) -> list[Message]:
         """Return the messages in lines that have come."""
-        return [_parse_message(line) for line in lines]
+        return [parse_message(line) for line in lines]
 
 
 class AuthenticatedLines(Lines):
@@ -189,7 +206,7 @@ class AuthenticatedLines(Lines):
             if not hmac.compare_digest(code, self._compute_code(1, line)):
                 raise WireError("forged")
             self._counts[1] += 1
-            messages.append(_parse_message(line))
+            messages.append(parse_message(line))
         return messages
 
     def _compute_code(self, side: int, line: bytes) -> bytes:
@@ -200,7 +217,8 @@ class AuthenticatedLines(Lines):
         return hmac.digest(self._key, whole, "sha256").hex().encode()
 
 
-def _parse_message(line: bytes) -> Message:
+def parse_message(line: bytes) -> Message:
+    """Return the message in a line; raise WireError if it is none."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

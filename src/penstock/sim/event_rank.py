@@ -7,7 +7,7 @@ no bytes. Nothing fails here: faults are for `penstock.testing.virtual`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -40,10 +40,10 @@ class _AskedStep:
 
 
 class _TakenFetch(NamedTuple):
-    """A fetch of another rank, and when it asked."""
+    """A fetch of another rank for these steps, and when it asked."""
 
     asker: EventRank
-    step: _AskedStep
+    steps: Sequence[_AskedStep]
     fetch: int
     since_ns: int
 
@@ -258,10 +258,14 @@ class EventRank:
         self._tell_at(flow.ended_ns, self._cache.take_copy, want, np.ones(len(want.rows), bool))
 
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
-        step, now_ns = self._steps[action.ticket], self._queue.now_ns
-        requests = step.plan.requests
-        keys, lengths = requests.offset[action.rows].view(np.uint64), requests.length[action.rows]
-        asked = _TakenFetch(self, step, action.fetch, now_ns)
+        now_ns = self._queue.now_ns
+        steps = [self._steps[ticket] for ticket, _ in action.parts]
+        parts = [
+            (step.plan.requests, rows) for step, (_, rows) in zip(steps, action.parts, strict=True)
+        ]
+        keys = np.concatenate([requests.offset[rows] for requests, rows in parts]).view(np.uint64)
+        lengths = np.concatenate([requests.length[rows] for requests, rows in parts])
+        asked = _TakenFetch(self, steps, action.fetch, now_ns)
         self._queue.add(
             now_ns, partial(self._cluster.ranks[action.rank]._ask, asked, keys, lengths)
         )
@@ -281,7 +285,8 @@ class EventRank:
     def _receive(self, asked: _TakenFetch, size_bytes: int, sent: Flow) -> None:
         """Receive an answer of another rank."""
         flow = self._devices.receiver.take(size_bytes, sent)
-        asked.step.begun_ns = min(asked.step.begun_ns, flow.begun_ns)
+        for step in asked.steps:
+            step.begun_ns = min(step.begun_ns, flow.begun_ns)
         self._cluster.moved["peers"] += size_bytes
         none = np.empty(0, np.int64)
         self._tell_at(flow.ended_ns, self._cache.take_fetch, asked.fetch, none, None)

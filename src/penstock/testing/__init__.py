@@ -21,6 +21,10 @@
         def make(self, count, timeout_s):
             return [MyPeer(node, ...) for node in range(count)]
 
+    class TestMyQueue(StorageQueueSuite):
+        def make(self, inflight_bytes_max, clock):
+            return MyQueue(inflight_bytes_max, clock=clock)
+
     class TestMyPolicy(PolicySuite):
         def make(self):
             return MyPolicy()
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from .reading import EngineRead as EngineRead
     from .reading import finish as finish
     from .reading import write_files as write_files
+    from .storage_queue import StorageQueueSuite as StorageQueueSuite
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -55,6 +60,7 @@ else:
             "peer": "PeerSuite",
             "policy": "PolicySuite",
             "reading": "EngineRead finish write_files",
+            "storage_queue": "StorageQueueSuite",
             "batch_peers": "same_batch",
         },
     )

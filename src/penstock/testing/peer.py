@@ -35,11 +35,12 @@ def held(node: int, key: int, length: int) -> bytes:
 
 
 class Fetching:
-    """A fetch, a buffer of random bytes for it, and the verdict on what a peer made of them.
+    """A fetch, buffers of random bytes for it, and the verdict on what a peer made of them.
 
     Key i of the fetch has `lengths[i]` bytes, and is one of a thousand if none are given. Targets
     are dealt out in random order, or one after the other, with a few bytes between some of them
-    that nobody may touch. The owner refuses the keys numbered `refused`.
+    that nobody may touch; with several buffers, each key goes to any of them, or the first ones to
+    the first. The owner refuses the keys numbered `refused`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Fetching:
         seed: int = 0,
         node: int = 1,
         in_order: bool = False,
+        buffers: int = 1,
     ) -> None:
         random = np.random.default_rng(seed)
         self.node = node
@@ -56,16 +58,22 @@ class Fetching:
         self.lengths: Bytes = np.array(lengths, np.int64)
         self.targets: Bytes = np.zeros(len(lengths), np.int64)
         self.refused = np.array(sorted(refused), np.int64)
-        filled = int(random.integers(0, 8))
+        self.numbers: npt.NDArray[np.int64] = random.integers(0, buffers, len(lengths))
+        if in_order:
+            self.numbers.sort()
+        filled = random.integers(0, 8, buffers)
         for number in range(len(lengths)) if in_order else random.permutation(len(lengths)):
-            self.targets[number] = filled
-            filled += lengths[number] + (0 if random.random() < 0.5 else int(random.integers(8)))
-        self.buffer: Buffer = random.integers(0, 256, filled, np.uint8)
-        self._before = self.buffer.copy()
+            into = self.numbers[number]
+            self.targets[number] = filled[into]
+            gap = 0 if random.random() < 0.5 else int(random.integers(8))
+            filled[into] += lengths[number] + gap
+        self.buffers: list[Buffer] = [random.integers(0, 256, size, np.uint8) for size in filled]
+        self._before = [buffer.copy() for buffer in self.buffers]
         self._held: dict[tuple[int, int], bytes] = {}  # by key and length
 
     def submit(self, peer: Peer) -> int:
-        return peer.submit(self.node, self.keys, self.lengths, self.targets, self.buffer)
+        columns = self.keys, self.lengths, self.targets
+        return peer.submit(self.node, *columns, self.buffers, self.numbers)
 
     def answer(self, peer: Peer, request: PeerRequest) -> None:
         """Answer as the owner would, in parts that are cut anywhere."""
@@ -79,34 +87,37 @@ class Fetching:
         peer.answer(request.number, [memoryview(whole)[a:b] for a, b in ends], self.refused)
 
     def assert_untouched(self) -> None:
-        """Assert that nothing was written to the buffer."""
-        np.testing.assert_array_equal(self.buffer, self._before)
+        """Assert that nothing was written to the buffers."""
+        self._assert_equal(self._before)
 
     def assert_done(self, completion: PeerCompletion) -> None:
         """Assert that every key that is not refused arrived, and nothing between them was
         touched."""
         assert completion.reason is None
         np.testing.assert_array_equal(completion.failures, self.refused)
-        self._assert_buffer(self.refused)
+        self._assert_buffers(self.refused)
 
     def assert_failed(self, completion: PeerCompletion, *reasons: Reason) -> None:
         """Assert that every key failed, for one of the reasons, and nothing between them was
         touched."""
         assert completion.reason in reasons
         np.testing.assert_array_equal(completion.failures, np.arange(len(self.keys)))
-        self._assert_buffer(completion.failures)
+        self._assert_buffers(completion.failures)
 
-    def _assert_buffer(self, failures: npt.NDArray[np.int64]) -> None:
-        expected = self._before.copy()
+    def _assert_buffers(self, failures: npt.NDArray[np.int64]) -> None:
+        expected = [before.copy() for before in self._before]
         failed = {*failures.tolist()}
-        for number, (target, length) in enumerate(
-            zip(self.targets.tolist(), self.lengths.tolist(), strict=True)
-        ):
-            there = self.buffer[target : target + length]
+        columns = self.numbers.tolist(), self.targets.tolist(), self.lengths.tolist()
+        for number, (into, target, length) in enumerate(zip(*columns, strict=True)):
+            there = self.buffers[into][target : target + length]
             if number not in failed:
                 there = np.frombuffer(self._bytes(number), np.uint8)
-            expected[target : target + length] = there
-        np.testing.assert_array_equal(self.buffer, expected)
+            expected[into][target : target + length] = there
+        self._assert_equal(expected)
+
+    def _assert_equal(self, expected: Sequence[Buffer]) -> None:
+        for buffer, wanted in zip(self.buffers, expected, strict=True):
+            np.testing.assert_array_equal(buffer, wanted)
 
     def _bytes(self, number: int) -> bytes:
         key, length = int(self.keys[number]), int(self.lengths[number])
@@ -166,7 +177,8 @@ def fetchings(draw: st.DrawFn) -> Fetching:
     """Strategy: any fetch from node 1, some keys of which are refused."""
     lengths = draw(st.lists(_lengths, max_size=20))
     refused = draw(st.sets(st.integers(0, len(lengths) - 1))) if lengths else set()
-    return Fetching(lengths, refused, draw(st.integers(0, 1 << 32)), in_order=draw(st.booleans()))
+    seed, in_order = draw(st.integers(0, 1 << 32)), draw(st.booleans())
+    return Fetching(lengths, refused, seed, in_order=in_order, buffers=draw(st.integers(1, 3)))
 
 
 _bends: dict[str, dict[str, Callable[[Any], Any]]] = {
@@ -178,7 +190,7 @@ _bends: dict[str, dict[str, Callable[[Any], Any]]] = {
     "two-dimensional keys": {"keys": lambda keys: keys.reshape(1, -1)},
     "too many keys": {
         name: lambda column: np.zeros(limits.peer_keys_max + 1, column.dtype)
-        for name in ("keys", "lengths", "targets")
+        for name in ("keys", "lengths", "targets", "numbers")
     },
     "float lengths": {"lengths": lambda lengths: lengths.astype(np.float64)},
     "short lengths": {"lengths": lambda lengths: lengths[:-1]},
@@ -188,9 +200,13 @@ _bends: dict[str, dict[str, Callable[[Any], Any]]] = {
     "negative target": {"targets": lambda targets: targets * 0 - 1},
     "target beyond the buffer": {"targets": lambda targets: targets + (1 << 40)},
     "target wraps round": {"targets": lambda targets: targets * 0 + ((1 << 63) - 1)},
-    "buffer of other type": {"buffer": lambda buffer: buffer.view(np.int8)},
-    "buffer is bytes": {"buffer": lambda buffer: buffer.tobytes()},
-    "buffer with stride": {"buffer": lambda buffer: np.repeat(buffer, 2)[::2]},
+    "buffer of other type": {"buffers": lambda buffers: [buffers[0].view(np.int8)]},
+    "buffer is bytes": {"buffers": lambda buffers: [buffers[0].tobytes()]},
+    "buffer with stride": {"buffers": lambda buffers: [np.repeat(buffers[0], 2)[::2]]},
+    "no buffers": {"buffers": lambda _: []},
+    "number of no buffer": {"numbers": lambda numbers: numbers + 1},
+    "negative number": {"numbers": lambda numbers: numbers - 1},
+    "unsigned numbers": {"numbers": lambda numbers: numbers.astype(np.uint32)},
 }
 
 _no_answers: dict[str, tuple[list[Any], Any]] = {
@@ -293,7 +309,7 @@ class PeerSuite(Suite):
         buffer = np.zeros(2, np.uint8)
         with self.opened() as peers:
             columns = keys, np.ones(2, np.int64), np.arange(2)
-            ticket = peers[0].submit(1, *columns, buffer)
+            ticket = peers[0].submit(1, *columns, [buffer], np.zeros(2, np.int64))
             (request,) = requested(peers, 1)
             assert request.keys.tolist() == keys.tolist()
             assert request.node == 0
@@ -361,7 +377,7 @@ class PeerSuite(Suite):
         refused, fetching = Fetching([10, 20, 30]), Fetching([10, 20, 30])
         arguments: dict[str, Any] = {
             name: getattr(refused, name)
-            for name in ("node", "keys", "lengths", "targets", "buffer")
+            for name in ("node", "keys", "lengths", "targets", "buffers", "numbers")
         }
         for argument, bend in _bends[name].items():
             arguments[argument] = bend(arguments[argument])
@@ -509,9 +525,10 @@ class PeerSuite(Suite):
         fetching = Fetching([5, 2 * limits.MIB])
         with self.opened() as peers:
             ticket = fetching.submit(peers[0])
-            arrays = (fetching.keys, fetching.lengths, fetching.targets, fetching.buffer)
+            columns = fetching.keys, fetching.lengths, fetching.targets, fetching.numbers
+            arrays = (*columns, *fetching.buffers)
             watched = [weakref.ref(array) for array in arrays]
-            del fetching, arrays
+            del fetching, columns, arrays
             gc.collect()
             assert all(reference() is not None for reference in watched), (
                 "arrays die while in flight"
@@ -531,11 +548,11 @@ class PeerSuite(Suite):
                 fetching.answer(peers[1], request)
             peers[1].step(0)
             peers[0].close()
-            left = [fetching.buffer.copy() for fetching in fetchings]
+            left = [fetching.buffers[0].copy() for fetching in fetchings]
             peers[1].step(0)
             for fetching, buffer in zip(fetchings, left, strict=True):
-                np.testing.assert_array_equal(fetching.buffer, buffer)
-            watched = [weakref.ref(fetching.buffer) for fetching in fetchings]
+                np.testing.assert_array_equal(fetching.buffers[0], buffer)
+            watched = [weakref.ref(fetching.buffers[0]) for fetching in fetchings]
             del fetchings, fetching
             gc.collect()
             assert not any(buffer() is not None for buffer in watched)

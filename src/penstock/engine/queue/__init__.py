@@ -2,6 +2,7 @@
 
     request   one request: who wants which bytes of a file, for what; when two must keep their order
     policy    the order of requests and the choice of a target; the policies that are included
+    rate      the account of a rate: when the next bytes may move
     pending   the queue: requests cut, merged, kept in order, and ranked by a policy
 
 After LABIOS (Kougkas et al., HPDC'19), without its service: labels are requests, workers are
@@ -26,6 +27,7 @@ from .policy import (
     WeightedScore,
     Weights,
 )
+from .rate import RateAccount
 from .request import Hazard, Kind, Purpose, Request, check_purpose, find_hazard, split_request
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Patience",
     "Policy",
     "Purpose",
+    "RateAccount",
     "Request",
     "RequestQueue",
     "RoundRobin",

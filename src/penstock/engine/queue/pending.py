@@ -80,7 +80,7 @@ class RequestQueue:
     - A piece that holds up a more urgent request is as urgent as that.
 
     No clock, no storage: call `put` as requests come, `take` while it returns units, `done` as
-    units end.
+    units end, `withdraw` for a request that is not wanted any more.
     """
 
     def __init__(
@@ -211,16 +211,40 @@ class RequestQueue:
                 later.before.discard(piece)
                 if not later.before:
                     self._release(later)
-            left = self._undone[piece.request.id]
-            left.remove(piece)
-            if not left:
-                del self._undone[piece.request.id]
-                of_file = self._of_file[piece.request.file]
-                del of_file[piece.request.id]
-                if not of_file:
-                    del self._of_file[piece.request.file]
+            if self._drop_piece(piece):
                 ended.append(piece.request.id)
         return ended
+
+    def withdraw(self, number: int) -> bool:
+        """Remove what waits of a request; True if nothing of it is in progress. What it held up
+        goes on."""
+        for piece in [piece for piece in self._undone.get(number, ()) if not piece.gone]:
+            if piece.before:
+                piece.gone = True
+                for earlier in piece.before:
+                    earlier.after.remove(piece)
+            else:
+                self._forget(piece)
+            self._count -= 1
+            for later in piece.after:
+                later.before.discard(piece)
+                if not later.before:
+                    self._release(later)
+            self._drop_piece(piece)
+        return number not in self._undone
+
+    def _drop_piece(self, piece: _QueuedPiece) -> bool:
+        """Drop a piece that ended; True if its request ended with it."""
+        left = self._undone[piece.request.id]
+        left.remove(piece)
+        if left:
+            return False
+        del self._undone[piece.request.id]
+        of_file = self._of_file[piece.request.file]
+        del of_file[piece.request.id]
+        if not of_file:
+            del self._of_file[piece.request.file]
+        return True
 
     def _list_targets(self, request: Request) -> Iterator[tuple[int, Target]]:
         for number in request.holders or range(len(self._targets)):

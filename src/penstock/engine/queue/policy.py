@@ -91,6 +91,7 @@ class Patience:
     prefetch: int = 100_000_000
     sweep: int = 1_000_000_000
     checkpoint: int = 2_000_000_000
+    convert: int = 5_000_000_000
 
     def __post_init__(self) -> None:
         for purpose in fields(self):

@@ -9,11 +9,11 @@ from typing import Literal, get_args
 from ...errors import UsageError
 
 Kind = Literal["read", "write"]
-Purpose = Literal["demand", "prefetch", "sweep", "checkpoint"]
+Purpose = Literal["demand", "prefetch", "sweep", "checkpoint", "convert"]
 """Purpose of the bytes, the most urgent first.
 
 demand: a rank is waiting for them. prefetch: a rank will want them. sweep: the cache is filled.
-checkpoint: a snapshot is written.
+checkpoint: a snapshot is written. convert: a dataset is written in another form.
 """
 _PURPOSES = get_args(Purpose)  # asked for once a submission
 Hazard = Literal["read after write", "write after write", "write after read"]

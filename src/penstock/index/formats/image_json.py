@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,13 +89,7 @@ def build(
     files = store.stat([listing.files.name(images[stem]) for stem in both])
     read = store.stat([listing.files.name(documents[stem]) for stem in both])
     values = store.parse(read, lambda _, source: parse_object(source.path, _read(source)), progress)
-    chosen = _choose_keys(read.path(0), values, fields)
-    classes, label_column, label = _find_labels(read.path, values, label, fields)
-    attributes = [
-        _make_attribute(name, [value.get(name) for value in values])
-        for name in chosen
-        if name != label
-    ]
+    classes, label_column, attributes = make_columns(read.path, values, label, fields)
     folders = [listing.folders.name(row) for row in range(len(listing.folders))]
     return image_annotations.make_index(
         store,
@@ -147,6 +141,26 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     return value
 
 
+def make_columns(
+    path: Callable[[int], str],
+    values: Sequence[Mapping[str, Any]],
+    label: str | None = None,
+    fields: Sequence[str] | None = None,
+) -> tuple[list[str] | None, Int | None, list[Attribute]]:
+    """Make columns of documents: classes and labels, None if there are none, and attributes.
+
+    path:  function that names the file of a document in errors, by its number.
+    """
+    chosen = _choose_keys(path(0), values, fields)
+    classes, label_column, label = _find_labels(path, values, label, fields)
+    attributes = [
+        _make_attribute(name, [value.get(name) for value in values])
+        for name in chosen
+        if name != label
+    ]
+    return classes, label_column, attributes
+
+
 def _choose_keys(
     path: str, values: Sequence[Mapping[str, Any]], fields: Sequence[str] | None
 ) -> list[str]:
@@ -174,7 +188,7 @@ def _choose_keys(
 
 
 def _find_labels(
-    path: Any,
+    path: Callable[[int], str],
     values: Sequence[Mapping[str, Any]],
     label: str | None,
     fields: Sequence[str] | None,

@@ -1,5 +1,5 @@
 """A cluster in one thread and in virtual time, which runs the shipped session of the cache, and the
-shipped protocol of checkpoints.
+shipped protocol of checkpoints, and the shipped broker with its clients.
 
 `run_scenario` drives one `penstock.plan.CacheSession` a rank over modelled memory, disks, storage
 and a network, with faults that a seed draws, and watches what it does. `python -m
@@ -9,11 +9,23 @@ penstock.testing.virtual SEED` replays a seed.
 the ranks of jobs that follow each other or write at once, over modelled files and objects; `python
 -m penstock.testing.virtual checkpoint SEED` replays a seed.
 
+`run_broker_scenario` drives brokers, the loaders that they lease to, and transfers
+(`penstock.sharing`), over modelled connections; `python -m penstock.testing.virtual broker SEED`
+replays a seed.
+
 The folder must not use a clock, a thread, a file or a socket: a run depends on its scenario alone.
 """
 
 from __future__ import annotations
 
+from .broker_cluster import BrokerResult, run_broker_scenario
+from .broker_scenario import (
+    BrokerFault,
+    BrokerFaultKind,
+    BrokerJob,
+    BrokerScenario,
+    draw_broker_scenario,
+)
 from .checkpoint_cluster import CheckpointResult, run_checkpoint_scenario
 from .checkpoint_scenario import (
     CheckpointFault,
@@ -22,13 +34,18 @@ from .checkpoint_scenario import (
     CheckpointScenario,
     draw_checkpoint_scenario,
 )
-from .checkpoint_search import minimise_checkpoint
 from .checkpoint_storage import VirtualBucket, VirtualFiles
 from .cluster import RunResult, run_scenario
 from .node import ScenarioError
-from .scenario import Fault, FaultKind, VirtualScenario, draw_scenario, minimise
+from .scenario import Fault, FaultKind, VirtualScenario, draw_scenario
+from .search import minimise
 
 __all__ = [
+    "BrokerFault",
+    "BrokerFaultKind",
+    "BrokerJob",
+    "BrokerResult",
+    "BrokerScenario",
     "CheckpointFault",
     "CheckpointFaultKind",
     "CheckpointJob",
@@ -41,10 +58,11 @@ __all__ = [
     "VirtualBucket",
     "VirtualFiles",
     "VirtualScenario",
+    "draw_broker_scenario",
     "draw_checkpoint_scenario",
     "draw_scenario",
     "minimise",
-    "minimise_checkpoint",
+    "run_broker_scenario",
     "run_checkpoint_scenario",
     "run_scenario",
 ]

@@ -1,9 +1,8 @@
 """Jobs that save checkpoints, in one thread and in virtual time, over modelled storage.
 
 The ranks of each job run the protocol that production runs (`penstock.checkpoint`): each yields its
-actions, which are performed one by one, with faults between any two of them. Oracles look at the
-storage after each action that changes it, as a reader would who comes at that moment, and once
-more when a last job has cleaned up.
+actions, which are performed one by one, with faults between any two of them. Oracles
+(`checkpoint_oracles`) look at the storage after each action that changes it.
 """
 
 from __future__ import annotations
@@ -11,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ...budget import Budget
-from ...checkpoint import CheckpointEntry, Flush, LocalTier, actions, protocol
+from ...checkpoint import Flush, LocalTier, actions, protocol
 from ...clock import EventQueue
 from ...engine import ObjectRefused, storage_errors
 from ...errors import DataError, PenstockError, StorageError, UsageError, WorkerError
 from ...topology import Place
+from .checkpoint_oracles import CheckpointOracles, check_state, make_own, make_state
 from .checkpoint_scenario import (
     MS,
     CheckpointFault,
@@ -34,7 +31,7 @@ from .checkpoint_scenario import (
     CheckpointScenario,
     S,
 )
-from .checkpoint_storage import VirtualBucket, VirtualFiles, perform_on_shards
+from .checkpoint_storage import FOLDER, OBJECT_ACTIONS, PREFIX, URL, VirtualStorage
 from .node import ScenarioError, require
 
 _actions_max = 20_000
@@ -43,43 +40,49 @@ _silence_ns = 600 * S
 """Time after which ranks give up to wait for the others' texts."""
 _retry_ns = 20 * S
 _retries = 30
-_folder = "/repository"
-_prefix = "run/"
-_url = "s3://bucket/run"
-_session = re.compile(r"step-\d+\.([0-9a-f]{8})[0-9a-f]+")
 
-_READS = (
-    actions.ListFolder,
-    actions.FindPath,
-    actions.FindName,
-    actions.FindLink,
-    actions.CheckOwnFolder,
-    actions.MeasureFile,
-    actions.ReadFile,
-    actions.ReadLock,
-    actions.MeasureRoom,
-    actions.ListObjects,
-    actions.FetchObjects,
-    actions.CheckShard,
-    actions.ReadPieces,
-    actions.FindWholeShards,
+_READS = frozenset(
+    {
+        actions.ListFolder,
+        actions.FindPath,
+        actions.FindName,
+        actions.FindLink,
+        actions.CheckOwnFolder,
+        actions.MeasureFile,
+        actions.ReadFile,
+        actions.ReadLock,
+        actions.MeasureRoom,
+        actions.ListObjects,
+        actions.FetchObjects,
+        actions.CheckShard,
+        actions.ReadPieces,
+        actions.FindWholeShards,
+    }
 )
-_WRITES = (
-    actions.WriteFile,
-    actions.WriteShard,
-    actions.CopyShard,
-    actions.PutObject,
-    actions.UploadShard,
-    actions.UploadFile,
-    actions.MakeFolder,
+_WRITES = frozenset(
+    {
+        actions.WriteFile,
+        actions.WriteShard,
+        actions.CopyShard,
+        actions.PutObject,
+        actions.UploadShard,
+        actions.UploadFile,
+        actions.MakeFolder,
+    }
 )
-_REQUESTS = (
-    actions.PutObject,
-    actions.DeleteObjects,
-    actions.UploadShard,
-    actions.UploadFile,
+_APART = frozenset(
+    {
+        actions.ReadClock,
+        actions.IdentifyHost,
+        actions.WarnUser,
+        actions.StartDrain,
+        actions.JoinDrain,
+        actions.ExchangeTexts,
+    }
 )
-_OBJECTS = (*_REQUESTS, actions.ListObjects, actions.FetchObjects)
+"""Actions of which storage knows nothing."""
+_REQUESTS = OBJECT_ACTIONS - _READS
+_SYNCS = frozenset({actions.SyncFolder, actions.WriteFile, actions.WriteShard, actions.CopyShard})
 
 
 class _KilledError(BaseException):
@@ -123,6 +126,7 @@ class _Process:
     is_alive: bool = True
     actions: int = 0
     changes: int = 0
+    puts: int = 0
     messages: int = 0
     stopped_until_ns: int = 0
     tasks: list[_Task] = field(default_factory=list)
@@ -193,26 +197,20 @@ class CheckpointCluster:
         self.queue = EventQueue()
         self._trace_line = trace
         self._draw = random.Random(f"checkpoint run {scenario.seed}")
-        self._files = VirtualFiles()
-        self._files.make_folders(_folder)
-        for host in range(scenario.hosts):
-            self._files.make_folders(f"/host-{host}")
-        self._bucket = VirtualBucket(scenario.has_conditions)
+        self._storage = VirtualStorage(scenario.hosts, scenario.has_conditions)
+        self._oracles = CheckpointOracles(
+            scenario, self._storage, self._make_repository(), steps.load_entry, self._trace
+        )
+        self._budget = Budget()
+        self._flush = Flush(self._budget)
+        self._timed: dict[CheckpointFaultKind, list[CheckpointFault]] = {}
+        for fault in scenario.faults:
+            self._timed.setdefault(fault.kind, []).append(fault)
         self._processes: list[_Process] = []
         self._live_ranks: dict[int, list[_Process]] = {}
         self._actions = self._failures = 0
         self._is_last = False  # the last job, in which nothing fails
-        self._spoiled = False  # a sync lied, and the power was cut
         self._lied = False
-        self._claims: list[int] = []  # jobs, in the order in which they took the repository
-        self._committed: list[str] = []  # attempts, in the order in which a reader could see them
-        self._owners: dict[str, int] = {}  # the job that has committed an attempt
-        self._promised: list[str] = []  # attempts, in the order in which callers were told
-        self._unheld: set[int] = set()  # jobs that were warned: a tier failed
-        self._told: set[str] = set()  # attempts that callers were told to be committed
-        self._visible: list[tuple[int, str]] = []
-        self._checked: dict[int, tuple[CheckpointEntry, list[bytes], str]] = {}
-        self._observer = self._make_repository()
 
     def run(self) -> CheckpointResult:
         """Run until nothing more happens, and clean up; raise ScenarioError for what is wrong."""
@@ -227,12 +225,12 @@ class CheckpointCluster:
         self._is_last = True
         last = len(self.scenario.jobs)
         job = CheckpointJob(max(each.ranks for each in self.scenario.jobs), 2, self.queue.now_ns)
-        self._files.is_lying = False
+        self._storage.files.is_lying = False
         self._start(last, job, 0)
         self._drain()
-        self._check_end(last)
+        self._oracles.check_end(last)
         return CheckpointResult(
-            self.queue.now_ns, self._actions, len(self._committed), self._failures
+            self.queue.now_ns, self._actions, len(self._oracles.committed), self._failures
         )
 
     def _drain(self) -> None:
@@ -282,8 +280,8 @@ class CheckpointCluster:
 
     def _make_repository(self) -> Any:
         if self.scenario.is_folder:
-            return self._steps.FolderSteps(_folder)
-        return self._steps.PrefixSteps(_url, self._bucket, _prefix)
+            return self._steps.FolderSteps(FOLDER)
+        return self._steps.PrefixSteps(URL, self._storage.bucket, PREFIX)
 
     def _run_rank(
         self, process: _Process, job: CheckpointJob, refused: SimpleNamespace
@@ -309,6 +307,7 @@ class CheckpointCluster:
             except DataError:
                 return 0
             check_state(checkpoint, job.ranks)
+            self._oracles.note_load(process, checkpoint.state["attempt"])
             return int(checkpoint.step)
 
         try:
@@ -320,7 +319,7 @@ class CheckpointCluster:
             if has_tiers:
                 local = [LocalTier(f"/host-{process.rank % self.scenario.hosts}", 1 << 20)]
                 tiers, last = yield from self._steps.open_tiers(
-                    local, target, train, writer, Budget()
+                    local, target, train, writer, self._budget
                 )
                 opened.append(tiers)
                 target = target._replace(tiers=tiers)
@@ -329,7 +328,7 @@ class CheckpointCluster:
                     repository.path,
                     save_ranks,
                     drain_ranks,
-                    Budget(),
+                    self._budget,
                     last,
                     on_commit,
                 )
@@ -345,20 +344,20 @@ class CheckpointCluster:
                     self._trace(f"{process.name}: a save was not drained: {error}")
         except (PenstockError, OSError) as error:
             self._trace(f"{process.name} ends: {type(error).__name__}: {error}")
-            refused.is_refused |= isinstance(error, UsageError) and process.job not in self._claims
+            refused.is_refused |= (
+                isinstance(error, UsageError) and process.job not in self._oracles.claims
+            )
         finally:
             for each in reversed(opened):
                 each.close()
 
     def _make_save(self, target: Any, step: int, attempt: Any, staging: Any) -> Any:
-        state = make_state(str(attempt), step)
-        own = make_own(str(attempt), target.place.rank)
-        split = self._steps.divide_state(state, None, target.place, own)
+        split, cuts = _divide_state(self._steps.divide_state, str(attempt), step, target.place)
         snapshot = self._steps.StateSnapshot(
-            *split, staging, self._steps.Fence(), target.place.world_size, attempt
+            split, list(cuts), staging, self._steps.Fence(), target.place.world_size, attempt
         )
         return self._steps.Save(
-            target, step, attempt, snapshot=snapshot, flush=Flush(Budget()), began_s=0.0
+            target, step, attempt, snapshot=snapshot, flush=self._flush, began_s=0.0
         )
 
     def _save(
@@ -367,20 +366,15 @@ class CheckpointCluster:
         try:
             error = yield from self._steps.finish_save(save, ranks, drain, on_commit)
         except UsageError as failed:
-            is_replaced = bool(self._claims) and self._claims[-1] != process.job
-            require(
-                is_replaced or not self.scenario.has_conditions,
-                f"{process.name} takes itself for replaced, and is not: {failed}",
-            )
+            self._oracles.check_replaced(process, failed)
             raise
         except WorkerError:
             raise
         except PenstockError as failed:  # training goes on, and saves again
             error = failed
         else:
-            is_new = process.rank == 0 and save.attempt not in self._promised
-            if is_new and process.job not in self._unheld:
-                self._promised.append(save.attempt)
+            if process.rank == 0:
+                self._oracles.note_held(process, save.attempt)
         finally:
             save.free_memory()
         if error is not None:
@@ -388,14 +382,7 @@ class CheckpointCluster:
 
     def _make_on_commit(self, process: _Process, repository: Any) -> Any:
         def on_commit(save: Any) -> actions.Steps[None]:
-            if not self._spoiled:
-                require(
-                    save.attempt in self._committed,
-                    f"{process.name} takes {save.attempt} for committed, and no reader finds it",
-                )
-            self._told.add(save.attempt)
-            if save.attempt not in self._promised:
-                self._promised.append(save.attempt)
+            self._oracles.note_commit(process, save.attempt)
             if process.rank == 0:
                 yield from repository.thin(self.scenario.keep, save.path)
 
@@ -436,7 +423,7 @@ class CheckpointCluster:
     def _end(self, process: _Process) -> None:
         """End a process: its locks are free, and other ranks notice after a while."""
         process.is_alive = False
-        self._files.free_locks(process)
+        self._storage.files.free_locks(process)
 
         def notice() -> None:
             for channel in process.channels:
@@ -456,12 +443,12 @@ class CheckpointCluster:
         if self._is_last:
             return
         self._trace("the power is cut")
-        self._spoiled |= self._lied
+        self._oracles.is_spoiled |= self._lied
         for process in self._processes:
             if process.is_alive and process.job >= 0:
                 self._kill(process)
-        self._files.cut_power(self._draw)
-        self._look(None)
+        self._storage.files.cut_power(self._draw)
+        self._oracles.look(None)
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -502,6 +489,13 @@ class CheckpointCluster:
     def _begin(self, task: _Task, action: actions.Action) -> None:
         process = task.process
         self._actions += 1
+        if type(action) not in _APART:
+            delay_ns = self._delay_ns()
+            stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
+            if stalled is not None:
+                delay_ns += stalled.length_ns
+            self.queue.add_in(delay_ns, lambda: self._take_turn(task, action))
+            return
         match action:
             case actions.ReadClock():
                 self.queue.add_in(0, lambda: self._advance(task, lambda: self.queue.now_ns / S))
@@ -510,7 +504,7 @@ class CheckpointCluster:
             case actions.WarnUser(text):
                 self._trace(f"{process.name} warns: {text}")
                 if "are made without" in text:  # what is held may not survive from now on
-                    self._unheld.add(process.job)
+                    self._oracles.note_unheld(process.job)
                 self.queue.add_in(0, lambda: self._advance(task, lambda: None))
             case actions.StartDrain(steps):
                 started = self._spawn(process, steps())
@@ -525,12 +519,6 @@ class CheckpointCluster:
                 lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
                 is_lost = lost is not None
                 self.queue.add_in(self._delay_ns(), lambda: channel.send(task, text, is_lost))
-            case _:
-                delay_ns = self._delay_ns()
-                stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
-                if stalled is not None:
-                    delay_ns += stalled.length_ns
-                self.queue.add_in(delay_ns, lambda: self._take_turn(task, action))
 
     def _take_turn(self, task: _Task, action: actions.Action) -> None:
         """Perform an action of storage, unless the process ends or is stopped before."""
@@ -556,7 +544,7 @@ class CheckpointCluster:
 
     def _perform_quietly(self, process: _Process, action: actions.Action, torn: float) -> None:
         """Perform an action whose outcome nobody learns."""
-        if torn < 1 and isinstance(action, _OBJECTS):
+        if torn < 1 and type(action) in OBJECT_ACTIONS:
             return  # an object is there whole, or not at all
         with contextlib.suppress(PenstockError, OSError, ObjectRefused):
             self._change(process, action, torn)
@@ -565,10 +553,8 @@ class CheckpointCluster:
         if self._trace_line is not None:
             self._trace(f"{process.name}: {_describe(action)}")
         self._fail(process, action)
-        self._files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
-        self._lied |= self._files.is_lying and isinstance(
-            action, actions.SyncFolder | actions.WriteFile | actions.WriteShard | actions.CopyShard
-        )
+        self._storage.files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
+        self._lied |= self._storage.files.is_lying and type(action) in _SYNCS
         outcome = self._change(process, action, 1.0)
         if self._find_now(CheckpointFaultKind.DAMAGE) and self._draw.random() < 0.4:
             outcome = self._damage(action, outcome)
@@ -576,44 +562,56 @@ class CheckpointCluster:
 
     def _fail(self, process: _Process, action: actions.Action) -> None:
         """Raise the error of an action that fails now; a part of it may have happened."""
+        is_change = type(action) not in _READS
+        process.changes += is_change
+        if not (self._timed or process.faults or type(action) in _REQUESTS):
+            return
         failing = [
             fault
             for fault in self._find_now(CheckpointFaultKind.FAIL)
             if not (self._actions * 40503 + fault.extra) % (2 + fault.extra % 6)
         ]
-        is_full = self._find_now(CheckpointFaultKind.FULL) and isinstance(action, _WRITES)
+        is_full = self._find_now(CheckpointFaultKind.FULL) and type(action) in _WRITES
         late = (
             self._find_now(CheckpointFaultKind.LATE)
-            if isinstance(action, _REQUESTS) and self._draw.random() < 0.3
+            if type(action) in _REQUESTS and self._draw.random() < 0.3
             else []
         )
-        process.changes += not isinstance(action, _READS)
         is_one = (
-            not isinstance(action, _READS)
+            is_change
             and self._find_own(process, CheckpointFaultKind.ERROR, process.changes) is not None
         )
-        if not (failing or is_full or late or is_one):
+        is_unanswered = False
+        if type(action) is actions.PutObject:
+            process.puts += 1
+            kind = CheckpointFaultKind.UNANSWERED
+            is_unanswered = self._find_own(process, kind, process.puts) is not None
+        if not (failing or is_full or late or is_one or is_unanswered):
             return
         if isinstance(action, actions.FindLink | actions.FindName | actions.CheckOwnFolder):
             return
         self._failures += 1
         self._trace(f"{process.name}: this fails")
-        if late:
-            if self._draw.random() < 0.6:
+        if late or is_unanswered:
+            is_put = type(action) is actions.PutObject
+            can_be_late = self.scenario.has_conditions or not is_put  # else it overwrites another
+            if self._draw.random() < 0.6 or not can_be_late:
                 self._perform_quietly(process, action, 1.0)
                 if self._draw.random() < 0.4:  # the client asked again
                     self._change(process, action, 1.0)
             else:
-                late_ns = self.scenario.delay_ns * self._draw.choice((1, 10, 100))
+                late_ns = self.scenario.delay_ns * self._draw.choice(
+                    (1, 10, 100) if late else (1, 10)
+                )
                 self.queue.add_in(late_ns, lambda: self._perform_quietly(process, action, 1.0))
             raise ObjectRefused(errno.ETIMEDOUT, "no answer")
-        can_tear = isinstance(action, _WRITES) and not isinstance(action, _OBJECTS)
+        can_tear = type(action) in _WRITES and type(action) not in OBJECT_ACTIONS
         if can_tear and self._draw.random() < 0.7:
             self._perform_quietly(process, action, self._draw.choice((0.0, 0.5)))
-        elif self._draw.random() < 0.4 and not isinstance(action, (*_READS, actions.TakeLock)):
+        elif self._draw.random() < 0.4 and type(action) not in _READS | {actions.TakeLock}:
             self._perform_quietly(process, action, 1.0)  # done, and the answer was lost
         code = errno.ENOSPC if is_full else errno.EIO
-        if isinstance(action, _OBJECTS):
+        if type(action) in OBJECT_ACTIONS:
             raise ObjectRefused(code, "503")
         if isinstance(action, actions.CheckShard | actions.ReadPieces | actions.FindWholeShards):
             raise StorageError("storage cannot be read")
@@ -634,40 +632,30 @@ class CheckpointCluster:
 
     def _change(self, process: _Process, action: actions.Action, torn: float) -> Any:
         """Perform an action on the modelled storage, and look at what a reader would see."""
-        self._check_removal(process, action)
-        if isinstance(action, _OBJECTS):
-            outcome = self._bucket.perform(action, self._files.read_shard)
-        elif self._is_of_objects(action):
-            outcome = perform_on_shards(action, self._read_object, lambda _: [])
-        else:
-            outcome = self._files.perform(action, process, torn)
-        if self._takes_repository(action):
-            self._claims.append(process.job)
-        if not isinstance(action, _READS):
-            self._look(process)
+        self._oracles.check_removal(process, action)
+        takes_over = self._takes_repository(action)
+        outcome = self._storage.perform(action, process, torn)
+        if takes_over:
+            self._oracles.claims.append(process.job)
+        if type(action) not in _READS:
+            self._oracles.look(process)
         return outcome
 
     def _takes_repository(self, action: actions.Action) -> bool:
         if isinstance(action, actions.TakeLock):
-            return action.folder == _folder
-        return isinstance(action, actions.PutObject) and action.data.startswith(b"penstock claim ")
-
-    def _is_of_objects(self, action: actions.Action) -> bool:
-        is_read = isinstance(action, actions.CheckShard | actions.ReadPieces)
-        return is_read and getattr(action, "folder", "").startswith(_url)
-
-    def _read_object(self, url: str) -> bytes:
-        return self._bucket.read_shard(_prefix + url.removeprefix(f"{_url}/"))
+            return action.folder == FOLDER
+        if not isinstance(action, actions.PutObject) or action.data[:14] != b"penstock claim":
+            return False
+        # After a long stop a claim may take a number that was removed: others have gone on.
+        indexes = (key for key in self._storage.bucket.objects if key.endswith(".index"))
+        return action.key >= max(indexes, default="")
 
     def _find_now(self, kind: CheckpointFaultKind) -> list[CheckpointFault]:
-        now_ns = 0 if self._is_last else self.queue.now_ns
-        return [
-            fault
-            for fault in self.scenario.faults
-            if not self._is_last
-            and fault.kind is kind
-            and fault.at <= now_ns < fault.at + fault.length_ns
-        ]
+        faults = self._timed.get(kind)
+        if faults is None or self._is_last:
+            return []
+        now_ns = self.queue.now_ns
+        return [fault for fault in faults if fault.at <= now_ns < fault.at + fault.length_ns]
 
     def _find_own(
         self, process: _Process, kind: CheckpointFaultKind, number: int
@@ -681,154 +669,6 @@ class CheckpointCluster:
 
     def _delay_ns(self) -> int:
         return int(self.scenario.delay_ns * self._draw.expovariate(1)) + MS // 100
-
-    # -- oracles -------------------------------------------------------------------------------
-
-    def _look(self, process: _Process | None) -> None:
-        """Look at the repository as a reader who comes now."""
-        visible = []
-        for entry in self._perform_now(self._observer.entries()):
-            attempt = self._check_whole(entry)
-            if attempt is not None:
-                visible.append((entry.sequence, attempt))
-        attempts = [attempt for _, attempt in visible]
-        require(len(set(attempts)) == len(attempts), f"a save is committed twice: {visible}")
-        numbers = [number for number, _ in visible]
-        require(len(set(numbers)) == len(numbers), f"a number is committed twice: {visible}")
-        before = [attempt for _, attempt in self._visible]
-        self._visible = visible
-        for attempt in attempts:
-            if attempt not in self._committed:
-                self._check_commit(process, attempt)
-            elif attempt not in before and process is not None and not self._spoiled:
-                raise ScenarioError(f"{attempt} was removed, and is committed again")
-        for attempt in before:
-            if attempt in attempts or self._spoiled:
-                continue
-            later = [other for other in attempts if before.index(attempt) < _find(before, other)]
-            if process is None:
-                require(attempt not in self._told, f"the power cut takes {attempt}")
-                self._committed.remove(attempt)
-            else:
-                require(len(later) >= 2, f"{process.name} removes {attempt}, and leaves {attempts}")
-
-    def _check_commit(self, process: _Process | None, attempt: str) -> None:
-        if self._spoiled:
-            self._committed.append(attempt)
-            return
-        require(process is not None, f"{attempt} is committed by nobody")
-        assert process is not None
-        is_last = bool(self._claims) and self._claims[-1] == process.job
-        require(
-            is_last or not self.scenario.has_conditions,
-            f"{process.name} commits {attempt}, and {self._claims[-1:]} has taken over",
-        )
-        earlier = self._committed[-1:]
-        require(
-            not self.scenario.has_conditions
-            or all(self._order(attempt) > self._order(each) for each in earlier),
-            f"{attempt} is committed after {earlier}, which is newer",
-        )
-        self._trace(f"{attempt} is committed")
-        self._committed.append(attempt)
-
-    def _order(self, attempt: str) -> tuple[int, int]:
-        """Return the place of a save in the order of the jobs and of their saves."""
-        return _find_last(self._claims, int(attempt[:8], 16)), int(attempt[8:], 16)
-
-    def _check_whole(self, entry: CheckpointEntry) -> str | None:
-        """Load a checkpoint for each of its ranks; return its attempt."""
-        key = self._identify(entry)
-        checked = self._checked.get(entry.sequence)
-        if checked is not None and checked[0] == entry and _is_same(checked[1], key):
-            return checked[2]
-        try:
-            index = self._perform_now(self._observer.index(entry))
-            for rank in range(index.ranks):
-                place = Place(rank, index.ranks, "virtual")
-                checkpoint = self._perform_now(self._steps.load_entry(self._observer, entry, place))
-                check_state(checkpoint, index.ranks, index.attempt)
-        except DataError as error:
-            require(self._spoiled, f"a reader finds {entry.path}, which is not whole: {error}")
-            return None
-        attempt = str(index.attempt)
-        self._checked[entry.sequence] = entry, key, attempt
-        return attempt
-
-    def _identify(self, entry: CheckpointEntry) -> list[bytes]:
-        """Return the contents of the files of a checkpoint, to be compared by identity."""
-        if self.scenario.is_folder:
-            paths = sorted(self._files.list_paths(entry.path))
-            return [self._files.read(path) for path in paths]
-        folder = _prefix + entry.path.removeprefix(f"{_url}/")
-        names = sorted(
-            name
-            for name in self._bucket.objects
-            if name.startswith(f"{folder}/") or name.endswith(f"{entry.sequence:08}.index")
-        )
-        return [self._bucket.objects[name][0] for name in names]
-
-    def _check_removal(self, process: _Process, action: actions.Action) -> None:
-        """A job that was replaced removes nothing of the job that has replaced it."""
-        paths: list[str] = []
-        if isinstance(action, actions.RemoveFile | actions.RemoveFolder):
-            paths = [action.path]
-        elif isinstance(action, actions.DeleteObjects):
-            paths = list(action.keys)
-        for path in paths:
-            match = _session.search(path)
-            if match and int(match[1], 16) != process.job and self._claims:
-                owner = int(match[1], 16)
-                if owner in self._claims and process.job in self._claims:
-                    times = [_find_last(self._claims, job) for job in (owner, process.job)]
-                    require(
-                        times[0] < times[1],
-                        f"{process.name} removes {path} of job {owner}, which has taken over",
-                    )
-
-    def _check_end(self, last: int) -> None:
-        """Check what is left after the last job, in which nothing failed."""
-        own = f"{last:08x}"
-        attempts = [attempt for _, attempt in self._visible]
-        own_attempts = [attempt for attempt in attempts if attempt.startswith(own)]
-        require(len(own_attempts) == 2, f"the last job has committed {own_attempts}, not two saves")
-        require(len(attempts) <= max(self.scenario.keep, 2), f"too many are kept: {attempts}")
-        left = self._perform_now(self._observer.leftovers())
-        require(not left, f"leftovers of dead attempts stay: {left}")
-        held = [path for path in self._files.list_paths() if ".held" in path]
-        require(not held, f"held saves stay on tiers: {held}")
-        if not self._spoiled and self._promised:
-            missing = [each for each in self._promised if each not in self._committed]
-            require(
-                not missing or not self._must_survive(),
-                f"callers were told of {missing}, and no reader has ever found it",
-            )
-
-    def _must_survive(self) -> bool:
-        """Tell whether every save that was held has to be committed: hosts and storage kept their
-        promises, and no job came between."""
-        is_whole = not self.scenario.has_fault(CheckpointFaultKind.DAMAGE, CheckpointFaultKind.LIE)
-        uses_all = all(job.uses_tiers for job in self.scenario.jobs) and not self._unheld
-        return is_whole and uses_all
-
-    def _perform_now(self, steps: actions.Steps[Any]) -> Any:
-        """Perform steps at once, without a fault and without a trace."""
-        try:
-            action = next(steps)
-            while True:
-                try:
-                    if isinstance(action, _OBJECTS):
-                        outcome = self._bucket.perform(action, self._files.read_shard)
-                    elif self._is_of_objects(action):
-                        outcome = perform_on_shards(action, self._read_object, lambda _: [])
-                    else:
-                        outcome = self._files.perform(action)
-                except (PenstockError, OSError, ObjectRefused) as error:
-                    action = steps.throw(error)
-                else:
-                    action = steps.send(outcome)
-        except StopIteration as end:
-            return end.value
 
     def _trace(self, text: str) -> None:
         if self._trace_line is not None:
@@ -856,31 +696,10 @@ def run_checkpoint_scenario(
         cluster.throw_away()
 
 
-def make_state(attempt: str, step: int) -> dict[str, Any]:
-    """Make the state that all ranks save in an attempt."""
-    return {"attempt": attempt, "step": step, "weights": _make_array(attempt, 50)}
-
-
-def make_own(attempt: str, rank: int) -> dict[str, Any]:
-    """Make the state of one rank."""
-    return {"rank": rank, "own": _make_array(f"{attempt} {rank}", 20 + 5 * rank)}
-
-
-def check_state(checkpoint: Any, ranks: int, attempt: str | None = None) -> None:
-    """Check what was loaded against what was saved."""
-    state = checkpoint.state
-    require(attempt in (None, state["attempt"]), f"{attempt} holds {state['attempt']}")
-    require(state["step"] == checkpoint.step, f"step {checkpoint.step} holds {state['step']}")
-    weights = _make_array(state["attempt"], 50)
-    require(np.array_equal(state["weights"], weights), f"{state['attempt']} has other weights")
-    if checkpoint.ranks == ranks:
-        own = checkpoint.per_rank
-        wanted = make_own(state["attempt"], own["rank"])
-        require(np.array_equal(own["own"], wanted["own"]), f"{state['attempt']}: another's own")
-
-
-def _make_array(name: str, size: int) -> Any:
-    return np.frombuffer(random.Random(name).randbytes(size), np.uint8)
+@lru_cache(1 << 12)
+def _divide_state(divide: Callable[..., Any], attempt: str, step: int, place: Place) -> Any:
+    """Divide what an attempt saves. Attempts of many runs have the same name and state."""
+    return divide(make_state(attempt, step), None, place, make_own(attempt, place.rank))
 
 
 def _throw_away(steps: actions.Steps[Any]) -> None:
@@ -896,18 +715,6 @@ def _throw_away(steps: actions.Steps[Any]) -> None:
 def _flip(data: bytes, draw: random.Random) -> bytes:
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-def _find(items: list[str], item: str) -> int:
-    return items.index(item) if item in items else len(items)
-
-
-def _find_last(items: list[int], item: int) -> int:
-    return len(items) - 1 - items[::-1].index(item)
-
-
-def _is_same(some: list[bytes], others: list[bytes]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
 
 
 def _describe(action: actions.Action) -> str:

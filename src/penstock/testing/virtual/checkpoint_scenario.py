@@ -26,9 +26,14 @@ class CheckpointFaultKind(Enum):
     DAMAGE = "damage"  # what is read is damaged, for so long
     LOSE = "lose"  # a message between ranks, by its number
     LATE = "late"  # requests are performed, and later, though their answers were errors; so long
+    UNANSWERED = "unanswered"  # one put of an object, by its number, is late, or done
+
+    __hash__ = object.__hash__  # Enum's own, in Python, takes long, and each action looks faults up
 
 
 _OF_OBJECTS = (CheckpointFaultKind.LATE,)
+_LATER = (CheckpointFaultKind.UNANSWERED,)
+"""Kinds that are drawn apart, so that scenarios keep their other faults."""
 _OFTEN = [
     CheckpointFaultKind.KILL,
     CheckpointFaultKind.POWER,
@@ -99,6 +104,23 @@ class CheckpointScenario:
         """Tell whether there is a fault of these kinds."""
         return any(fault.kind in kinds for fault in self.faults)
 
+    def simplify(self) -> Iterator[CheckpointScenario]:
+        """Give scenarios with one thing less: a fault, a job, a save, the readers."""
+        for number in range(len(self.faults)):
+            faults = self.faults
+            yield replace(self, faults=faults[:number] + faults[number + 1 :])
+        if len(self.jobs) > 1:
+            left = self.jobs[:-1]
+            faults = tuple(fault for fault in self.faults if fault.job < len(left))
+            yield replace(self, jobs=left, faults=faults)
+        for number, job in enumerate(self.jobs):
+            if job.saves > 1:
+                fewer = replace(job, saves=job.saves - 1)
+                jobs = (*self.jobs[:number], fewer, *self.jobs[number + 1 :])
+                yield replace(self, jobs=jobs)
+        if self.readers:
+            yield replace(self, readers=0)
+
 
 def draw_checkpoint_scenario(seed: int) -> CheckpointScenario:
     """Draw a scenario: one in eight is calm, the others have a few faults or many."""
@@ -126,13 +148,17 @@ def draw_checkpoint_scenario(seed: int) -> CheckpointScenario:
         return scenario
     span_ns = begin_ns + 300 * delay_ns
     count = draw.choice((1, 1, 2, 3, 6))
-    return replace(
-        scenario, faults=tuple(_draw_fault(draw, scenario, span_ns) for _ in range(count))
-    )
+    faults = [_draw_fault(draw, scenario, span_ns) for _ in range(count)]
+    if not is_folder and all(fault.kind is not CheckpointFaultKind.LATE for fault in faults):
+        apart = random.Random(f"later {seed}")
+        for _ in range(apart.choice((0, 0, 1, 2))):
+            put, job = apart.randrange(8), apart.randrange(len(jobs))
+            faults.append(CheckpointFault(CheckpointFaultKind.UNANSWERED, put, job=job))
+    return replace(scenario, faults=tuple(faults))
 
 
 def _draw_fault(draw: random.Random, scenario: CheckpointScenario, span_ns: int) -> CheckpointFault:
-    kinds = [*CheckpointFaultKind, *_OFTEN * 2]
+    kinds = [kind for kind in CheckpointFaultKind if kind not in _LATER] + _OFTEN * 2
     if scenario.is_folder:
         kinds = [CheckpointFaultKind.POWER if kind in _OF_OBJECTS else kind for kind in kinds]
     kind = draw.choice(kinds)
@@ -149,21 +175,3 @@ def _draw_fault(draw: random.Random, scenario: CheckpointScenario, span_ns: int)
     elif kind is CheckpointFaultKind.LOSE:
         at = draw.randrange(15)
     return CheckpointFault(kind, at, length_ns, job, rank, draw.randrange(1 << 16))
-
-
-def simplify_checkpoint(scenario: CheckpointScenario) -> Iterator[CheckpointScenario]:
-    """Give scenarios with one thing less."""
-    for number in range(len(scenario.faults)):
-        faults = scenario.faults
-        yield replace(scenario, faults=faults[:number] + faults[number + 1 :])
-    if len(scenario.jobs) > 1:
-        left = scenario.jobs[:-1]
-        faults = tuple(fault for fault in scenario.faults if fault.job < len(left))
-        yield replace(scenario, jobs=left, faults=faults)
-    for number, job in enumerate(scenario.jobs):
-        if job.saves > 1:
-            fewer = replace(job, saves=job.saves - 1)
-            jobs = (*scenario.jobs[:number], fewer, *scenario.jobs[number + 1 :])
-            yield replace(scenario, jobs=jobs)
-    if scenario.readers:
-        yield replace(scenario, readers=0)

@@ -11,12 +11,28 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ...checkpoint import actions, manifest
 from ...engine import ObjectInfo, ObjectRefused, crc32c, storage_errors
 from ...errors import DataError, MissingError, UsageError
 
+FOLDER = "/repository"
+PREFIX = "run/"
+URL = "s3://bucket/run"
+"""Where the repository is: in a folder, or below a prefix of a bucket, which has this URL."""
+
+OBJECT_ACTIONS = frozenset(
+    {
+        actions.PutObject,
+        actions.DeleteObjects,
+        actions.UploadShard,
+        actions.UploadFile,
+        actions.ListObjects,
+        actions.FetchObjects,
+    }
+)
 _Change = dict[str, "_VirtualFile | _VirtualFolder | None"]
 
 
@@ -53,14 +69,24 @@ def _apply(names: dict[str, _VirtualFile | _VirtualFolder], change: _Change) -> 
             names[name] = node
 
 
+@lru_cache(1 << 16)
+def _split_path(path: str) -> tuple[str, ...]:
+    return tuple(filter(None, path.split("/")))
+
+
 def _refuse(code: int, what: str, path: str) -> OSError:
     return OSError(code, what, path)
 
 
 class VirtualFiles:
-    """A file system of several hosts. is_lying: syncs end well and do nothing."""
+    """A file system of several hosts.
+
+    is_lying:  True if syncs end well and do nothing.
+    changed:   paths whose content or presence has changed, until somebody clears the set.
+    """
 
     def __init__(self) -> None:
+        self.changed: set[str] = set()
         self._root = _VirtualFolder()
         self._locks: dict[str, object] = {}
         self.is_lying = False
@@ -188,8 +214,10 @@ class VirtualFiles:
 
     def _look_up(self, path: str) -> _VirtualFile | _VirtualFolder | None:
         node: _VirtualFile | _VirtualFolder | None = self._root
-        for name in path.strip("/").split("/") if path.strip("/") else ():
-            node = node.names.get(name) if isinstance(node, _VirtualFolder) else None
+        for name in _split_path(path):
+            if not isinstance(node, _VirtualFolder):
+                return None
+            node = node.names.get(name)
         return node
 
     def _find_folder(self, path: str) -> _VirtualFolder:
@@ -207,12 +235,14 @@ class VirtualFiles:
         if name in parent.names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         parent.change({name: _VirtualFolder()})
+        self.changed.add(path)
 
     def _write(self, path: str, data: bytes, sync: bool, torn: float) -> None:
         parent, name = self._find_parent(path)
         left = data[: int(torn * len(data))]
         is_synced = sync and torn == 1.0 and not self.is_lying
         parent.change({name: _VirtualFile(left, left if is_synced else None)})
+        self.changed.add(path)
 
     def _rename(self, source: str, target: str) -> None:
         parent, name = self._find_parent(source)
@@ -225,6 +255,7 @@ class VirtualFiles:
         if isinstance(there, _VirtualFolder) and there.names:
             raise _refuse(errno.ENOTEMPTY, "Directory not empty", target)
         parent.change({name: None, new_name: node})
+        self.changed |= {source, target}
 
     def _remove(self, path: str, kind: type[_VirtualFile | _VirtualFolder]) -> None:
         parent, name = self._find_parent(path)
@@ -236,6 +267,7 @@ class VirtualFiles:
         if isinstance(node, _VirtualFolder) and node.names:
             raise _refuse(errno.ENOTEMPTY, "Directory not empty", path)
         parent.change({name: None})
+        self.changed.add(path)
 
 
 class VirtualLock:
@@ -250,9 +282,14 @@ class VirtualLock:
 
 
 class VirtualBucket:
-    """The objects of a bucket. has_conditions: False if it refuses to write only what is new."""
+    """The objects of a bucket.
+
+    has_conditions:  False if it refuses to write only what is new.
+    changed:         keys that were written or deleted, until somebody clears the set.
+    """
 
     def __init__(self, has_conditions: bool = True) -> None:
+        self.changed: set[str] = set()
         self.objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._versions = 0
         self._has_conditions = has_conditions
@@ -274,6 +311,7 @@ class VirtualBucket:
             case actions.DeleteObjects(_, keys):
                 for key in keys:
                     self.objects.pop(key, None)
+                self.changed.update(keys)
             case actions.UploadShard(_, key, _, memory, pieces):
                 data, entry = encode_shard(key.rpartition("/")[2], memory, pieces)
                 self._put(key, data)
@@ -297,7 +335,55 @@ class VirtualBucket:
 
     def _put(self, key: str, data: bytes) -> None:
         self._versions += 1
+        self.changed.add(key)
         self.objects[key] = data, ObjectInfo(key, len(data), self._versions)
+
+
+class VirtualStorage:
+    """All storage of a run: the files of its hosts, the repository's folder, and a bucket."""
+
+    def __init__(self, hosts: int, has_conditions: bool) -> None:
+        self.files = VirtualFiles()
+        for path in (FOLDER, *(f"/host-{host}" for host in range(hosts))):
+            self.files.make_folders(path)
+        self.bucket = VirtualBucket(has_conditions)
+
+    def perform(self, action: actions.Action, owner: object = None, torn: float = 1.0) -> Any:
+        """Perform an action, as `VirtualFiles.perform` and `VirtualBucket.perform` do."""
+        if type(action) in OBJECT_ACTIONS:
+            return self.bucket.perform(action, self.files.read_shard)
+        if isinstance(action, actions.CheckShard | actions.ReadPieces) and action.folder.startswith(
+            URL
+        ):
+            return perform_on_shards(action, self._read_object, lambda _: [])
+        return self.files.perform(action, owner, torn)
+
+    def read_checkpoint(self, path: str, index_path: str) -> tuple[Any, ...]:
+        """Read all that a checkpoint consists of: its index if that lies apart, and the names and
+        contents of what lies below its path."""
+        if not path.startswith(URL):
+            files = sorted(self.files.list_paths(path))
+            return tuple((file.removeprefix(path), self.files.read(file)) for file in files)
+        key, objects = f"{_get_key(path)}/", self.bucket.objects
+        names = sorted(name for name in objects if name.startswith(key))
+        parts = ((name.removeprefix(key), objects[name][0]) for name in names)
+        return (objects.get(_get_key(index_path), (None,))[0], *parts)
+
+    def take_changed(self) -> set[str]:
+        """Return the paths, and the URLs of the repository's objects, that have changed since the
+        last call."""
+        changed, self.files.changed = self.files.changed, set()
+        if self.bucket.changed:
+            changed |= {f"{URL}/{key.removeprefix(PREFIX)}" for key in self.bucket.changed}
+            self.bucket.changed.clear()
+        return changed
+
+    def _read_object(self, url: str) -> bytes:
+        return self.bucket.read_shard(_get_key(url))
+
+
+def _get_key(url: str) -> str:
+    return PREFIX + url.removeprefix(f"{URL}/")
 
 
 def encode_shard(
@@ -331,6 +417,7 @@ def perform_on_shards(
     raise AssertionError(f"{action} is not performed here")
 
 
+@lru_cache(1 << 10)
 def _read_manifest(
     path: str, data: bytes
 ) -> tuple[tuple[manifest.Piece, ...], manifest.ShardEntry]:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import limits
 from ...clock import EventQueue
 from ...errors import PenstockError
 from ...extent import Int, Requests
-from ...plan import BlockLayout, CacheSession, Placement
+from ...plan import BlockLayout, CacheSession, Keys, Placement
 from ...plan.cache_actions import NodeTier
 from .network import VirtualNetwork
 from .node import (
@@ -59,6 +60,26 @@ class RunResult:
     failures: int
 
 
+@dataclass(frozen=True, slots=True)
+class _PlacementTable(Placement):
+    """A placement that looks up what it has worked out once, of all cache blocks. IndexError for
+    others."""
+
+    _slots: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        Placement.__post_init__(self)
+        slots = Placement.place(self, np.arange(self.cache_blocks, dtype=np.uint64))
+        object.__setattr__(self, "_slots", slots)
+
+    def cache_blocks_at(self, samples: npt.ArrayLike) -> Keys:
+        return np.asarray(samples, np.uint64) // np.uint64(self.cache_block)
+
+    def place(self, cache_blocks: npt.ArrayLike) -> Any:
+        owner, slot = self._slots
+        return self._slots._replace(owner=owner[cache_blocks], slot=slot[cache_blocks])
+
+
 class VirtualCluster:
     """The parts of a run, and what all ranks share."""
 
@@ -76,7 +97,7 @@ class VirtualCluster:
         self.data = VirtualData(
             scenario.seed, scenario.samples, scenario.fields, scenario.length_max
         )
-        self.placement = Placement(
+        self.placement = _PlacementTable(
             scenario.samples,
             scenario.ram_blocks,
             scenario.disk_blocks,
@@ -89,7 +110,7 @@ class VirtualCluster:
         self.network = VirtualNetwork(scenario, self.queue, self.draw, self.ranks)
         self.nodes = [self._make_node(node) for node in range(self.placement.nodes)]
         self._map_blocks()
-        self.work = [_list_steps(scenario, self.data, rank) for rank in range(len(scenario.nodes))]
+        self.work = _list_work(scenario, self.data)
         self.step_bytes_max = self._measure_steps()
         self.delivered = self.direct_keys = self.failures = 0
         self.living: set[object] = set()
@@ -228,7 +249,8 @@ class VirtualCluster:
                 self.check_bytes(key, found)
 
         numbers = np.array(keys, np.uint64)
-        self.network.submit(rank, rank, numbers, sizes, targets, buffer, ended)
+        places = np.split(buffer, ends[:-1])
+        self.network.submit(rank, rank, numbers, sizes, places, ended)
 
     def node_of(self, key: int) -> int:
         """Return the node that keeps a key, -1 for none."""
@@ -244,28 +266,31 @@ class VirtualCluster:
     def stopped_until_ns(self, rank: int) -> int:
         """Return the time until which a rank is stopped; 0 if it is not."""
         faults = self._active(FaultKind.STOP, rank)
-        return max((fault.at + fault.length_ns for fault in faults), default=0)
+        return max(fault.at + fault.length_ns for fault in faults) if faults else 0
 
     def slow_ns(self, rank: int) -> int:
         """Return how much longer a turn of a rank takes."""
-        return sum(fault.extra for fault in self._active(FaultKind.SLOW, rank))
+        faults = self._active(FaultKind.SLOW, rank)
+        return sum(fault.extra for fault in faults) if faults else 0
 
     def refuses(self, rank: int, kind: int) -> bool:
         """Tell whether the system refuses this kind of action of a rank now."""
-        return any(fault.extra % 8 == kind for fault in self._active(FaultKind.REFUSE, rank))
+        faults = self._active(FaultKind.REFUSE, rank)
+        return bool(faults) and any(fault.extra % 8 == kind for fault in faults)
 
     def fails(self, rank: int, key: int) -> bool:
         """Tell whether storage fails reads of a key by a rank now; of nothing, it does not."""
-        return self.data.lengths[key] > 0 and any(
-            (key * 40503 + fault.extra) % 5 == 0 for fault in self._active(FaultKind.ERRORS, rank)
-        )
+        faults = self._active(FaultKind.ERRORS, rank)
+        if not faults or not self.data.lengths_list[key]:
+            return False
+        return any((key * 40503 + fault.extra) % 5 == 0 for fault in faults)
 
     # -- storage and disks ---------------------------------------------------------------------
 
     def read_key(self, rank: int, key: int) -> Buffer:
         """Return the bytes of a key that storage gives a rank now."""
         lies = self._active(FaultKind.LIE, rank)
-        if any((key * 40503 + fault.extra) % 3 == 0 for fault in lies):
+        if lies and any((key * 40503 + fault.extra) % 3 == 0 for fault in lies):
             self._lied.add(key)
             return self.data.damaged_bytes_of(key)
         return self.data.bytes_of(key)
@@ -365,42 +390,44 @@ class VirtualCluster:
         return lambda text: trace(f"{self.queue.now_ns / 1e6:14.3f} ms  {text}")
 
 
-def _list_steps(
-    scenario: VirtualScenario, data: VirtualData, rank: int
-) -> list[tuple[Requests, list[int]]]:
-    """List the steps of a rank, with the sizes of their buffers: each epoch deals a permutation of
-    the samples to the ranks."""
-    steps = []
+def _list_work(
+    scenario: VirtualScenario, data: VirtualData
+) -> list[list[tuple[Requests, list[int]]]]:
+    """List the steps of each rank, with the sizes of their buffers: each epoch deals a permutation
+    of the samples to the ranks."""
     world = len(scenario.nodes)
+    work: list[list[tuple[Requests, list[int]]]] = [[] for _ in range(world)]
     for epoch in range(scenario.epochs):
-        order = np.random.default_rng((scenario.seed, epoch)).permutation(scenario.samples)
-        own = order[rank::world]
-        for first in range(0, len(own), scenario.batch):
-            samples = own[first : first + scenario.batch]
-            keys = (samples[:, None] * scenario.fields + np.arange(scenario.fields)).reshape(-1)
-            length = data.lengths[keys]
-            buffer = (np.arange(len(keys)) % scenario.buffers).astype(np.uint32)
-            target = np.zeros(len(keys), np.int64)
-            sizes = []
-            for number in range(scenario.buffers):
-                part = buffer == number
-                ends = np.cumsum(length[part])
-                target[part] = ends - length[part]
-                sizes.append(int(ends[-1]) if len(ends) else 0)
-            steps.append(
-                (
-                    Requests(
-                        np.zeros(len(keys), np.uint32),
-                        keys.astype(np.int64),
-                        length,
-                        buffer,
-                        target,
-                        np.arange(len(keys) + 1),
-                    ),
-                    sizes,
-                )
-            )
-    return steps
+        order = np.random.default_rng((scenario.seed, epoch)).permutation(scenario.samples).tolist()
+        for rank, steps in enumerate(work):
+            own = order[rank::world]
+            for first in range(0, len(own), scenario.batch):
+                steps.append(_make_step(scenario, data, own[first : first + scenario.batch]))
+    return work
+
+
+def _make_step(
+    scenario: VirtualScenario, data: VirtualData, samples: list[int]
+) -> tuple[Requests, list[int]]:
+    """Make the requests of a batch, and list the sizes of its buffers, which take turns."""
+    fields = range(scenario.fields)
+    keys = [sample * scenario.fields + number for sample in samples for number in fields]
+    lengths = data.lengths[keys]
+    sizes, buffers, targets = [0] * scenario.buffers, [], []
+    for number, length in enumerate(lengths.tolist()):
+        buffer = number % scenario.buffers
+        buffers.append(buffer)
+        targets.append(sizes[buffer])
+        sizes[buffer] += length
+    requests = Requests(
+        np.zeros(len(keys), np.uint32),
+        np.array(keys, np.int64),
+        lengths,
+        np.array(buffers, np.uint32),
+        np.array(targets, np.int64),
+        np.arange(len(keys) + 1),
+    )
+    return requests, sizes
 
 
 def run_scenario(

@@ -43,8 +43,7 @@ class _SentFetch:
     asked: int
     keys: Keys
     lengths: Int
-    targets: Int
-    buffer: Buffer
+    places: Sequence[Buffer]
     ended: Ended | None  # None once it is reported
 
 
@@ -83,12 +82,11 @@ class VirtualNetwork:
         asked: int,
         keys: Keys,
         lengths: Int,
-        targets: Int,
-        buffer: Buffer,
+        places: Sequence[Buffer],
         ended: Ended,
     ) -> None:
-        """Ask a rank for keys; `ended` is called once."""
-        fetch = _SentFetch(asker, asked, keys, lengths, targets, buffer, ended)
+        """Ask a rank for keys, which go to these places; `ended` is called once."""
+        fetch = _SentFetch(asker, asked, keys, lengths, places, ended)
         self._queue.add_in(_timeout_ns, lambda: self._fail(fetch, "timeout"))
         if not self._is_lost(asker, asked):
             self._queue.add_in(self._delay_ns(), lambda: self._arrive(fetch))
@@ -116,10 +114,10 @@ class VirtualNetwork:
                 self._fail(fetch, "damaged")
                 return
             at = 0
-            columns = (fetch.lengths[there].tolist(), fetch.targets[there].tolist())
-            for length, target in zip(*columns, strict=True):
-                fetch.buffer[target : target + length] = data[at : at + length]
-                at += length
+            for number in np.flatnonzero(there).tolist():
+                place = fetch.places[number]
+                place[:] = data[at : at + len(place)]
+                at += len(place)
             self._end(fetch, refused, None)
 
         self._queue.add_in(delay_ns, deliver)

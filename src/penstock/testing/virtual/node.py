@@ -72,8 +72,9 @@ class VirtualData:
         if not seed % 3 and fields == 1:
             self.lengths[:] = length_max
             self.row_bytes = (length_max,)
-        self._ends = np.concatenate([[0], np.cumsum(self.lengths)])
-        self._bytes = draw.integers(0, 256, int(self._ends[-1]), np.uint8)
+        self.lengths_list: list[int] = self.lengths.tolist()
+        self._ends: list[int] = [0, *itertools.accumulate(self.lengths_list)]
+        self._bytes = draw.integers(0, 256, self._ends[-1], np.uint8)
         self.sums = [_checksum(self.bytes_of(key)) for key in range(samples * fields)]
         """Checksum of each key, as a container has them."""
 
@@ -94,8 +95,13 @@ class VirtualData:
         return _checksum(data) == self.sums[key]
 
 
-def _checksum(data: Buffer, salt: int = 0) -> int:
-    return zlib.crc32(data.data, salt)
+def _checksum(data: Buffer, salt: bytes = b"") -> int:
+    return zlib.crc32(data.data, zlib.crc32(salt))
+
+
+def _salt(slot: int) -> bytes:
+    # Whole numbers, as in the real table: a byte of salt beside a byte of data tells too little.
+    return slot.to_bytes(8, "little")
 
 
 @dataclass(eq=False)
@@ -124,6 +130,14 @@ class _Claims:
         self.give_back(list(self.holders), life)
 
 
+def _check_slots(slots: Int, count: int) -> list[int]:
+    """List slots, all of which have to be there."""
+    numbers: list[int] = slots.tolist()
+    is_there = min(numbers) >= 0 and max(numbers) < count
+    require(is_there, "a slot is claimed that is not there")
+    return numbers
+
+
 class VirtualSlab:
     """Memory of a node for its cache blocks."""
 
@@ -131,17 +145,15 @@ class VirtualSlab:
         self._slots = slots
         self.data = np.full(room_bytes, 0xCC, np.uint8)
         self.claims = _Claims()
-        self._ready: dict[int, int] = {}
+        self.ready: dict[int, int] = {}  # offsets by slot
         self._room = _Room(room_bytes, SLAB_ALIGNMENT)
 
     def claim(self, slots: Int, life: object, living: set[object]) -> npt.NDArray[np.uint8]:
         """Claim slots for a rank's life."""
-        require(
-            slots.min() >= 0 and slots.max() < self._slots, "a slot is claimed that is not there"
-        )
+        numbers = _check_slots(slots, self._slots)
         codes = [
-            READY if slot in self._ready else self.claims.claim(slot, life, living)
-            for slot in slots.tolist()
+            READY if slot in self.ready else self.claims.claim(slot, life, living)
+            for slot in numbers
         ]
         return np.array(codes, np.uint8)
 
@@ -152,14 +164,14 @@ class VirtualSlab:
     def publish(self, slots: Int, at: Int, life: object) -> None:
         """Make slots ready that are claimed by this life."""
         for slot, place in zip(slots.tolist(), at.tolist(), strict=True):
-            require(slot not in self._ready, f"slot {slot} of a slab is published twice")
+            require(slot not in self.ready, f"slot {slot} of a slab is published twice")
             if self.claims.is_held(slot, life):
-                self._ready[slot] = place
+                self.ready[slot] = place
                 del self.claims.holders[slot]
 
     def offsets(self, slots: Int) -> Int:
         """Return the offset of each slot, -1 if it is not ready."""
-        return np.array([self._ready.get(slot, -1) for slot in slots.tolist()], np.int64)
+        return np.array([self.ready.get(slot, -1) for slot in slots.tolist()], np.int64)
 
 
 class VirtualDisk:
@@ -177,11 +189,8 @@ class VirtualDisk:
         self, slots: Int, life: object, living: set[object], is_writable: bool
     ) -> npt.NDArray[np.uint8]:
         """Claim slots for a rank's life."""
-        require(
-            slots.min() >= 0 and slots.max() < self._slots, "a slot is claimed that is not there"
-        )
         codes = []
-        for slot in slots.tolist():
+        for slot in _check_slots(slots, self._slots):
             if slot in self._blocks:
                 codes.append(READY)
             else:
@@ -195,7 +204,7 @@ class VirtualDisk:
                 continue
             is_writable = not (self.is_full or self.is_broken)
             if is_writable and self._room.allocate(block.nbytes) >= 0:
-                self._blocks[slot] = (block.copy(), _checksum(block, slot))
+                self._blocks[slot] = (block.copy(), _checksum(block, _salt(slot)))
             del self.claims.holders[slot]
         return not self.is_broken
 
@@ -206,7 +215,7 @@ class VirtualDisk:
             if slot not in self._blocks:
                 continue
             block, checksum = self._blocks[slot]
-            if _checksum(block, slot) == checksum:
+            if _checksum(block, _salt(slot)) == checksum:
                 blocks[slot] = block.copy()
             else:
                 del self._blocks[slot]

@@ -25,18 +25,22 @@ from .shell import IO_ERROR, VirtualShell, describe
 if TYPE_CHECKING:
     from .cluster import VirtualCluster
 
-_REFUSED = (
-    cache_actions.LoadBlocks,
-    cache_actions.FetchKeys,
-    cache_actions.ProbeRank,
-    cache_actions.ReadDisk,
-    cache_actions.WriteDisk,
-    cache_actions.TakeReplicas,
-    cache_actions.OfferReplicas,
-    cache_actions.AnswerPeer,
-)
-
-
+_REFUSED = {
+    kind: number
+    for number, kind in enumerate(
+        (
+            cache_actions.LoadBlocks,
+            cache_actions.FetchKeys,
+            cache_actions.ProbeRank,
+            cache_actions.ReadDisk,
+            cache_actions.WriteDisk,
+            cache_actions.TakeReplicas,
+            cache_actions.OfferReplicas,
+            cache_actions.AnswerPeer,
+        )
+    )
+}
+"""Kinds of actions that the system may refuse, with their numbers."""
 _pause_ns = int(limits.peer_pause_s * 1e9)
 
 
@@ -141,10 +145,11 @@ class VirtualRank:
         requests = step.requests
         columns = (requests.offset, requests.length, requests.buffer, requests.target)
         rows = zip(*(column.tolist() for column in columns), strict=True)
+        where = f"step {step.number}: "
         for row, (key, length, buffer, target) in enumerate(rows):
             found = step.buffers[buffer][target : target + length]
             if row not in failed_rows:
-                self._cluster.check_bytes(key, found.tobytes(), f"step {step.number}: ")
+                self._cluster.check_bytes(key, found.tobytes(), where)
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -232,16 +237,18 @@ class VirtualRank:
             self._shell.perform(action)
 
     def _is_refused(self, action: cache_actions.Action) -> bool:
-        if not isinstance(action, _REFUSED):
+        kind = _REFUSED.get(type(action))
+        if kind is None:
             return False
         if isinstance(action, cache_actions.AnswerPeer) and not action.wants:
             return False  # it takes no memory
-        return self._cluster.refuses(self.rank, _REFUSED.index(type(action)))
+        return self._cluster.refuses(self.rank, kind)
 
     def _note_refusal(self, action: cache_actions.Action) -> None:
         if isinstance(action, cache_actions.FetchKeys):
-            keys = self.steps[action.ticket].requests.offset[action.rows]
-            self.note_peer(action.rank, "failed", keys.tolist())
+            for ticket, rows in action.parts:
+                keys = self.steps[ticket].requests.offset[rows]
+                self.note_peer(action.rank, "failed", keys.tolist())
         elif isinstance(action, cache_actions.ProbeRank):
             self.note_peer(action.rank, "failed", [])
 

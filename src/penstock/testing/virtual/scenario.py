@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -48,6 +48,8 @@ class FaultKind(Enum):
     REFUSE = "refuse"
     TEAR = "tear"
     LIE = "lie"
+
+    __hash__ = object.__hash__  # Enum's own, in Python, takes long, and each turn looks faults up
 
 
 _later = (FaultKind.TEAR, FaultKind.LIE)
@@ -113,6 +115,22 @@ class VirtualScenario:
         read from storage once."""
         can_fail = self.faults or self.lost or self.damaged or self.refused or self.room < 1
         return not can_fail and self.storage_ns < 100 * MS
+
+    def simplify(self) -> Iterator[VirtualScenario]:
+        """Give scenarios with one thing less: a fault, losses, an epoch, half of the samples."""
+        faults = self.faults
+        for number in range(len(faults)):
+            yield replace(self, faults=faults[:number] + faults[number + 1 :])
+        if self.lost:
+            yield replace(self, lost=0.0)
+        if self.damaged:
+            yield replace(self, damaged=0.0)
+        if self.refused:
+            yield replace(self, refused=0.0)
+        if self.epochs > 1:
+            yield replace(self, epochs=self.epochs - 1)
+        if self.samples > 1:
+            yield replace(self, samples=self.samples // 2)
 
 
 def draw_scenario(seed: int) -> VirtualScenario:
@@ -218,30 +236,3 @@ def _draw_fault(draw: random.Random, scenario: VirtualScenario, span_ns: int) ->
     elif kind is FaultKind.CUT:
         extra = draw.randrange(len(scenario.nodes))
     return Fault(kind, rank, at, length_ns, extra)
-
-
-def minimise(
-    scenario: VirtualScenario, fails: Callable[[VirtualScenario], bool]
-) -> VirtualScenario:
-    """Leave out faults, rates of loss, epochs and samples without which it still fails."""
-    while True:
-        simpler = next((each for each in _simplify(scenario) if fails(each)), None)
-        if simpler is None:
-            return scenario
-        scenario = simpler
-
-
-def _simplify(scenario: VirtualScenario) -> Iterator[VirtualScenario]:
-    faults = scenario.faults
-    for number in range(len(faults)):
-        yield replace(scenario, faults=faults[:number] + faults[number + 1 :])
-    if scenario.lost:
-        yield replace(scenario, lost=0.0)
-    if scenario.damaged:
-        yield replace(scenario, damaged=0.0)
-    if scenario.refused:
-        yield replace(scenario, refused=0.0)
-    if scenario.epochs > 1:
-        yield replace(scenario, epochs=scenario.epochs - 1)
-    if scenario.samples > 1:
-        yield replace(scenario, samples=scenario.samples // 2)

@@ -3,7 +3,7 @@ parts, as `penstock.cache.engine` does over real ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -133,40 +133,33 @@ class VirtualShell:
         self.sources.pop(action.source, None)
         self._source_bytes.pop(action.source, None)
 
-    def _find(
-        self, want: cache_actions.Want, sources: tuple[int, ...]
-    ) -> tuple[dict[int, Buffer], list[bool]]:
-        """Return the cache blocks of wanted slots that are there, and which keys that is."""
+    def _find(self, want: cache_actions.Want, sources: tuple[int, ...]) -> list[Buffer | None]:
+        """Return the bytes of the wanted keys in their cache blocks, None of those not there."""
         blocks: dict[int, Buffer] = {}
         if want.tier is NodeTier.RAM:
-            at = self._node.slab.offsets(want.slots).tolist()
-            data = self._node.slab.data
-            blocks = {
-                slot: data[a:] for slot, a in zip(want.slots.tolist(), at, strict=True) if a >= 0
-            }
+            slab = self._node.slab
+            slots = want.slots.tolist()
+            blocks = {slot: slab.data[slab.ready[slot] :] for slot in slots if slot in slab.ready}
         for source in sources:
             require(source in self.sources or source not in self._source_bytes, "a source is gone")
             blocks |= self.sources.get(source, {})
-        return blocks, [slot in blocks for slot in want.slots.tolist()]
-
-    def _view(self, blocks: dict[int, Buffer], want: cache_actions.Want, number: int) -> Buffer:
-        """Return the bytes of a wanted key in its cache block."""
-        cluster, key = self._cluster, int(want.keys[number])
-        before = cluster.inside[key]
-        return blocks[int(want.slots[number])][before : before + cluster.data.lengths[key]]
+        inside, lengths = self._cluster.inside, self._cluster.data.lengths_list
+        return [
+            blocks[slot][inside[key] : inside[key] + lengths[key]] if slot in blocks else None
+            for key, slot in zip(want.keys.tolist(), want.slots.tolist(), strict=True)
+        ]
 
     def _copy(self, action: cache_actions.CopyKeys) -> None:
         want = action.want
         assert want.ticket is not None
         step = self._life.steps[want.ticket]
-        blocks, there = self._find(want, action.sources)
-        for number, row in enumerate(want.rows.tolist()):
-            if there[number]:
-                target = int(step.requests.target[row])
-                data = self._view(blocks, want, number)
-                buffer = step.buffers[int(step.requests.buffer[row])]
-                buffer[target : target + len(data)] = data
-        self._life.session.take_copy(want, np.array(there, bool))
+        parts = self._find(want, action.sources)
+        targets = step.requests.target[want.rows].tolist()
+        numbers = step.requests.buffer[want.rows].tolist()
+        for data, target, number in zip(parts, targets, numbers, strict=True):
+            if data is not None:
+                step.buffers[number][target : target + len(data)] = data
+        self._life.session.take_copy(want, np.array([data is not None for data in parts], bool))
 
     def _read_keys(self, action: cache_actions.ReadKeys) -> None:
         step, cluster = self._life.steps[action.ticket], self._cluster
@@ -215,28 +208,37 @@ class VirtualShell:
         pass
 
     def _fetch(self, action: cache_actions.FetchKeys) -> None:
-        step, rows = self._life.steps[action.ticket], action.rows
-        requests = step.requests
         self._life.check_fetch(action.rank)
-        (number,) = set(requests.buffer[rows].tolist())  # a fetch is into one
-        keys = requests.offset[rows].view(np.uint64)
+        keys: list[int] = []
+        lengths: list[int] = []
+        places: list[Buffer] = []
+        for ticket, rows in action.parts:
+            step = self._life.steps[ticket]
+            requests = step.requests
+            keys += requests.offset[rows].tolist()
+            lengths += requests.length[rows].tolist()
+            places += [
+                step.buffers[int(requests.buffer[row])][
+                    int(requests.target[row]) : int(requests.target[row] + requests.length[row])
+                ]
+                for row in rows.tolist()
+            ]
         self._submit(
             action.rank,
             action.fetch,
-            keys,
-            requests.length[rows],
-            requests.target[rows],
-            step.buffers[number],
+            np.array(keys, np.uint64),
+            np.array(lengths, np.int64),
+            places,
         )
 
     def _probe(self, action: cache_actions.ProbeRank) -> None:
         keys, lengths = np.array([action.key], np.uint64), np.array([action.length])
         nowhere = np.empty(action.length, np.uint8)
         self._life.probed.add(action.rank)
-        self._submit(action.rank, action.fetch, keys, lengths, np.zeros(1, np.int64), nowhere)
+        self._submit(action.rank, action.fetch, keys, lengths, [nowhere])
 
     def _submit(
-        self, rank: int, fetch: int, keys: Keys, lengths: Int, targets: Int, buffer: Buffer
+        self, rank: int, fetch: int, keys: Keys, lengths: Int, places: Sequence[Buffer]
     ) -> None:
         def take(failures: Int, reason: str | None) -> None:
             self._life.note_peer(rank, reason, keys[failures].tolist())
@@ -245,18 +247,19 @@ class VirtualShell:
         def ended(failures: Int, reason: str | None) -> None:
             self._life.post("take_fetch", fetch, partial(take, failures, reason))
 
-        self._cluster.network.submit(self._life.rank, rank, keys, lengths, targets, buffer, ended)
+        self._cluster.network.submit(self._life.rank, rank, keys, lengths, places, ended)
 
     def _answer(self, action: cache_actions.AnswerPeer) -> None:
         parts: dict[int, Buffer] = {}
         for want, sources in action.wants:
-            blocks, there = self._find(want, sources)
-            for number, row in enumerate(want.rows.tolist()):
-                if there[number]:
-                    parts[row] = self._view(blocks, want, number)
-        rows = sorted(parts)
-        data = np.concatenate([parts[row] for row in rows]) if rows else np.empty(0, np.uint8)
-        refused = np.setdiff1d(np.arange(len(action.lengths)), rows)
+            found = self._find(want, sources)
+            rows = zip(want.rows.tolist(), found, strict=True)
+            parts |= {row: part for row, part in rows if part is not None}
+        sent = sorted(parts)
+        data = np.concatenate([parts[row] for row in sent]) if sent else np.empty(0, np.uint8)
+        is_refused = np.ones(len(action.lengths), bool)
+        is_refused[sent] = False
+        refused = np.flatnonzero(is_refused)
         network = self._cluster.network
         network.answer(self._life, action.request, data, refused)
         self._life.check_answers()
