@@ -110,7 +110,7 @@ def named(name: str) -> Mutation:
 @pytest.mark.long
 @pytest.mark.parametrize("name", EASY)
 def test_a_bug_is_found(name: str) -> None:
-    assert find_bug(named(name), 60) is not None
+    assert find_bug(named(name), named(name).seeds) is not None
 
 
 @pytest.mark.long

@@ -103,7 +103,7 @@ def test_calm_jobs_commit_all_saves(is_folder: bool, hosts: int) -> None:
 
 @pytest.mark.parametrize("name", EASY)
 def test_a_bug_is_found(name: str) -> None:
-    assert find_bug(named(name), 60) is not None
+    assert find_bug(named(name), named(name).seeds) is not None
 
 
 def test_a_failure_is_minimised() -> None:
