@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ import pytest
 
 import penstock
 from penstock.checkpoint import Checkpoints
+from penstock.engine import join_threads, threads
 from penstock.engine.probe import measure_copying
 from penstock.engine.store import map_in_threads
 from penstock.engine.threads import ThreadPool
 from penstock.errors import LimitError
+from tests.interrupts import InterruptAt
 
 
 @contextmanager
@@ -65,6 +68,53 @@ def test_refused_threads_are_named(use: str, tmp_path: Path) -> None:
         USES[use](path)
     assert threading.active_count() == threads
     USES[use](path)
+
+
+class LateThread(threading.Thread):
+    """A thread that has a number and then, as on a busy machine, takes a while to begin."""
+
+    def __init__(self, gate: threading.Lock, target: Callable[[], None]) -> None:
+        super().__init__(target=target, daemon=True)
+        self._gate = gate
+
+    def _set_native_id(self) -> None:
+        self._gate.acquire(timeout=0.003)
+        super()._set_native_id()  # type: ignore[misc]
+
+
+def test_an_interrupt_while_threads_start_stops_them_and_stays_an_interrupt() -> None:
+    """Wherever it comes, threads that were begun are told to stop before it is raised."""
+    place, interrupted = 0, True
+    while interrupted:
+        gate, is_stopped, worked = threading.Lock(), threading.Event(), []
+        gate.acquire()
+
+        def work(is_stopped: threading.Event = is_stopped, worked: list[int] = worked) -> None:
+            if not is_stopped.is_set():
+                worked.append(1)
+            is_stopped.wait()
+
+        late = [LateThread(gate, work) for _ in range(2)]
+
+        def stop(late: list[LateThread] = late, stopped: threading.Event = is_stopped) -> None:
+            stopped.set()
+            join_threads(late)
+
+        tracer = InterruptAt(place, (threads, threading))
+        sys.settrace(tracer)
+        try:
+            threads.start_threads(late, stop)
+            interrupted = False
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            assert is_stopped.is_set() or not worked, f"place {place}"
+        finally:
+            sys.settrace(None)
+            stop()
+        assert interrupted or len(worked) == 2
+        assert not any(thread.is_alive() for thread in late)
+        place += 1
+    assert place > 30
 
 
 def test_every_pool_has_the_named_error() -> None:

@@ -52,6 +52,7 @@ from ..engine import (
     check_purpose,
     check_requests,
     check_usable,
+    join_threads,
     start_threads,
 )
 from ..errors import PenstockError
@@ -287,9 +288,7 @@ class CacheShell:
             return  # its threads are the parent's
         self._more.release()
         self._wake()
-        for thread in self._threads:
-            if thread.ident is not None:  # else the system refused it
-                thread.join()
+        join_threads(self._threads)
         self._inner.close()
         if self._peer is not None:
             self._peer.close()

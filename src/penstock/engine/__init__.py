@@ -71,7 +71,7 @@ from .store import (
     build_storage_error,
     map_in_threads,
 )
-from .threads import ThreadPool, WakeUp, build_refusal, start_threads
+from .threads import ThreadPool, WakeUp, build_refusal, join_threads, start_threads
 from .trace_file import (
     CLOSE,
     KINDS,
@@ -161,6 +161,7 @@ __all__ = [
     "gather",
     "is_blob",
     "is_url",
+    "join_threads",
     "locate_objects",
     "map_in_threads",
     "measure_copying",

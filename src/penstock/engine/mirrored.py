@@ -29,7 +29,7 @@ from ..extent import Int, Requests
 from .native import ReadingEngine, ReadMethod
 from .protocol import Buffer, Completion, Failure, check_requests, check_usable
 from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
-from .threads import WakeUp, start_threads
+from .threads import WakeUp, join_threads, start_threads
 
 _poll_ns = 100_000_000
 
@@ -372,10 +372,7 @@ def _end_members(
     for member, asked in zip(members, more, strict=True):
         member.close()  # which ends a wait for its reports
         asked.put(None)
-    for thread in threads:
-        # One of them may be the last that used the engine; not all may have been started.
-        if thread is not threading.current_thread() and thread.ident is not None:
-            thread.join()
+    join_threads(threads)  # this thread may be one of them, the last that used the engine
 
 
 def _select_extents(requests: Requests, rows: Int, runs: Int) -> Requests:

@@ -30,16 +30,33 @@ def build_refusal(what: str, error: Exception) -> LimitError:
 def start_threads(
     threads: Sequence[threading.Thread], stop: Callable[[], object] = lambda: None
 ) -> None:
-    """Start all threads, or `stop` those that were started and raise LimitError."""
-    for number, thread in enumerate(threads):
-        try:
+    """Start all threads, or `stop` those that were started. LimitError if the system refuses one.
+
+    After an interrupt a thread may still begin, later than `stop`: it has to look first whether it
+    is wanted.
+    """
+    started = 0
+    try:
+        for thread in threads:
             thread.start()
-        except RuntimeError as error:
-            stop()
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None  # which Python's own condition made an error of
-            what = f"thread {thread.name}, number {number + 1} of {len(threads)}, did not start"
-            raise build_refusal(what, error) from None
+            started += 1
+    except BaseException as error:
+        stop()
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None  # which Python's own condition made an error of
+        if not isinstance(error, RuntimeError):
+            raise
+        name, number = threads[started].name, started + 1
+        what = f"thread {name}, number {number} of {len(threads)}, did not start"
+        raise build_refusal(what, error) from None
+
+
+def join_threads(threads: Sequence[threading.Thread]) -> None:
+    """Wait for the end of threads, but for this one and those that have not begun."""
+    for thread in threads:
+        # A thread whose start was interrupted may have a number, and not have begun.
+        with contextlib.suppress(RuntimeError):
+            thread.join()
 
 
 class WakeUp:

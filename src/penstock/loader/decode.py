@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..engine import WakeUp, start_threads
+from ..engine import WakeUp, join_threads, start_threads
 from ..errors import UsageError
 from ..meter import Span
 from .collate import Arrays, Collation, Leaves, Take
@@ -314,9 +314,7 @@ class DecodeThreads:
         """End the threads after their current rows."""
         self._finalizer()
         if self.pid == os.getpid():
-            for thread in self._threads:
-                if thread is not threading.current_thread():
-                    thread.join()
+            join_threads(self._threads)
 
 
 def _run_jobs(
