@@ -82,7 +82,8 @@ simulate-bugs: $(STAMPS)/penstock  ## hand-made bugs, each of which the virtual 
 
 test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
-	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py tests/torch/test_device_copies.py $(ARGS)
+	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py \
+	  tests/torch/test_device_copies.py tests/torch/test_late_gpu.py tests/checkpoint/test_gpu_states.py $(ARGS)
 
 check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m ruff check

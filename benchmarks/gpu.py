@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
     flushed_bytes: int = 256 << 20
     repeats: int = 9
     record_bytes: int = 3 * 224 * 224
-    records: int = 2048
+    records: int = 8192
     batch: int = 256
     workers: int = 8
 
@@ -165,7 +165,7 @@ def rows(bench: Bench) -> None:
             lambda out=out, x=x, ready=ready: torch.index_select(x, 0, ready, out=out),
         )
         bench.row(name, moved, ours, copy, target)
-        bench.row(f"  index_select, indices ready, {width} B", moved, gather, copy)
+        bench.row(f"{name}, index_select with indices ready", moved, gather, copy)
         del x, out, ready
 
 
@@ -190,20 +190,20 @@ def elements(bench: Bench) -> None:
             f"one pass, {name}",
             lambda of=forward, out=out, x=x: kernels.gather_rows(of, x, range(n), out),
         )
-        bench.row("  in one pass", moved, one, copy)
+        bench.row(f"{name}, in one pass", moved, one, copy)
         for shift in range(14, 23, 2):
             taken = bench.seconds(
                 f"buckets of 2^{shift}, {name}",
                 lambda of=back, out=out, x=x, by=shift: kernels.shuffle_in_buckets(of, x, out, by),
             )
-            bench.row(f"  in buckets of 2^{shift}", moved, taken, copy)
+            bench.row(f"{name}, in buckets of 2^{shift}", moved, taken, copy)
         if size == 8:
-            against_others(bench, x, out, ours, copy)
+            against_others(bench, name, x, out, ours, copy)
         del x, out
 
 
 def against_others(
-    bench: Bench, x: torch.Tensor, out: torch.Tensor, ours: float, copy: float
+    bench: Bench, name: str, x: torch.Tensor, out: torch.Tensor, ours: float, copy: float
 ) -> None:
     """The same elements by others: penstock's time against theirs."""
     from . import published
@@ -212,14 +212,14 @@ def against_others(
     flat, flat_out = x.view(-1), out.view(-1)
     ready = [torch.randperm(n, device=bench.device)]
     gather = bench.seconds("gather", lambda: torch.index_select(flat, 0, ready[0], out=flat_out))
-    bench.row("  index_select, indices ready", moved, gather, copy)
+    bench.row(f"{name}, index_select with indices ready", moved, gather, copy)
     ready.clear()
     scheme = bench.seconds("published", lambda: published.shuffle(flat, 1, flat_out))
-    bench.row("  the published scheme", moved, scheme, copy)
+    bench.row(f"{name}, the published scheme", moved, scheme, copy)
     drawn = bench.seconds("randperm", lambda: flat[torch.randperm(n, device=bench.device)])
-    bench.row("  x[torch.randperm(n)]", moved, drawn, copy)
-    bench.row("penstock against the published scheme", moved, ours, scheme, 2.0)
-    bench.row("penstock against x[torch.randperm(n)]", moved, ours, drawn, 5.0)
+    bench.row(f"{name}, x[torch.randperm(n)]", moved, drawn, copy)
+    bench.row(f"{name}, against the published scheme", moved, ours, scheme, 2.0)
+    bench.row(f"{name}, against x[torch.randperm(n)]", moved, ours, drawn, 5.0)
 
 
 def indices(bench: Bench) -> None:
@@ -251,7 +251,8 @@ def small(bench: Bench) -> None:
         ours = bench.seconds(
             f"shuffle of {n}", lambda out=out, x=x: gpu.shuffle(x, 1, out=out), flushed=True
         )
-        bench.row(f"n = {n:,}", 2 * x.nbytes, ours, copy, note=f"{ours * 1e6:.1f} us a call")
+        note = f"{ours * 1e6:.1f} us a call"
+        bench.row(f"8-byte elements, n = {n:,}", 2 * x.nbytes, ours, copy, note=note)
 
 
 class FileRecords(torch.utils.data.Dataset[torch.Tensor]):
@@ -336,10 +337,12 @@ def copies(bench: Bench) -> None:
                         work()
 
             taken = bench.seconds(name, partial(epoch, None)) / count
-            bench.row(f"batches of {batch_bytes:,} B: {name}", batch_bytes, taken, copy)
+            case = f"batches of {batch_bytes:,} B: {name}"
+            bench.row(case, batch_bytes, taken, copy, note="floor: a copy from pinned memory")
             busy = bench.seconds(f"{name}, computing", partial(epoch, compute)) / count
             target = 0.95 if name.startswith("penstock") else None
-            bench.row("  under a step of two copies' time", batch_bytes, busy, alone, target)
+            case = f"batches under a step of two copies' time: {name}"
+            bench.row(case, batch_bytes, busy, alone, target, "floor: the step alone")
         ours.close()
 
 

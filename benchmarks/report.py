@@ -52,8 +52,8 @@ How to read the tables:
 * Each table names the commit of its record. A record that is not of the tree beside it says so:
   measure again before you rely on it.
 
-Everything here comes from two cores of one shared virtual machine. It says nothing about many GPUs
-or networks.
+Everything here comes from two cores of one shared virtual machine, but for the rows of a GPU, which
+come from one with 16 cores and a GPU. It says nothing about many GPUs or networks.
 """
 
 
@@ -77,8 +77,10 @@ def describe_tree(record: dict[str, Any], tree: str) -> str:
 def describe_machine(record: dict[str, Any]) -> str:
     """The machine, the date and the load of a record."""
     machine, load = record["machine"], record["load"]["before"][0]
+    device = record["configuration"].get("device")
     return (
-        f"{record['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), Linux "
+        f"{record['date'][:10]}, {f'{device}, ' if device else ''}{machine['cores']} cores "
+        f"({machine['cpu']}), Linux "
         f"{machine['kernel']}, Python {machine['python']}, load {load:.2f} before the run. Record: "
         f"[{record['name']}.json](../benchmarks/results/{record['name']}.json)."
     )

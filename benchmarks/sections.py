@@ -198,7 +198,9 @@ count the processor time of all threads. The record names the function as it was
         "gpu",
         "Arrays in random order on a GPU",
         "make bench-gpu",
-        """`penstock.torch.gpu` against the memory of a CUDA device.""",
+        """`penstock.torch.gpu` against a copy of the same bytes in the memory of a CUDA device, and
+batches of `device=` against a copy from pinned memory and against steps that wait for none. Values
+are medians; the record has every repetition.""",
     ),
     Section(
         "bench-bench",

@@ -144,7 +144,7 @@ def test_what_a_device_copies() -> None:
     (block,) = split_state(tensor).blocks
     into = np.zeros(8, np.uint8)
     tensors.begin_copy(tensor, block.lowest + 4, into)
-    tensors.wait_for_copies()
+    tensors.wait_for_copies(["cpu"])
     assert into.view(np.int32).tolist() == [11, 12]
 
 

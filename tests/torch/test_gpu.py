@@ -270,7 +270,7 @@ assert torch.equal(gpu.take(x, range(1, 3000, 5), 7, 1), x[where][1::5])
 assert torch.equal(gpu.take(x, torch.tensor([4, 2]), 7, 1), x[where][[4, 2]])
 assert "triton" not in sys.modules or sys.modules["triton"] is None
 try:
-    gpu._kernels(torch.device("cuda"))
+    gpu._find_kernels(torch.device("cuda"))
 except UsageError as error:
     assert "penstock[gpu]" in str(error), error
 else:
@@ -306,13 +306,13 @@ def code(kernel, wide=False, **fixed):
     return triton.compile(source, target=target, options={"sanitize_overflow": False}).asm["ptx"]
 
 for wide in (False, True):
-    code(kernels._indices, wide, TABLE=False, INVERSE=wide, WIDE=wide, BLOCK=1024)
+    code(kernels._write_indices, wide, TABLE=False, INVERSE=wide, WIDE=wide, BLOCK=1024)
 rows = dict(LISTED=False, TABLE=False, WIDE=False)
-moved = code(kernels._rows, **rows, WORDS=16, ROWS=128, COLUMNS=16)
+moved = code(kernels._gather_rows, **rows, WORDS=16, ROWS=128, COLUMNS=16)
 wide_moves = r"\\.(v2\\.b64|v4\\.b32)"
 assert re.search(r"ld\\.global[.:\\w]*" + wide_moves, moved), "no loads of 16 bytes"
 assert re.search(r"st\\.global[.:\\w]*" + wide_moves, moved), "no stores of 16 bytes"
-code(kernels._rows, **rows, WORDS=1, ROWS=1024, COLUMNS=1)
+code(kernels._gather_rows, **rows, WORDS=1, ROWS=1024, COLUMNS=1)
 dealt = code(kernels._deal, PACKED=False, WIDE=False, PITCH=8, BLOCK=1024)
 assert "atom" in dealt
 code(kernels._settle, PACKED=True, BLOCK=1024)

@@ -74,7 +74,8 @@ class StateSnapshot:
             self._blocks = list(bare)
             for cut in later:
                 self._blocks[cut.block] = split.blocks[cut.block]
-            self._mark = import_tensors().record_mark()
+            devices = {self._blocks[cut.block].device for cut in later}
+            self._marks = import_tensors().record_marks(devices)
             fence.put_up()
 
     @cached_property
@@ -89,7 +90,7 @@ class StateSnapshot:
             return self._first
         rest = self._memory[len(self._first.memory) :]
         try:
-            with import_tensors().use_side_stream(self._mark):
+            with import_tensors().use_side_streams(self._marks):
                 second = self._staging.fill(rest, self._blocks, self._later, behind=True)
         finally:
             self._fence.take_down()

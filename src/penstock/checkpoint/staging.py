@@ -92,7 +92,8 @@ class Staging:
             for number in {cut.block for cut in cuts}
             if not blocks[number].dense
         }
-        addresses, at, away = [], 0, False
+        addresses, at = [], 0
+        devices = set()
         for cut in cuts:
             block = blocks[cut.block]
             if cut.block in apart:
@@ -101,13 +102,13 @@ class Staging:
                 addresses.append(block.lowest + cut.start)
             else:  # the device copies, and what it copied is summed in its place
                 self._pin()
-                away = True
+                devices.add(block.device)
                 into = memory[at : at + cut.bytes]
                 import_tensors().begin_copy(block.leaves[0].value, block.lowest + cut.start, into)
                 addresses.append(into.ctypes.data)
             at += pad_length(cut.bytes)
-        if away:
-            import_tensors().wait_for_copies()
+        if devices:
+            import_tensors().wait_for_copies(devices)
         threads = 1 if behind else self._threads
         return _copy_parts(addresses, [cut.bytes for cut in cuts], memory, threads)
 

@@ -3,8 +3,8 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,8 @@ def begin_copy(tensor: torch.Tensor, address: int, into: Memory) -> None:
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     start = address - storage.data_ptr()
-    torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=True)
+    # Devices of other kinds are waited for here: `wait_for_copies` knows CUDA's alone.
+    torch.from_numpy(into).copy_(whole[start : start + len(into)], non_blocking=tensor.is_cuda)
 
 
 def copy_elements(tensor: torch.Tensor, index: Sequence[npt.NDArray[np.int64]]) -> Memory:
@@ -76,29 +77,35 @@ def end_gather(rows: torch.Tensor) -> Memory:
     return gathered
 
 
-def record_mark() -> Any:
-    """Record the point that the work queued on the device by this thread has come to; see
-    `use_side_stream`."""
-    return torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
+def record_marks(devices: Iterable[str]) -> dict[str, Any]:
+    """Record, on each of these CUDA devices, the point that the work queued by this thread has come
+    to; see `use_side_streams`."""
+    return {
+        device: torch.cuda.current_stream(device).record_event() for device in _find_cuda(devices)
+    }
 
 
 @contextmanager
-def use_side_stream(mark: Any) -> Iterator[None]:
-    """Make copies in this context begin once a device has come to a mark of another thread, and go
-    on beside its later work."""
-    if mark is None:
-        yield
-        return
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_event(mark)
-    with torch.cuda.stream(stream):
+def use_side_streams(marks: Mapping[str, Any]) -> Iterator[None]:
+    """Make copies from each device in this context begin once the device has come to the mark that
+    another thread recorded there, and go on beside its later work."""
+    with ExitStack() as stack:
+        for device, mark in marks.items():
+            stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream.wait_event(mark)
+            stack.enter_context(torch.cuda.stream(stream))
         yield
 
 
-def wait_for_copies() -> None:
-    """Return once all copies have been made that were begun here."""
-    if torch.cuda.is_available():
-        torch.cuda.current_stream().synchronize()
+def wait_for_copies(devices: Iterable[str]) -> None:
+    """Return once all copies from these devices have been made that were begun by this thread, on
+    the streams that are current there."""
+    for device in _find_cuda(devices):
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _find_cuda(devices: Iterable[str]) -> list[str]:
+    return sorted(device for device in set(devices) if torch.device(device).type == "cuda")
 
 
 def pin_memory(memory: Memory) -> bool:
