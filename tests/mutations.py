@@ -1,5 +1,6 @@
-"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session, of the protocol of
-checkpoints and of sharing, each of which the virtual cluster has to find.
+"""python -m tests.mutations [NAME ...]: hand-made bugs of the cache's session, of what a rank of a
+job does, of the protocol of checkpoints and of sharing, each of which the virtual cluster has to
+find.
 
 Each bug is an edit of `penstock.plan.cache_session`, or of the module that its name begins with;
 mutations.txt lists them. The edited module is made in memory; no file changes. Scenarios are run
@@ -23,12 +24,15 @@ import penstock.checkpoint
 import penstock.sharing
 from penstock.plan import cache_session
 from penstock.testing.virtual import (
+    JobParts,
     ScenarioError,
     draw_broker_scenario,
     draw_checkpoint_scenario,
+    draw_job_scenario,
     draw_scenario,
     run_broker_scenario,
     run_checkpoint_scenario,
+    run_job_scenario,
     run_scenario,
 )
 
@@ -63,6 +67,17 @@ SHARING = [
 """The same of `penstock.sharing`."""
 
 
+JOBS = {
+    "steps": ("plan", "Steps", "steps"),
+    "session": ("plan", "Session", "session"),
+    "cursor": ("plan", "Cursor", "cursor"),
+    "step_reader": ("loader", "StepReader", "reader"),
+    "ticket_router": ("loader", "TicketRouter", "router"),
+}
+"""Modules that decide what a rank of a job does, each with its folder, its class, and the name of
+the class in `JobParts`."""
+
+
 class Mutation(NamedTuple):
     """An edit that makes the session wrong."""
 
@@ -78,12 +93,14 @@ class Mutation(NamedTuple):
     @property
     def seeds(self) -> range:
         """The seeds that have to find it: those that half a minute of a core is enough for."""
-        count = 2000 if self.module is None else 100 if self.module in SHARING else 1500
+        count = 2000 if self.module is None else 100 if self.module in SHARING else 1000
         return range(1, count + 1)
 
     @property
     def package(self) -> types.ModuleType:
         """The package of the module."""
+        if self.module in JOBS:
+            return importlib.import_module(f"penstock.{JOBS[self.module][0]}")
         return penstock.sharing if self.module in SHARING else penstock.checkpoint
 
     @property
@@ -136,6 +153,21 @@ def make_sharing(mutation: Mutation) -> types.ModuleType:
     return make_modules(mutation, SHARING)["deciding"]
 
 
+def make_parts(mutation: Mutation) -> JobParts:
+    """Return the classes that a job drives, with the bug in one of them."""
+    assert mutation.module is not None
+    folder, class_name, part = JOBS[mutation.module]
+    name = f"penstock.{folder}.{mutation.module}_with_a_bug"
+    module = types.ModuleType(name)
+    module.__package__ = f"penstock.{folder}"
+    sys.modules[name] = module
+    try:
+        exec(compile(edit_source(mutation), str(mutation.path), "exec"), vars(module))
+    finally:
+        del sys.modules[name]
+    return JobParts()._replace(**{part: getattr(module, class_name)})
+
+
 def make_modules(mutation: Mutation, deciding: list[str]) -> dict[str, types.ModuleType]:
     """Return the modules of a package that decide, made anew with the bug in one of them."""
     package = mutation.package
@@ -164,6 +196,11 @@ def find_bug(mutation: Mutation, seeds: Iterable[int]) -> tuple[int, str] | None
 
         def run(seed: int) -> Any:
             return run_scenario(draw_scenario(seed), session_class=session)
+    elif mutation.module in JOBS:
+        job_parts = make_parts(mutation)
+
+        def run(seed: int) -> Any:
+            return run_job_scenario(draw_job_scenario(seed), parts=job_parts)
     elif mutation.module in SHARING:
         parts = make_sharing(mutation)
 

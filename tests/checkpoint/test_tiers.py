@@ -206,6 +206,20 @@ def test_damage_on_a_tier(repository: Path, tier: Path) -> None:
     assert equal(load(repository).state, 2)
 
 
+def test_a_lost_last_index_makes_held_saves_welcome(repository: Path, tier: Path) -> None:
+    """An index that is damaged where it lies does not keep what was held after it from being
+    committed."""
+    with Checkpoints(repository) as checkpoints:
+        checkpoints.save(1, state(1))
+    leave_held_saves(repository, tier, steps="2,3")
+    (index,) = repository.glob("step-1.*/index")
+    index.write_bytes(index.read_bytes()[:-9] + b"!" * 9)
+    Checkpoints(repository, local=tier).close()
+    assert held(tier) == []
+    assert load_steps(repository) == [1, 2, 3]
+    assert equal(load(repository).state, 3)
+
+
 @pytest.mark.parametrize("name", ["index", "rank-0.shard"])
 def test_what_is_not_whole_is_removed(repository: Path, tier: Path, name: str) -> None:
     """A shard without the index was not held; an index without its shards is of no use: both are

@@ -275,6 +275,12 @@ def test_leftovers_are_compared_with_whole_indexes(seed: int) -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
+def test_a_damaged_index_may_be_that_of_a_held_save() -> None:
+    """The last index was damaged on its way when a job looked for held saves: the save whose index
+    it was, which had been put without an answer, was committed a second time."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(1003265))
+
+
 @pytest.mark.parametrize("seed", [5892, 14199])
 def test_names_are_synced_before_copies_are_removed(seed: int) -> None:
     """5892: a checkpoint whose name could not be synced was found, and the held copy removed.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine import storage_errors
-from ..errors import FormatError, StorageError, UsageError
+from ..errors import StorageError, UsageError
 from .actions import (
     Action,
     CheckOwnFolder,
@@ -45,7 +45,7 @@ from .actions import (
     WriteShard,
 )
 from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
+from .manifest import CheckpointIndex, Piece, ShardEntry, encode_index
 from .repository_steps import (
     AGAIN,
     CheckpointEntry,
@@ -173,14 +173,11 @@ class FolderSteps(RepositorySteps):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def index(self, entry: CheckpointEntry) -> Steps[CheckpointIndex]:
+    def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:
         path = self.index_path(entry)
         with translate_read_errors(path):
-            data = yield ReadFile(path)
-        index = decode_index(data, path)
-        if index.step != entry.step:
-            raise FormatError(f"{path} is of step {index.step}: its folder was renamed; undo that")
-        return index
+            data: bytes = yield ReadFile(path)
+        return data
 
     def index_path(self, entry: CheckpointEntry) -> str:
         return f"{entry.path}/{INDEX}"

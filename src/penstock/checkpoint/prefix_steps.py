@@ -25,7 +25,7 @@ from ..errors import FormatError, PenstockError, StorageError, UsageError
 from .actions import DeleteObjects, ListObjects, Steps, UploadFile, UploadShard
 from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error
-from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index, encode_index
+from .manifest import CheckpointIndex, Piece, ShardEntry, encode_index
 from .repository_steps import AGAIN, KEEP_MIN, CheckpointEntry, RepositoryLock, RepositorySteps
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
@@ -200,15 +200,11 @@ class PrefixSteps(RepositorySteps):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def index(self, entry: CheckpointEntry) -> Steps[CheckpointIndex]:
-        url = self.index_path(entry)
+    def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:
         data = yield from self._commits.read(entry.sequence)
         if data is None:
-            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), url)
-        index = decode_index(data, url)
-        if index.step != entry.step:
-            raise FormatError(f"{url} was of step {entry.step}, and is of step {index.step} now")
-        return index
+            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), self.index_path(entry))
+        return data
 
     def index_path(self, entry: CheckpointEntry) -> str:
         return self._commits.get_url(entry.sequence)

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..budget import Budget
-from ..errors import DataError, FormatError, MissingError
+from ..errors import FormatError, MissingError, StorageError
 from .actions import FindWholeShards, Steps, WarnUser
 from .all_gather import Ranks
 from .flushing import Flush
-from .manifest import Attempt, ShardEntry
-from .repository_steps import RepositoryLock, RepositorySteps
+from .manifest import Attempt, ShardEntry, decode_index
+from .repository_steps import CheckpointEntry, RepositoryLock, RepositorySteps
 from .save import Save, SaveTarget
 from .tiers import HeldSave, LocalTier, Tiers, read_held_save
+
+_reads_max = 3
+"""Reads of an index that comes with other damage each time, before a job gives up."""
 
 
 def lock_repository(
@@ -63,7 +66,8 @@ def recover_held_saves(
     the last checkpoint in the repository; None if there is none.
 
     A held save is committed only if nothing else was committed since. StorageError if the
-    repository cannot be written: the saves stay held then.
+    repository cannot be written, or it cannot be told what was committed last: the saves stay held
+    then.
     """
     last, newest, by_attempt = yield from _find_held_saves(tiers, target, ranks)
     for attempt in sorted(by_attempt, key=Attempt.parse):
@@ -90,22 +94,19 @@ def recover_held_saves(
 def _find_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks
 ) -> Steps[tuple[str | None, bool, dict[str, _HeldParts]]]:
-    """Find the last attempt in the repository, True if that cannot be told, and by attempt the
-    parts that lie on tiers."""
+    """Find the last attempt in the repository, True if its index is lost, and by attempt the parts
+    that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
 
     def look() -> Steps[Any]:
-        known, last = True, None
+        last = _LastAttempt(None, False, "")
         repository = target.repository
         if target.place.rank == 0 and (entries := (yield from repository.entries())):
             yield from repository.sync_names()  # what they hold is removed from the tiers
-            try:
-                last = (yield from repository.index(entries[-1])).attempt
-            except DataError:  # damaged: what is held is all the more welcome
-                known = False
+            last = yield from _read_last_attempt(repository, entries[-1])
         described = []
         for folder, attempt in (yield from tiers.list_held_folders()):
             described.append((yield from _describe_folder(folder, attempt)))
-        return [[last, known], described]
+        return [list(last), described]
 
     rank_rows = yield from ranks.run_steps(look)
     by_attempt: dict[str, _HeldParts] = {}
@@ -116,8 +117,44 @@ def _find_held_saves(
                 parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
                 by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
-    last, known = rank_rows[0][0]
-    return last, not known, by_attempt
+    last = _LastAttempt(*rank_rows[0][0])
+    if last.damage and any(parts.held is not None for parts in by_attempt.values()):
+        raise StorageError(last.damage)
+    return last.attempt, last.is_lost, by_attempt
+
+
+class _LastAttempt(NamedTuple):
+    """The attempt of the last checkpoint; None if there is none, or it cannot be told.
+
+    is_lost:  True if its index is damaged where it lies. What is held is all the more welcome then.
+    damage:   text of the error if it is damaged on its way: it may be that of a held save.
+    """
+
+    attempt: str | None
+    is_lost: bool
+    damage: str
+
+
+def _read_last_attempt(repository: RepositorySteps, entry: CheckpointEntry) -> Steps[_LastAttempt]:
+    """Read the attempt of a checkpoint, again if its index is damaged: damage that is where the
+    index lies is the same each time."""
+    where = repository.index_path(entry)
+    before = None
+    for _ in range(_reads_max):
+        try:
+            data = yield from repository.read_index(entry)
+            return _LastAttempt(decode_index(data, where).attempt, False, "")
+        except MissingError:
+            return _LastAttempt(None, True, "")
+        except FormatError as error:
+            if data == before:
+                return _LastAttempt(None, True, "")
+            before, damage = data, f"{error}"
+    damage += (
+        "; other bytes come each time, so it is damaged on its way: what is held stays held: check"
+        " the storage and the network, and start the job again"
+    )
+    return _LastAttempt(None, False, damage)
 
 
 def _describe_folder(folder: str, attempt: str) -> Steps[list[Any]]:

@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import DataError, MissingError, PenstockError, StorageError
+from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError
 from .actions import CheckShard, Steps, WarnUser
 from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, ShardEntry
+from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""
@@ -164,9 +164,20 @@ class RepositorySteps(ABC):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    @abstractmethod
     def index(self, entry: CheckpointEntry) -> Steps[CheckpointIndex]:
         """Read the index of a checkpoint; FormatError if it is damaged or another's."""
+        where = self.index_path(entry)
+        index = decode_index((yield from self.read_index(entry)), where)
+        if index.step != entry.step:
+            raise FormatError(
+                f"{where} is of step {index.step}, and was listed as of step {entry.step}: if its"
+                " folder was renamed, undo that"
+            )
+        return index
+
+    @abstractmethod
+    def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:
+        """Read the bytes of the index of a checkpoint; MissingError if it is gone."""
 
     @abstractmethod
     def index_path(self, entry: CheckpointEntry) -> str:

@@ -37,6 +37,8 @@ from .peer_check import compare_samples, find_ids
 from .reweighing import Reweighing
 from .row_decode import LoadedStep, RowDecode, RowReader, RowWriter
 from .sampler import StepSampler
+from .step_reader import ReadResources, StepReader
+from .ticket_router import TicketRouter
 from .transfer_source import DeviceTransfer, FunctionTransfer, make_iterator
 from .weighing import WeightsOf
 from .worker_processes import WorkerProcesses
@@ -72,13 +74,16 @@ __all__ = [
     "PackedDataset",
     "Pad",
     "Ragged",
+    "ReadResources",
     "Reweighing",
     "RowDecode",
     "RowReader",
     "RowWriter",
     "SamplerTasks",
     "Setup",
+    "StepReader",
     "StepSampler",
+    "TicketRouter",
     "WeightsOf",
     "WorkerProcesses",
     "WorkerSource",

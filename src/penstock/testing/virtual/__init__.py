@@ -1,9 +1,15 @@
-"""A cluster in one thread and in virtual time, which runs the shipped session of the cache, and the
-shipped protocol of checkpoints, and the shipped broker with its clients.
+"""A cluster in one thread and in virtual time, which runs the shipped session of the cache, the
+shipped reader of steps, the shipped protocol of checkpoints, and the shipped broker with its
+clients.
 
 `run_scenario` drives one `penstock.plan.CacheSession` a rank over modelled memory, disks, storage
 and a network, with faults that a seed draws, and watches what it does. `python -m
 penstock.testing.virtual SEED` replays a seed.
+
+`run_job_scenario` drives on top of that what a rank of a training job does
+(`penstock.loader.StepReader` and `TicketRouter`, `penstock.plan.Session`, `Steps` and `Cursor`),
+for attempts of worlds of any size that go on from each other's states; `python -m
+penstock.testing.virtual job SEED` replays a seed.
 
 `run_checkpoint_scenario` drives the protocol of checkpoints, `penstock.checkpoint.protocol`, for
 the ranks of jobs that follow each other or write at once, over modelled files and objects; `python
@@ -36,6 +42,8 @@ from .checkpoint_scenario import (
 )
 from .checkpoint_storage import VirtualBucket, VirtualFiles
 from .cluster import RunResult, run_scenario
+from .job_cluster import JobParts, JobResult, run_job_scenario
+from .job_scenario import JobScenario, draw_job_scenario
 from .node import ScenarioError
 from .scenario import Fault, FaultKind, VirtualScenario, draw_scenario
 from .search import minimise
@@ -53,6 +61,9 @@ __all__ = [
     "CheckpointScenario",
     "Fault",
     "FaultKind",
+    "JobParts",
+    "JobResult",
+    "JobScenario",
     "RunResult",
     "ScenarioError",
     "VirtualBucket",
@@ -60,9 +71,11 @@ __all__ = [
     "VirtualScenario",
     "draw_broker_scenario",
     "draw_checkpoint_scenario",
+    "draw_job_scenario",
     "draw_scenario",
     "minimise",
     "run_broker_scenario",
     "run_checkpoint_scenario",
+    "run_job_scenario",
     "run_scenario",
 ]

@@ -1,5 +1,6 @@
-"""python -m penstock.testing.virtual [cache | checkpoint | broker] SEED | --seconds 60 [--first 1]
+"""python -m penstock.testing.virtual [KIND] SEED | --seconds 60 [--first 1]
 
+KIND is cache, job, checkpoint or broker.
 With a seed: replay its scenario, with a trace of all actions. With seconds: run scenarios from the
 first seed on for so long, on all cores; at the first failure print its seed and a minimised
 schedule.

@@ -20,6 +20,8 @@ from .broker_scenario import draw_broker_scenario
 from .checkpoint_cluster import run_checkpoint_scenario
 from .checkpoint_scenario import draw_checkpoint_scenario
 from .cluster import run_scenario
+from .job_cluster import run_job_scenario
+from .job_scenario import draw_job_scenario
 from .node import ScenarioError
 from .scenario import draw_scenario
 
@@ -49,6 +51,7 @@ KINDS = {
     "cache": ScenarioKind(draw_scenario, run_scenario),
     "checkpoint": ScenarioKind(draw_checkpoint_scenario, run_checkpoint_scenario),
     "broker": ScenarioKind(draw_broker_scenario, run_broker_scenario),
+    "job": ScenarioKind(draw_job_scenario, run_job_scenario),
 }
 
 
