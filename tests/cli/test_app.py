@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 
@@ -171,6 +174,21 @@ def test_names_that_are_no_text_or_look_like_markup_are_shown(tmp_path):
     assert "[bold]x" in text
     assert "[red]" in text
     assert json.loads(run("inspect", folder, "--json").stdout)["samples"] == 1
+
+
+def test_inspect_shows_samples_of_chunks_and_pieces(tmp_path):
+    """Where a sample lies is said in words if it has no extent of its own: row groups, frames, and
+    rows of lists."""
+    columns = pa.table({"messages": [[{"role": "user"}], []], "input_ids": [[1, 2], [3]]})
+    pq.write_table(columns, tmp_path / "x.parquet")
+    with pa.ipc.new_stream(tmp_path / "x.arrow", columns.schema) as writer:
+        writer.write_table(columns)
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
+    for name in ("x.parquet", "x.arrow", "x.jsonl.gz"):
+        text = run("inspect", tmp_path / name).stdout
+        assert f"/{name} at byte " in text
+        if name != "x.jsonl.gz":
+            assert "field 'input_ids': lists of int64, " in text
 
 
 def test_interrupting_leaves_nothing_half_written(tmp_path):

@@ -33,10 +33,12 @@ from penstock.errors import (
     FormatError,
     MissingError,
     PenstockError,
+    SidecarError,
     StateError,
     StorageError,
     UsageError,
 )
+from tests.command import run
 from tests.hub import Asked, Hub, Refusal, serve_hub, write_cache
 
 URL = "hf://datasets/org/name"
@@ -173,6 +175,27 @@ def test_moved_revision_at_resume(hub: Hub) -> None:
     assert second in str(caught.value)
     with penstock.Loader(penstock.open(f"{URL}@{first}/data"), batch_size=8, seed=3) as loader:
         loader.load_state_dict(state)
+
+
+def test_moved_revision_of_a_selection(hub: Hub, tmp_path: Path) -> None:
+    """A saved selection is of the samples of one commit, though another has as many of the same
+    sizes; the commit of the selection can be opened."""
+    path = tmp_path / "some.selection"
+    penstock.open(f"{URL}/data").select([1, 2]).save_selection(path)
+    assert len(penstock.open(f"{URL}/data").select(saved=path)) == 2
+    first = hub.refs["main"]
+    second = hub.commit(FILES | {"data/a.jsonl": lines("z", 40)})
+    with pytest.raises(SidecarError, match=f"of commit {first} .* is {second} now"):
+        penstock.open(f"{URL}/data").select(saved=path)
+    assert len(penstock.open(f"{URL}@{first}/data").select(saved=path)) == 2
+
+
+def test_commands_take_branches(hub: Hub) -> None:
+    """The command line finds the commit of a branch as `open` does."""
+    assert f"{URL}@{hub.refs['main']}/data: jsonl, 73 " in run("index", f"{URL}@main/data").stdout
+    assert "73 samples" in run("lengths", f"{URL}/data", "--by", "bytes").stdout
+    assert "fresh" in run("inspect", f"{URL}@main/data").stdout
+    assert len(penstock.open(f"{URL}/data").lengths) == COUNT
 
 
 def test_saved_index_of_a_commit(hub: Hub) -> None:

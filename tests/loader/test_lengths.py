@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
@@ -78,6 +80,34 @@ def test_measured_lengths_are_a_column(tmp_path: Path) -> None:
         "texts.lengths.penstock",
         "texts.penstock",
     ]
+
+
+def one(_: Mapping[str, Any]) -> int:
+    return 1
+
+
+def test_columns_beside_tokens_may_have_to_be_decoded(tmp_path: Path) -> None:
+    """Arrow's offsets give the lengths of token lists, though truth values beside them have to be
+    decoded; of a mixture, the error names the part that does not know its lengths."""
+    columns = {"input_ids": [[1, 2], [], [3]], "done": [True, False, True]}
+    table = pa.table(columns)
+    with pa.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    tokens = penstock.open(tmp_path / "x.arrow")
+    assert tokens.lengths.tolist() == [2, 0, 1]
+    assert len(tokens.select(where="length > 0 and done")) == 2
+    assert next(iter(penstock.Loader(penstock.pack(tokens, 4), 1)))["input_ids"].sum() == 6
+    pq.write_table(table, tmp_path / "x.parquet")
+    mixed = penstock.mix([(tokens, 1), (penstock.open(tmp_path / "x.parquet"), 1)])
+    with pytest.raises(UsageError, match=rf"`penstock lengths {tmp_path}/x.parquet --by "):
+        _ = mixed.lengths
+
+
+def test_rules_are_shown_as_they_are(tmp_path: Path) -> None:
+    """`module:one` is no emoji."""
+    write_texts(tmp_path / "texts", 3)
+    done = run_command("lengths", tmp_path / "texts", "--by", f"{__name__}:one")
+    assert f"lengths by {__name__}:one: {tmp_path}/texts.lengths" in done.stdout
 
 
 def test_lengths_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ except ModuleNotFoundError as missing:
         f"penstock: the command line needs {missing.name}: pip install 'penstock[cli]'"
     ) from None
 
-out = rich.console.Console(highlight=False, soft_wrap=True)
-err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+out = rich.console.Console(highlight=False, soft_wrap=True, emoji=False)
+err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 _QUIET_S = 2.0
 """Time after which progress is shown."""
@@ -150,7 +150,7 @@ WIDE = 124
 
 def print_wide(table: rich.table.Table) -> None:
     """Print a table; where standard output is no terminal, its lines are whole."""
-    wide = rich.console.Console(width=WIDE, highlight=False, stderr=out.stderr)
+    wide = rich.console.Console(width=WIDE, highlight=False, emoji=False, stderr=out.stderr)
     (out if out.is_terminal else wide).print(table)
 
 

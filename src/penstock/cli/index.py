@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..engine import pin_hub_urls
 from ..errors import UsageError
 from ..images import describe_positions, find_positions
 from ..loader import Dataset, locate_data, sidecar_paths
@@ -92,7 +93,7 @@ def _index_positions(found: Dataset, field: str | None, force: bool) -> None:
 def _stamp_sidecars(path: str) -> dict[str, tuple[int, int]]:
     """Numbers and times of the saved indexes' files, which differ from one index to the next."""
     stamps = {}
-    for sidecar in sidecar_paths(locate_data(path)[0]):
+    for sidecar in sidecar_paths(locate_data(*pin_hub_urls([path]))[0]):
         with suppress(OSError):
             status = os.stat(sidecar)
             stamps[sidecar] = status.st_ino, status.st_mtime_ns

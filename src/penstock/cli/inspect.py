@@ -12,8 +12,9 @@ import typer
 from ..budget import Budget
 from ..engine import Progress, open_store
 from ..errors import SidecarError
+from ..extent import Int
 from ..images import check_positions
-from ..index import Chunked, Index
+from ..index import Chunked, Fixed, Index, RowTable
 from ..loader import (
     Dataset,
     choose_shuffle,
@@ -192,13 +193,15 @@ def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bo
     index = found.index
     console.show(f"[bold]{console.escape(found.path)}[/]: {describe_index(found)}")
     console.show(f"fingerprint {index.fingerprint}")
-    for part in index.fields:
+    for part, layout in zip(index.fields, index.layouts, strict=True):
         kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
+        if part.shape is None and part.dtype != np.uint8:
+            kind = f"lists of {part.dtype}"
         if part.nesting:
             kind = f"{'nested ' if part.levels else ''}lists of {part.dtype} {list(part.element)}"
         console.show(
             f"field {console.escape(repr(part.name))}: {console.escape(kind)}, "
-            f"{console.format_bytes(index.mean_bytes)} a sample on average"
+            f"{console.format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
         )
     for attribute in index.attributes:
         kind = attribute.kind
@@ -264,9 +267,12 @@ def _show_labels(index: Index) -> None:
 def _show_samples(found: Dataset) -> None:
     index = found.index
     first = np.arange(min(4, index.count))
+    labels = index.labels(first)
+    if not isinstance(index.layouts[0], Fixed | RowTable):
+        _show_places(index, first, labels)
+        return
     numbers = ("file", "byte", "length", "label")
     table = console.make_table("sample", "key", *numbers, right=("sample", *numbers))
-    labels = index.labels(first)
     for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
         label = "" if labels is None else str(labels[sample])
         row = (
@@ -280,3 +286,14 @@ def _show_samples(found: Dataset) -> None:
         table.add_row(*(str(cell) for cell in row))
     console.show("")
     console.out.print(table)
+
+
+def _show_places(index: Index, first: Int, labels: Int | None) -> None:
+    """Show samples that lie in several pieces each, or in chunks that are decoded as a whole."""
+    table = console.make_table("sample", "key", "place", "label", right=("sample", "label"))
+    for sample in first.tolist():
+        label = "" if labels is None else str(labels[sample])
+        place = console.escape(index.where(sample))
+        table.add_row(str(sample), console.escape(index.key(sample)), place, label)
+    console.show("")
+    console.print_wide(table)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engine import is_url, parse_object_url
+from ..engine import is_url, parse_object_url, pin_hub_urls
 from ..errors import SidecarError, UsageError
 from ..index import Index
 from ..loader import Dataset, locate_data, sidecar_paths
@@ -148,7 +148,7 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
 
 
 def _recall_options(path: str) -> FormatOptions:
-    place, store = locate_data(path)
+    place, store = locate_data(*pin_hub_urls([path]))
     for sidecar in sidecar_paths(place):
         with suppress(OSError, SidecarError):
             saved = Index.load(sidecar, store.root)

@@ -46,6 +46,7 @@ Column = list[Any] | npt.NDArray[Any] | tuple[npt.NDArray[Any], Int]
 end and their offsets."""
 
 _ELEMENTS = {"ints": (int,), "floats": (float, int)}
+_NUMBERS = ("int", "float", *_ELEMENTS)
 _RAGGED = (*_ELEMENTS, "bytes")
 OBJECTS = ("str", "any")
 """Kinds whose columns are lists of Python objects."""
@@ -280,7 +281,7 @@ class JsonFields:
                     raise ValueError(describe_missing(name, key, record))
                 value = copy.deepcopy(self.defaults[name])
             else:
-                if self.kinds[name] in ("float", "floats") and _has_great_number(value):
+                if self.kinds[name] in _NUMBERS and _has_great_number(value):
                     value = json.loads(bytes(line))[key]  # orjson rounds what has over 64 bits
                 self._check_value(name, value)
             values.append(value)

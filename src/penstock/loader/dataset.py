@@ -497,9 +497,10 @@ class Dataset:
             return saved.values
         read = self.find_lengths()
         if read is None:
+            path = self.find_unmeasured().path
             raise UsageError(
-                f"{self.path}: the container does not say how long samples are: measure them once "
-                f"with `penstock lengths {self.path} --by tokens|bytes|duration|module:function`"
+                f"{path}: the container does not say how long samples are: measure them once "
+                f"with `penstock lengths {path} --by tokens|bytes|duration|module:function`"
             )
         values = allot_lengths(len(self), _own_folder())
         for start in range(0, len(self), limits.selection_chunk_samples):
@@ -537,6 +538,11 @@ class Dataset:
     def list_length_paths(self) -> list[str]:
         """List the paths at which measured lengths are looked for and saved, as the index is."""
         return list_saved_paths(self.path, "lengths")
+
+    def find_unmeasured(self) -> Dataset:
+        """Return the data whose lengths are unknown, if those of this dataset are: a part of a
+        mixture."""
+        return self
 
     def has_lengths(self) -> bool:
         """Return whether lengths are known: measured ones may be of another version still."""
@@ -610,7 +616,11 @@ class Dataset:
                     f"saved is a selection of the whole dataset, and {also}: select from the "
                     "result, or from the dataset as it was opened"
                 )
-            return self._keep(load_selection(check_path("saved", saved), self.index.fingerprint))
+            return self._keep(
+                load_selection(
+                    check_path("saved", saved), self.index.fingerprint, commit=self.commit
+                )
+            )
         chosen = choose_samples(
             self, ids=ids, mask=mask, where=where, fraction=fraction, seed=seed, columns=columns
         )
@@ -628,7 +638,7 @@ class Dataset:
                 + ("no selection" if self.subset is None else "a mixture of selections")
                 + ": save a selection of one dataset"
             )
-        save_selection(check_path("path", path), self.subset, self.index.fingerprint)
+        save_selection(check_path("path", path), self.subset, self.index.fingerprint, self.commit)
 
     def weigh(
         self,

@@ -53,7 +53,7 @@ def decompress_field(
         if isinstance(layout, JointChunks):
             return _decompress_parts(origin, layout, places, buffer)
         assert isinstance(layout, Chunked)
-        rows = _decode_rows(part, layout, places, buffer, origin)
+        rows = _decode_rows(part, layout, places, buffer, origin, np.arange(len(places.row)))
         return rows if isinstance(rows, np.ndarray) else _join_rows(rows)
     except MemoryError:
         pass  # raised below, where its frames and their memory are gone
@@ -83,7 +83,7 @@ def _decompress_parts(
         )
         field, own_layout = layout.fields[source], layout.parts[source]
         if isinstance(own_layout, Chunked):
-            rows = _decode_rows(field, own_layout, own, buffer, origin, int(at[0]))
+            rows = _decode_rows(field, own_layout, own, buffer, origin, at)
         else:
             rows = _view_rows(field, own, buffer, has_shape=shaped is not None)
         if shaped is not None:
@@ -100,11 +100,11 @@ def _decode_rows(
     places: FieldChunks,
     buffer: Buffer,
     origin: _Origin,
-    first_row: int = 0,
+    at: Int,
 ) -> _Rows:
     """Decode the samples of the chunks of one dataset.
 
-    first_row:  row in the step of the first of these samples, for messages.
+    at:  row in the step of each of these samples, for messages.
     """
     assert part.codec is not None
     extents, pieces = layout.pieces(places.number)
@@ -140,11 +140,18 @@ def _decode_rows(
         if stack.shape[1:] != part.shape or stack.dtype != part.dtype:
             raise ValueError(f"samples are {stack.dtype} of {stack.shape[1:]} after decoding")
         return stack
+    except codecs.NullRow as error:
+        row = int(at[np.argmax(places.number[places.chunk] == error.chunk)])
+        sample = int(layout.first[error.chunk]) + error.row
+        raise FormatError(
+            f"{origin.describe()}: {origin.locate(row)}: row {error.row} there, which is sample "
+            f"{sample:,} of the data: {error}"
+        ) from None
     except ValueError as error:
         raise FormatError(
-            f"{origin.describe()}: {origin.locate(first_row)} or another chunk of this step cannot "
-            f"be decoded as {part.codec.name}: {error}: the file is damaged, or changed since it "
-            f"was indexed"
+            f"{origin.describe()}: {origin.locate(int(at[0]))} or another chunk of this step "
+            f"cannot be decoded as {part.codec.name}: {error}: the file is damaged, or changed "
+            f"since it was indexed"
         ) from None
 
 

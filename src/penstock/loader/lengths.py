@@ -58,13 +58,16 @@ def find_counted(index: Index) -> tuple[int, Field] | None:
     """Return the field whose numbers are a sample's length, and its place; None if none is.
 
     It is the only field of varying length; of several, the one named input_ids or tokens; and if no
-    length varies, the only field, if it is a row.
+    length varies, the only field, if it is a row. Fields that have to be decoded have no lengths.
     """
-    if any(isinstance(layout, Chunked) for layout in index.layouts):
-        return None
     if any(part.parser is not None for part in index.fields):
         return None
     parts = [pair for pair in enumerate(index.fields) if pair[1].name != SUMS_FIELD]
+    found = _choose_counted(parts)
+    return None if found is None or isinstance(index.layouts[found[0]], Chunked) else found
+
+
+def _choose_counted(parts: list[tuple[int, Field]]) -> tuple[int, Field] | None:
     varying = [pair for pair in parts if pair[1].shape is None]
     if any(part.levels for _, part in varying):  # whose bytes are offsets, too
         varying = [pair for pair in varying if not pair[1].levels and pair[1].name in _token_fields]

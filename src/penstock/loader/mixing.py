@@ -400,6 +400,10 @@ class MixedDataset(Dataset):
     def load_lengths(self) -> None:
         """Return None: the lengths of each part are its own."""
 
+    def find_unmeasured(self) -> Dataset:
+        """Return the first part whose lengths are unknown."""
+        return next(part for part in self.parts if part.find_lengths() is None).find_unmeasured()
+
     def has_lengths(self) -> bool:
         """Return whether the lengths of all parts are known."""
         return all(part.has_lengths() for part in self.parts)

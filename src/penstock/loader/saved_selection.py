@@ -55,8 +55,11 @@ class SavedBitmap(Bitmap):
         return load_selection, (self.path, self.data, self.digest)
 
 
-def save_selection(path: str, bitmap: Bitmap, data: str) -> None:
-    """Write a file of the set; StorageError if that fails, and then nothing has the name `path`."""
+def save_selection(path: str, bitmap: Bitmap, data: str, commit: str = "") -> None:
+    """Write a file of the set; StorageError if that fails, and then nothing has the name `path`.
+
+    commit:  of the data at its hub, if it comes from one.
+    """
     sections = {
         name: getattr(bitmap, name).view(np.int64 if kind is np.uint64 else kind)
         for name, kind in _columns.items()
@@ -67,23 +70,33 @@ def save_selection(path: str, bitmap: Bitmap, data: str) -> None:
         "selected": len(bitmap),
         "digest": bitmap.digest,
         "data": data,
+        "commit": commit,
     }
     with storage_errors(path, "save it again"):
         write_sidecar(path, header, sections)
 
 
-def load_selection(path: str, data: str, digest: str | None = None) -> SavedBitmap:
+def load_selection(
+    path: str, data: str, digest: str | None = None, commit: str = ""
+) -> SavedBitmap:
     """Map the file of a set of the samples of `data`, in 10 ms whatever its size.
 
     Files up to `limits.selection_bytes_inline_max` are verified; larger ones by their header only.
 
     digest:  of the set; None takes any.
+    commit:  of the data at its hub, if it comes from one.
 
-    Raises SidecarError if the file is damaged, or of other data or another set; MissingError or
-    StorageError if it cannot be read.
+    Raises SidecarError if the file is damaged, or of other data, another commit or another set;
+    MissingError or StorageError if it cannot be read.
     """
     path = os.path.abspath(path)
     header, sections = read_saved(path, _kind, data)
+    was = header.get("commit")
+    if was and commit and was != commit:
+        raise SidecarError(
+            f"{path} is a selection of commit {was} of the data, and its revision is {commit} now: "
+            f"open the commit of the selection, as by hf://...@{was}, or {_kind.again}"
+        )
     try:
         columns = {name: sections[name].view(kind) for name, kind in _columns.items()}
         found = SavedBitmap(

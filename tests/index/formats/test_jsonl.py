@@ -191,6 +191,10 @@ BROKEN_LINES: list[tuple[bytes, str]] = [
     (b'{"text": "a", "n": "1"}', "field 'n' has '1', a string, and is 'int'"),
     (b'{"text": "a", "n": true}', "field 'n' has True, a boolean"),
     (b'{"text": "a", "n": 9223372036854775808}', "which does not fit int64"),
+    (
+        b'{"text": "a", "n": 18446744073709551617}',
+        "field 'n' has 18446744073709551617, which does not fit int64",
+    ),
     (b"[" * 5000, "no JSON"),
 ]
 

@@ -56,12 +56,23 @@ def test_nulls_in_lists(tmp_path):
     table = pa.table({"t": [["a", None], None, []], "n": [[[1], None], [], None]})
     pq.write_table(table, path)
     dataset = penstock.open(path, index="memory")
-    with pytest.raises(FormatError, match="column 't' is null in row 1 of it: fill it, or make"):
+    message = (
+        "row 1 there, which is sample 1 of the data: a value of column 't' is null: fill it, or "
+        r"make such empty with nulls='empty'$"
+    )
+    with pytest.raises(FormatError, match=message):
         dataset[0]
     assert_columns(penstock.open(path, index="memory", nulls="empty"), table)
-    pq.write_table(pa.table({"n": [[1, None]]}), path)
-    with pytest.raises(FormatError, match="inside of a list of column 'n' is null: fill it"):
-        penstock.open(path, index="memory", nulls="empty")[0]
+    rows: list[object] = [[[1]], [], [[], [2]], [[3], [4, None]], [[5]]]
+    pq.write_table(pa.table({"n": rows}), path, row_group_size=3)
+    dataset = penstock.open(path, index="memory", nulls="empty")
+    assert dataset[2]["n"][1].tolist() == [2]
+    message = "row 0 there, which is sample 3 of the data: a value inside of a list of column 'n'"
+    with pytest.raises(FormatError, match=rf"{message} is null: fill it$"):
+        dataset[4]
+    mixed = penstock.mix([(penstock.open(path, index="memory"), 1), (dataset, 1)])
+    with pytest.raises(FormatError, match=message):
+        mixed[9]
 
 
 def test_files_as_the_hub_has_them(tmp_path):

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from . import arrow, lines, parquet, zarr
 from .decompression import load_zstandard
-from .registry import RECENT, CompressedChunk, Decoded, decode_samples, missing_library
+from .registry import (
+    RECENT,
+    CompressedChunk,
+    Decoded,
+    NullRow,
+    decode_samples,
+    missing_library,
+)
 from .thrift import BOOL, BYTES, INT, ThriftReader
 
 __all__ = [
@@ -19,6 +26,7 @@ __all__ = [
     "RECENT",
     "CompressedChunk",
     "Decoded",
+    "NullRow",
     "ThriftReader",
     "arrow",
     "decode_samples",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ... import limits
 from ..nested import pack_rows
-from .registry import CompressedChunk, Decoded, Packed, missing_library
+from .registry import CompressedChunk, Decoded, NullRow, Packed, missing_library
 from .thrift import I32, I64, INT, LIST, STRING, STRUCT, ThriftReader, pack_struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BINARY, FIXED = range(8)
@@ -229,7 +229,7 @@ def _take_rows(parts: list[Any], options: Mapping[str, Any]) -> Decoded:
             (part,) = part.flatten()
         if part.null_count and (options["nulls"] == "error" or shape is not None):
             row = sum(len(done) for done in columns) + int(np.argmax(np.asarray(part.is_null())))
-            raise ValueError(f"row {row} of the row group is null in {options['column']!r}")
+            raise NullRow(row, f"a value of column {options['column']!r} is null: fill it")
         columns.append(part)
     if shape is None:
         return _pack_strings(columns)
@@ -247,8 +247,10 @@ def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
     element_bytes = dtype.itemsize * math.prod(shape)
     packed: list[npt.NDArray[np.uint8]] = []
     bounds = [np.zeros(1, np.int64)]
+    before = 0
     for part in filter(len, parts):
-        offsets, missing, leaf = _take_levels(part, options)
+        offsets, missing, leaf = _take_levels(part, options, before)
+        before += len(part)
         if _is_text(leaf):
             texts = _pack_strings([leaf])
             offsets.append(np.append(texts.start, texts.end[-1:] if len(texts) else 0))
@@ -270,9 +272,12 @@ def _take_lists(parts: list[Any], options: Mapping[str, Any]) -> Packed:
 
 
 def _take_levels(
-    part: Any, options: Mapping[str, Any]
+    part: Any, options: Mapping[str, Any], before: int
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.bool_], Any]:
-    """Return the offsets of each level of lists, which rows are null, and the innermost values."""
+    """Return the offsets of each level of lists, which rows are null, and the innermost values.
+
+    before:  rows of the chunk that lie before these, for messages.
+    """
     pa = load_pyarrow()
     missing = np.zeros(len(part), np.bool_)
     offsets: list[npt.NDArray[np.int64]] = []
@@ -281,13 +286,13 @@ def _take_levels(
             (part,) = part.flatten()
             continue
         if part.null_count:
-            _refuse_null(part, options, inside=bool(offsets))
+            _refuse_null(part, options, offsets, before)
             if not offsets:
                 missing = np.asarray(part.is_null())
         offsets.append(np.asarray(part.offsets).astype(np.int64))
         part = part.values
     if part.null_count:
-        _refuse_null(part, options, inside=True, can_be_empty=_is_text(part))
+        _refuse_null(part, options, offsets, before, can_be_empty=_is_text(part))
     return offsets, missing, part
 
 
@@ -297,13 +302,20 @@ def _is_text(part: Any) -> bool:
 
 
 def _refuse_null(
-    part: Any, options: Mapping[str, Any], inside: bool, can_be_empty: bool = True
+    part: Any,
+    options: Mapping[str, Any],
+    offsets: Sequence[npt.NDArray[np.int64]],
+    before: int,
+    can_be_empty: bool = True,
 ) -> None:
     if options["nulls"] == "error" or not can_be_empty:
         remedy = "fill it, or make such empty with nulls='empty'" if can_be_empty else "fill it"
-        row = "" if inside else f" in row {int(np.argmax(np.asarray(part.is_null())))} of it"
-        where = "inside of a list " if inside else ""
-        raise ValueError(f"a value {where}of column {options['column']!r} is null{row}: {remedy}")
+        row = int(np.argmax(np.asarray(part.is_null())))
+        for level in reversed(offsets):
+            row = int(np.searchsorted(level, row, side="right")) - 1
+        where = "inside of a list " if len(offsets) else ""
+        text = f"a value {where}of column {options['column']!r} is null: {remedy}"
+        raise NullRow(before + row, text)
 
 
 def _take_numbers(part: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -103,6 +103,18 @@ class Packed:
         return self.values[self.start[row] : self.end[row]]
 
 
+class NullRow(ValueError):
+    """A null that cannot be a sample: the chunk is as it was written, and nothing is damaged.
+
+    row:    its row of the chunk.
+    chunk:  the number of the chunk among those of the field; -1 while nobody has said it.
+    """
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row, self.chunk = row, -1
+
+
 def missing_library(package: str, extra: str, what: str) -> UsageError:
     """Make the error for a library that is not installed."""
     return UsageError(f"{what} needs {package}: pip install 'penstock[{extra}]'")
@@ -208,7 +220,11 @@ def _decode_chunk(
     key = None if owner is None else (*owner, compressed.number)
     held = None if key is None else RECENT.get(key)
     if held is None:
-        held = CODECS[codec](options, compressed)
+        try:
+            held = CODECS[codec](options, compressed)
+        except NullRow as error:
+            error.chunk = compressed.number
+            raise
         if len(held) != compressed.samples:
             raise ValueError(
                 f"{len(held)} samples were decoded, but {compressed.samples} are expected"
