@@ -170,9 +170,7 @@ def rows(bench: Bench) -> None:
 
 
 def elements(bench: Bench) -> None:
-    """Elements of 8, 4 and 2 bytes: by the way chosen, in one pass, by buckets; and by others."""
-    from penstock import Order
-    from penstock.torch import feistel_triton as kernels
+    """Elements of 8, 4 and 2 bytes, and those of 8 by others."""
     from penstock.torch import gpu
 
     n = bench.sizes.elements
@@ -184,19 +182,6 @@ def elements(bench: Bench) -> None:
         copy = bench.seconds(f"copy, {name}", lambda out=out, x=x: out.copy_(x))
         ours = bench.seconds(name, lambda out=out, x=x: gpu.shuffle(x, 1, out=out))
         bench.row(name, moved, ours, copy, target)
-        forward = kernels.make_cipher(Order(n, 1), bench.device)
-        back = kernels.make_cipher(Order(n, 1), bench.device, inverse=True)
-        one = bench.seconds(
-            f"one pass, {name}",
-            lambda of=forward, out=out, x=x: kernels.gather_rows(of, x, range(n), out),
-        )
-        bench.row(f"{name}, in one pass", moved, one, copy)
-        for shift in range(14, 23, 2):
-            taken = bench.seconds(
-                f"buckets of 2^{shift}, {name}",
-                lambda of=back, out=out, x=x, by=shift: kernels.shuffle_in_buckets(of, x, out, by),
-            )
-            bench.row(f"{name}, in buckets of 2^{shift}", moved, taken, copy)
         if size == 8:
             against_others(bench, name, x, out, ours, copy)
         del x, out

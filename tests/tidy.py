@@ -45,7 +45,7 @@ FOLDERS = {
 """The folders that each folder may import, lowest first; "" is the modules beside them."""
 
 NATIVE_FOLDERS = {
-    "_core": {"order", "engine", "index", "plan", "cache", "checkpoint", "images"},
+    "_core": {"order", "engine", "index", "plan", "cache", "checkpoint", "images", "torch"},
     "_sim": {"sim", "bench"},
 }
 """The folders that may import each compiled module."""

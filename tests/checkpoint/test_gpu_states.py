@@ -273,6 +273,20 @@ def test_staging_memory_is_pinned_once() -> None:
     assert int(torch.ones(1, device="cuda")) == 1  # and no error is left for the next kernel
 
 
+def test_memory_that_cannot_be_pinned() -> None:
+    """The copy is made all the same, and the runtime's error is not left for the next kernel."""
+    staging, tensor = Staging(), torch.arange(1 << 20, device="cuda")
+    blocks = split_state(tensor).blocks
+    memory, runtime = staging.reserve(tensor.nbytes), torch.cuda.cudart()
+    assert int(runtime.cudaHostRegister(memory.ctypes.data, len(memory), 0)) == 0
+    staged = staging.stage(blocks, [Cut(0, 0, tensor.nbytes)])  # pinned by somebody else
+    assert int(torch.ones(1, device="cuda")) == 1
+    assert np.array_equal(staged.memory.view(np.int64), np.arange(1 << 20))
+    assert int(runtime.cudaHostUnregister(memory.ctypes.data)) == 0
+    staging.close()
+    assert int(torch.ones(1, device="cuda")) == 1
+
+
 # -- torch.distributed.checkpoint ------------------------------------------------------------------
 
 

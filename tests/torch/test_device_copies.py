@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.errors import UsageError  # noqa: E402
-from penstock.torch import DataLoader, StepLoader, fill_batch  # noqa: E402
+from penstock.torch import DataLoader, StepLoader, device_copies, fill_batch  # noqa: E402
 from penstock.torch.device_copies import CopyTransfer  # noqa: E402
 from tests.torch.delayed_device import GUARDS, DelayedDevice  # noqa: E402
 from tests.torch.test_loader import Numbers, same, structure  # noqa: E402
@@ -111,6 +111,34 @@ def test_late_devices_give_equal_batches(records: penstock.Dataset, seed: int) -
 @pytest.mark.parametrize("seed", range(3))
 def test_late_devices_give_every_structure(seed: int) -> None:
     assert compared(Numbers(13, structure), Random(seed))
+
+
+@pytest.mark.parametrize("divided_bytes", [0, 4 << 20])
+def test_batches_that_threads_copy(divided_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large batches, and small ones if told so: dense tensors as they lie, others laid out anew."""
+    monkeypatch.setattr(device_copies, "_divided_bytes", divided_bytes)
+    assert compared(Numbers(13, structure), Random(0))
+    large = torch.randint(256, ((5 << 20) + 3,), dtype=torch.uint8)
+    square = torch.rand(1000, 900)
+    batch = {
+        "odd": torch.arange(7, dtype=torch.uint8),
+        "large": large,
+        "view": large[5:],
+        "turned": square.t(),
+        "columns": square[:, ::3],
+        "expanded": square[:1].expand(30, 900),
+        "empty": square[:0],
+        "scalar": torch.tensor(3, dtype=torch.bfloat16),
+        "text": "text",
+    }
+    device = DelayedDevice(Random(0))
+    transfer = CopyTransfer(device)
+    got = transfer.hand_over(transfer.begin(batch))
+    found = {name: device.read(part) for name, part in got.items() if name != "text"}
+    device.finish()
+    for name, (part,) in found.items():
+        assert same(part, batch[name]), name
+        assert got[name].stride() == torch.empty_like(batch[name]).stride()
 
 
 @pytest.mark.long

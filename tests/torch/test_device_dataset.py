@@ -213,7 +213,7 @@ def test_refusals(equal: Any) -> None:
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
     path = folder / "large.bin"
     with path.open("wb") as file:
-        os.truncate(file.fileno(), 1 << 44)
+        os.truncate(file.fileno(), 1 << 42)
     data = penstock.open(path, record_bytes=1 << 20, index="memory")
     with pytest.raises(penstock.errors.LimitError, match="free"):
         next(iter(DeviceLoader(data, device="cuda")))

@@ -4,7 +4,7 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,11 @@ def pin_memory(memory: Memory) -> bool:
     if not torch.cuda.is_available():
         return False
     code = _get_cuda_runtime().cudaHostRegister(memory.ctypes.data, len(memory), 0)
-    return int(code) == 0
+    if int(code) == 0:
+        return True
+    with suppress(RuntimeError):  # the runtime keeps the error for the next kernel, which raises it
+        torch.zeros(1, device="cuda")
+    return False
 
 
 def unpin_memory(memory: Memory) -> None:

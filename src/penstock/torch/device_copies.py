@@ -27,19 +27,26 @@ two replays and at the speed of the device's memory.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import torch
 
+from .. import _core
 from ..errors import UsageError
 from ..loader import Batch
 from .tensors import map_tensors
 
 _aligned_bytes = 256  # where tensors begin in pinned memory; suits all dtypes
+_divided_bytes = 4 << 20
+"""Bytes of a batch from which on several threads copy it to pinned memory."""
+_copy_threads_max = 8
+"""Most threads that do so, and half of the processors: others read the next batches meanwhile."""
 
 
 class CopyEvent(Protocol):
@@ -173,8 +180,40 @@ class PinnedBuffer:
         for begin, (target, source) in zip(begins, pairs, strict=True):
             flat = self.memory[begin : begin + source.nbytes].view(source.dtype)
             staged.append(flat.as_strided(target.shape, target.stride()))
-            staged[-1].copy_(source)
+        sources = [source for _, source in pairs]
+        if size_bytes >= _divided_bytes:
+            _copy_in_threads(self.memory[:size_bytes], staged, sources)
+        else:
+            for view, source in zip(staged, sources, strict=True):
+                view.copy_(source)
         return staged
+
+
+def _copy_in_threads(
+    memory: torch.Tensor, staged: list[torch.Tensor], sources: list[torch.Tensor]
+) -> None:
+    """Copy sources to their views of staging memory, past the caches, in threads of the core.
+
+    Torch copies in the threads that it computes with. That is one under torchrun, which sets
+    OMP_NUM_THREADS, and else one for each processor, of which the slowest, beside threads that
+    read, takes several times as long as the rest.
+    """
+    addresses, lengths = [], []
+    for view, source in zip(staged, sources, strict=True):
+        is_same_layout = source.stride() == view.stride()
+        if not is_same_layout:
+            view.copy_(source)
+        addresses.append((source if is_same_layout else view).data_ptr())
+        lengths.append(source.nbytes)
+    threads = max(1, min(_copy_threads_max, len(os.sched_getaffinity(0)) // 2))
+    _core.pack_extents(
+        np.array(addresses, np.uint64),
+        np.array(lengths, np.int64),
+        _aligned_bytes,
+        memory.numpy(),
+        threads,
+        np.empty(len(lengths), np.uint32),  # checksums, which cost nothing beside the copy
+    )
 
 
 class MovingBatch:

@@ -26,16 +26,12 @@ _SECOND = tl.constexpr(0xC2B2AE35)
 
 # Arguments that differ from call to call.
 _cipher = ["last", "a", "bits", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
-_varied = [*_cipher, "start", "step", "size", "shift"]
+_varied = [*_cipher, "start", "step", "size"]
 
-_block = 1024
-"""Elements of a program; four warps of 32 threads have 8 each."""
+_block = 2048
+"""Elements of a program; four warps of 32 threads have 16 each."""
 _tile_bytes = 16 << 10
 """Bytes of rows in flight in a program."""
-_window_bytes = 4 << 20
-"""Bytes of the output that a bucket fills: several fit the second-level cache together."""
-_cursor_pitch = 8
-"""Words between the cursors of two buckets, so that they are counted up independently."""
 
 
 @triton.jit
@@ -166,59 +162,14 @@ def _gather_rows(
     )  # fmt: skip
     if WORDS == 1:
         moved = tl.load(x + source, mask=live, cache_modifier=".cg")
-        tl.store(out + i, moved, mask=live, cache_modifier=".cs")
+        tl.store(out + i, moved, mask=live)
     else:
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         whole = live[:, None] & (column < WORDS)[None, :]
         moved = tl.load(
             x + source[:, None] * WORDS + column[None, :], mask=whole, cache_modifier=".cg"
         )
-        tl.store(
-            out + i[:, None] * WORDS + column[None, :], moved, mask=whole, cache_modifier=".cs"
-        )
-
-
-@triton.jit(do_not_specialize=_varied)
-def _deal(
-    x, staged, places, cursors, shift, size,
-    last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7,
-    PACKED: tl.constexpr, WIDE: tl.constexpr, PITCH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Move each element to its bucket, the 2^shift places of the output that hold its own place.
-
-    A bucket is filled front to back, whoever comes next; the lines that are being filled stay in
-    the second-level cache, which writes them out whole. Beside an element stands its place in the
-    window: in the upper half of a word where elements are small (PACKED)."""
-    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
-    target = _permute(
-        tl.where(live, i, 0), last, a, bits, k0, k1, k2, k3, k4, k5, k6, k7, True, WIDE
-    )
-    shift = shift.to(tl.int64)
-    bucket = target >> shift
-    place = target - (bucket << shift)
-    rank = tl.atomic_add(cursors + bucket * PITCH, 1, mask=live, sem="relaxed")
-    at = (bucket << shift) + rank
-    value = tl.load(x + i, mask=live, cache_modifier=".cg")
-    if PACKED:
-        tl.store(staged + at, (place << 32) | (value.to(tl.int64) & 0xFFFFFFFF), mask=live)
-    else:
-        tl.store(staged + at, value, mask=live)
-        tl.store(places + at, place.to(places.dtype.element_ty), mask=live)
-
-
-@triton.jit(do_not_specialize=_varied)
-def _settle(staged, places, out, shift, size, PACKED: tl.constexpr, BLOCK: tl.constexpr):
-    """Move each element of a bucket to its place in the bucket's window, which the cache holds."""
-    i, live = _locate_rows(tl.program_id(0), size, BLOCK)
-    shift = shift.to(tl.int64)
-    window = (i >> shift) << shift
-    if PACKED:
-        word = tl.load(staged + i, mask=live, other=0, cache_modifier=".cg")
-        tl.store(out + window + (word >> 32), word.to(out.dtype.element_ty), mask=live)
-    else:
-        value = tl.load(staged + i, mask=live, cache_modifier=".cg")
-        place = tl.load(places + i, mask=live, other=0, cache_modifier=".cg")
-        tl.store(out + window + place, value, mask=live)
+        tl.store(out + i[:, None] * WORDS + column[None, :], moved, mask=whole)
 
 
 class Cipher(NamedTuple):
@@ -294,35 +245,6 @@ def gather_rows(
         ROWS=tile,
         COLUMNS=columns,
     )
-
-
-def compute_window_bits(element_bytes: int) -> int:
-    """Return the bits of a place in a bucket's window, for elements of this size."""
-    return (_window_bytes // element_bytes).bit_length() - 1
-
-
-def shuffle_in_buckets(cipher: Cipher, x: torch.Tensor, out: torch.Tensor, shift: int) -> None:
-    """Shuffle all elements of x, (n, 1) of integers, into out in two passes, by buckets of 2^shift.
-    `cipher` was made for more than `TABLE_COUNT_MAX`."""
-    size, device = len(x), x.device
-    packed = x.element_size() <= 4
-    count = -(-size >> shift)
-    cursors = torch.zeros(count * _cursor_pitch, dtype=torch.int32, device=device)
-    staged = torch.empty(size, dtype=torch.int64, device=device)
-    place = torch.int16 if shift < 16 else torch.int32
-    places = staged if packed else torch.empty(size, dtype=place, device=device)
-    grid = (triton.cdiv(size, _block),)
-    _launch(
-        _deal,
-        grid,
-        device,
-        *(x, staged, places, cursors, shift, size, *cipher.words),
-        PACKED=packed,
-        WIDE=cipher.wide,
-        PITCH=_cursor_pitch,
-        BLOCK=_block,
-    )
-    _launch(_settle, grid, device, staged, places, out, shift, size, PACKED=packed, BLOCK=_block)
 
 
 def _launch(

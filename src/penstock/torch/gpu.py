@@ -60,9 +60,8 @@ def shuffle(
 ) -> torch.Tensor:
     """Shuffle the rows of a tensor: x[permutation(len(x), seed, epoch)], without the indices.
 
-    Rows run along the first dimension, of any shape and dtype. One pass over the data; on a GPU,
-    elements of up to 8 bytes take two where x is larger than half its second-level cache, and
-    12 bytes of scratch an element then (8 for elements of up to 4 bytes).
+    Rows run along the first dimension, of any shape and dtype. On a GPU one pass over the data,
+    without scratch.
 
     out:  where the result goes: contiguous, with the shape, dtype and device of x. x itself, or
           what overlaps it, is right too, and costs a copy of x.
@@ -79,13 +78,7 @@ def shuffle(
         shuffle_array.shuffle(_view_bytes(x).numpy(), seed, epoch, out=_view_bytes(out).numpy())
         return out
     source, target = _view_words(x if _is_disjoint(x, out) else x.clone(), out)
-    cipher = kernels.make_cipher(order, x.device)
-    if source.shape[1] == 1 and not cipher.tabled and x.nbytes > _find_cache_bytes(x.device) // 2:
-        back = kernels.make_cipher(order, x.device, inverse=True)
-        shift = kernels.compute_window_bits(source.element_size())
-        kernels.shuffle_in_buckets(back, source, target, shift)
-    else:
-        kernels.gather_rows(cipher, source, range(len(x)), target)
+    kernels.gather_rows(kernels.make_cipher(order, x.device), source, range(len(x)), target)
     return out
 
 
@@ -179,13 +172,6 @@ def _import_kernels() -> ModuleType | None:
             raise
         return None
     return feistel_triton
-
-
-def _find_cache_bytes(device: torch.device) -> int:
-    """Return the bytes of the second-level cache of a GPU."""
-    if device.type == "cpu":
-        return 0  # interpreted: the longer way is the one to be tested
-    return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 def _check_tensor(x: Any) -> torch.Tensor:
