@@ -72,8 +72,9 @@ explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=3
 
 # FIRST= is the seed to begin with: another one gives other scenarios.
 SECONDS ?= 60
-simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: caches, checkpoints, brokers, each for SECONDS=60; FIRST=1 is the first seed
+simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: caches, jobs, checkpoints, brokers, each for SECONDS=60; FIRST=1 is the first seed
 	$(RUN) -m penstock.testing.virtual --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m penstock.testing.virtual job --seconds $(SECONDS) --first $(or $(FIRST),1)
 	$(RUN) -m penstock.testing.virtual checkpoint --seconds $(SECONDS) --first $(or $(FIRST),1)
 	$(RUN) -m penstock.testing.virtual broker --seconds $(SECONDS) --first $(or $(FIRST),1)
 

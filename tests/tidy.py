@@ -38,7 +38,7 @@ FOLDERS = {
     "convert": {"", "order", "engine", "index", "loader", "images"},
     "bench": {"", "order", "engine", "index", "loader"}
     | {"checkpoint", "doctor", "page", "convert"},
-    "testing": {"", "engine", "plan", "cache", "sharing", "loader", "checkpoint"},
+    "testing": {"", "order", "engine", "index", "plan", "cache", "sharing", "loader", "checkpoint"},
     "cli": {"", "engine", "index", "sharing", "loader", "images", "checkpoint", "doctor", "page"}
     | {"demo", "sim", "convert", "bench"},
 }

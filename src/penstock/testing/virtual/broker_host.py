@@ -91,9 +91,11 @@ class VirtualBroker(VirtualProcess):
                 self._send(number, None)
             self._perform()
         session.tick(self.now_s)
+        members = self._list_members()
         self._perform()
         self._turns += 1
-        self._check()
+        # What a member had whose connection is lost while leases are sent is divided next time.
+        self._check(is_divided=members == self._list_members())
         wait_s = session.wait_s
         nap_ns = limits.broker_nap_ns
         self._ready_ns = self.cluster.queue.now_ns + nap_ns
@@ -174,9 +176,10 @@ class VirtualBroker(VirtualProcess):
 
     # -- oracles -----------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def _check(self, is_divided: bool) -> None:
         """Look at all that is leased and granted now."""
-        state = self.session.state(self.now_s) if not self._turns % 8 else None
+        has_state = is_divided and not self._turns % 8
+        state = self.session.state(self.now_s) if has_state else None
         there = self.session.ledger.resources
         members = self._list_members()
         # Who has left may still be connected.

@@ -76,7 +76,7 @@ def draw_job_scenario(seed: int) -> JobScenario:
     """Draw a job: one in four has a single attempt."""
     draw = random.Random(f"job {seed}")
     data = draw_scenario(seed)
-    samples, epochs = max(data.samples, _ranks_max), draw.choice((1, 2, 2, 3))
+    samples, epochs = max(data.samples, _ranks_max), draw.choice((1, 2, 3))
     count = draw.choice((1, 2, 2, 3))
     attempts: list[VirtualScenario] = []
     for number in range(count):
@@ -86,9 +86,9 @@ def draw_job_scenario(seed: int) -> JobScenario:
         if number == count - 1:
             lasting = tuple(fault for fault in attempt.faults if fault.kind not in _ending)
             attempt = replace(attempt, faults=lasting)
-        elif all(fault.kind not in _ending for fault in attempt.faults):
+        elif draw.random() < 0.8:
             rank = draw.randrange(len(attempt.nodes))
-            kill = Fault(FaultKind.KILL, rank, draw.randrange(draw.choice((30, 200))))
+            kill = Fault(FaultKind.KILL, rank, draw.randrange(draw.choice((10, 40, 120))))
             attempt = replace(attempt, faults=(*attempt.faults, kill))
         attempts.append(attempt)
     world_max = max(len(attempt.nodes) for attempt in attempts)
