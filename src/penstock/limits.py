@@ -17,6 +17,10 @@ selection_chunk_samples = 1 << 17
 """Samples that one thread decides about at a time: their columns fit a core's cache."""
 selection_text_bytes_max = 256 * MIB
 """Bytes of an array of texts, each as wide as the longest, if that is many times what they have."""
+selection_read_bytes = 64 * MIB
+"""Bytes that are read at a time of a field of texts that a condition names."""
+selection_texts_bytes_max = 1 << 30
+"""Most characters of different texts of a field, which a condition that names it holds."""
 selection_bytes_inline_max = 16 * MIB
 """A selection up to this size is pickled with its dataset, and verified when it is loaded; a larger
 one is pickled as the path of its file, which is mapped."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -713,6 +715,76 @@ def test_one_long_text_takes_no_memory(tmp_path: Path, monkeypatch: Any) -> None
     assert sum(map(len, parts.values())) == 300
     with pytest.raises(penstock.errors.LimitError, match="a text of 900 characters is among"):
         dataset.select(where=lambda columns: columns["t"] == "xx")
+
+
+def chosen(dataset: penstock.Dataset) -> list[int]:
+    """The numbers of the selected samples in the whole data."""
+    return dataset.ids(np.arange(len(dataset))).tolist()
+
+
+def write_texts(folder: Path, kind: str, texts: list[str], numbers: list[int]) -> penstock.Dataset:
+    """Write texts and numbers in a format that has fields of texts, and open them."""
+    path = folder / f"x.{kind}"
+    table = pa.table({"lang": texts, "n": numbers})
+    if kind.startswith("jsonl"):
+        lines = [
+            json.dumps({"lang": text, "n": n}) + "\n"
+            for text, n in zip(texts, numbers, strict=True)
+        ]
+        path.write_text("".join(lines))
+        types = {"lang": "bytes", "n": "int"} if kind == "jsonl" else None
+        return penstock.open(path, format="jsonl", fields=["lang", "n"], types=types)
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=7, compression="zstd")
+    else:
+        compression = "zstd" if kind == "feather" else None
+        with pa.ipc.new_file(
+            path, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+        ) as writer:
+            writer.write_table(table, 11)
+    return penstock.open(path, format="arrow" if kind != "parquet" else "parquet")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonlines", "parquet", "arrow", "feather"])
+def test_texts_in_the_data_are_columns(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Strings of JSON lines, Arrow and Parquet select, split and mix, also from selections; they
+    are read a few at a time, and too many different ones are refused."""
+    monkeypatch.setattr(penstock.limits, "selection_read_bytes", 300)
+    texts = [("en", "fr", "", "日本", "naïve")[n * 7 % 5] for n in range(50)]
+    dataset = write_texts(tmp_path, kind, texts, list(range(50)))
+    for where, wanted in (
+        ("lang == 'en'", {"en"}),
+        ("lang in ('fr', '日本')", {"fr", "日本"}),
+        ("lang.startswith('n') or 'r' in lang", {"naïve", "fr"}),
+        ("lang < 'a'", {""}),
+    ):
+        expected = [row for row, text in enumerate(texts) if text in wanted]
+        assert chosen(dataset.select(where=where)) == expected
+        found = dataset.select(where="n >= 20").select(where=where)
+        assert chosen(found) == [row for row in expected if row >= 20]
+    mixed = penstock.mix([(dataset, 1), (dataset.select(range(5)), 1)])
+    assert len(mixed.select(where="lang == 'en' or source == 1")) == 10 + 5 - 1 + 1
+    parts = dataset.split({"a": 0.5, "b": 0.5}, by="lang", seed=1)
+    sides = [{texts[row] for row in chosen(part)} for part in parts.values()]
+    assert not sides[0] & sides[1]
+    with pytest.raises(UsageError, match="there is no column 'lnag' .the nearest is 'lang'."):
+        dataset.select(where="lnag == 'en'")
+    with pytest.raises(UsageError, match="the column 'lang' holds no numbers"):
+        dataset.weigh("lang")
+    monkeypatch.setattr(penstock.limits, "selection_texts_bytes_max", 10)
+    with pytest.raises(penstock.errors.LimitError, match="texts of field 'lang' have more than 10"):
+        dataset.select(where="lang == 'en'")
+
+
+def test_bytes_that_are_no_texts_are_no_columns(tmp_path: Path) -> None:
+    """Images of Parquet are an error that names field and sample; broken lines are empty."""
+    pq.write_table(pa.table({"image": [b"ok", b"\xff\xd8"]}), tmp_path / "x.parquet")
+    with pytest.raises(UsageError, match="field 'image' of sample 1 is no text"):
+        penstock.open(tmp_path / "x.parquet").select(where="image == 'a'")
+    (tmp_path / "x.jsonl").write_text('{"t": "a"}\n{\n{"t": "None"}\n')
+    lines = penstock.open(tmp_path / "x.jsonl", fields=["t"], broken="mask")
+    assert len(lines.select(where="t == 'None'")) == 1
+    assert len(lines.select(where="t == ''")) == 1
 
 
 def test_fields_of_lines_are_columns(tmp_path: Path) -> None:

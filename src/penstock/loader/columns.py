@@ -47,9 +47,10 @@ class Columns(Mapping[str, Array]):
     source:  int64, in a mixture the number of the sample's dataset.
     length:  int64, where it is known, see `Dataset.lengths`; unless a field or one of `more` has
              the name.
-    and each field that is one number a sample, which is read from the data at first use, and each
-    of `more`, the user's own: an array with a value for each sample. A field that is named as one
-    of the columns above is not among them where the dataset has that column.
+    and each field that is one number or one text a sample (of JSON lines, Arrow and Parquet), which
+    is read from the data at first use, and each of `more`, the user's own: an array with a value
+    for each sample. A field that is named as one of the columns above is not among them where the
+    dataset has that column.
     """
 
     def __init__(self, dataset: Dataset, more: Mapping[str, Any] | None = None) -> None:
@@ -73,6 +74,8 @@ class Columns(Mapping[str, Array]):
                 known.setdefault(attribute.name, "list")
         for name, part in self._fields.items():
             known.setdefault(name, "truth" if part.dtype.kind == "b" else "number")
+        for name in _list_texts(dataset):
+            known.setdefault(name, "text")
         for name, column in self._more.items():
             if name in known:
                 raise UsageError(f"columns has {name!r}, which the dataset has too: rename yours")
@@ -128,6 +131,9 @@ class Columns(Mapping[str, Array]):
                 return lambda start, stop: _make_comparable(
                     name, attribute.take(self._ids(start, stop))
                 )
+        if name not in self._fields:
+            texts = self._read_texts(name)
+            return lambda start, stop: _make_comparable(name, texts[start:stop])
         return slice_column(self._read(name))
 
     def _ids(self, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -135,6 +141,37 @@ class Columns(Mapping[str, Array]):
 
     def _read(self, name: str) -> Array:
         """Read a field of all samples."""
+        count, index = len(self._dataset), self._keep_field(name)
+        values = np.empty(count, self._fields[name].as_dtype or self._fields[name].dtype)
+        for start, rows in self._read_rows(index, name, limits.selection_chunk_samples):
+            rows = rows.reshape(-1)
+            values[start : start + len(rows)] = rows
+        return values
+
+    def _read_texts(self, name: str) -> list[str]:
+        """Read a field of all samples: equal texts are one object. A broken line's is empty."""
+        index = self._keep_field(name)
+        step = int(limits.selection_read_bytes / max(1.0, index.mean_bytes))
+        texts: list[str] = []
+        known: dict[str, str] = {"": ""}
+        held_bytes = 0
+        for start, rows in self._read_rows(index, name, max(1, step)):
+            for number, row in enumerate(rows, start):
+                text = _read_text(name, row, number)
+                same = known.setdefault(text, text)
+                if same is text:
+                    held_bytes += len(text)
+                texts.append(same)
+            if held_bytes > limits.selection_texts_bytes_max:
+                raise LimitError(
+                    f"the texts of field {name!r} have more than "
+                    f"{limits.selection_texts_bytes_max:,} characters, and a condition holds all "
+                    f"of them: read them by a Loader, and select by ids or a mask"
+                )
+        return texts
+
+    def _keep_field(self, name: str) -> Index:
+        """Return the index of this field alone."""
         index: Index = self._dataset.index
         others: dict[str, str | None] = {
             part.name: None for part in index.fields if part.name not in (name, SUMS_FIELD)
@@ -142,16 +179,18 @@ class Columns(Mapping[str, Array]):
         if (parser := index.fields[0].parser) is not None:
             kept = name if name in parser.keys else next(iter(parser.keys))  # `broken` needs one
             others = {key: None for key in parser.keys if key != kept}
-        count, chunk = len(self._dataset), limits.selection_chunk_samples
-        values = np.empty(count, self._fields[name].as_dtype or self._fields[name].dtype)
-        reader = BatchReader(rename_fields(index, others))
+        return rename_fields(index, others)
+
+    def _read_rows(self, index: Index, name: str, step: int) -> Iterator[tuple[int, Any]]:
+        """Read a field of all samples, so many at a time: yields the first, and their values."""
+        count, step = len(self._dataset), min(step, limits.selection_chunk_samples)
+        reader = BatchReader(index)
         try:
-            for start in range(0, count, chunk):
-                ids: Ids = self._ids(start, min(start + chunk, count)).view(np.uint64)
-                values[start : start + chunk] = reader.read(ids)[name].reshape(-1)
+            for start in range(0, count, step):
+                ids: Ids = self._ids(start, min(start + step, count)).view(np.uint64)
+                yield start, reader.read(ids)[name]
         finally:
             reader.close()
-        return values
 
 
 def _make_comparable(name: str, column: Column) -> Any:
@@ -195,6 +234,35 @@ def slice_column(column: Array) -> Slice:
 def _is_number(part: Field) -> bool:
     """Return whether a field is one number, or one truth value, a sample."""
     return part.shape is not None and set(part.shape) <= {1} and part.dtype.kind in "biuf"
+
+
+def _list_texts(dataset: Dataset) -> list[str]:
+    """List the fields that are one text a sample: strings of JSON and of tables of columns.
+
+    Columns of bytes are among them, because an index does not tell these from strings.
+    """
+    index = dataset.index
+    parts = index.parts if isinstance(index, JointIndex) else (index,)
+    has_bytes = all(part.format in ("arrow", "parquet", "jsonl") for part in parts)
+    names = []
+    for part in index.fields:
+        for made in part.made:
+            is_bytes = made.dtype == np.uint8 and made.shape is None and not made.nesting
+            if made.dtype.kind == "U" or (is_bytes and has_bytes):
+                names.append(made.name)
+    return names
+
+
+def _read_text(name: str, row: Any, number: int) -> str:
+    """Return the text of a sample; UsageError if its bytes are none."""
+    if row is None or isinstance(row, str):
+        return row or ""
+    try:
+        return np.asarray(row).tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"field {name!r} of sample {number:,} is no text ({error}): name another column"
+        ) from None
 
 
 def make_array(name: str, values: Any) -> Array:

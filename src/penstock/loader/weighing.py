@@ -39,10 +39,9 @@ def read_weights(dataset: Dataset, weights: WeightsOf, columns: Mapping[str, Any
     if isinstance(weights, Mapping):
         return _weigh_classes(dataset, weights, known)
     if isinstance(weights, str):
-        read = known.find(weights)
-        if known.kinds[weights] != "number":
+        if known.kinds.get(weights, "number") != "number":
             raise UsageError(f"the column {weights!r} holds no numbers: weigh by one that does")
-        return read
+        return known.find(weights)
     name = "weights"
     if callable(weights):
         name, weights = "what weights returned", weights(known)
