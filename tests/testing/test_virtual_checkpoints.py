@@ -15,7 +15,7 @@ import pytest
 from penstock.budget import Budget
 from penstock.checkpoint import Flush, actions, manifest, protocol
 from penstock.checkpoint.perform import perform
-from penstock.engine import ObjectRefused
+from penstock.engine import ObjectRefused, open_bucket
 from penstock.errors import PenstockError
 from penstock.testing.virtual import (
     CheckpointFault,
@@ -31,6 +31,7 @@ from penstock.testing.virtual import (
 )
 from penstock.testing.virtual.__main__ import main
 from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
+from tests.services import S3, environment, moto
 
 SEEDS = range(1, 9)
 EASY = [
@@ -350,6 +351,60 @@ def test_virtual_files_do_as_files_do(seed: int, tmp_path: Path) -> None:
         real = outcome_of(lambda action=action: perform(ask(action)))
         virtual = outcome_of(lambda action=action: files.perform(action))
         assert virtual == real, action
+
+
+def draw_object_action(draw: random.Random, bucket: Any, source: str) -> actions.Action:
+    keys = [f"run/{folder}{name}" for folder in ("", "a/", "b/") for name in ("1", "2", "3")]
+    key = draw.choice(keys)
+    memory = np.frombuffer(draw.randbytes(64), np.uint8)
+    pieces = [manifest.Piece("p", "uint8", (64,), (0,), "1", 0, 64, 0)]
+    flush = Flush(Budget(direct="off"), shared=False)
+    choices = [
+        actions.PutObject(bucket, key, draw.randbytes(9), draw.random() < 0.5),
+        actions.PutObject(bucket, key, draw.randbytes(draw.choice((0, 300))), False),
+        actions.DeleteObjects(bucket, draw.sample(keys, 3)),
+        actions.UploadShard(bucket, f"run/{draw.choice('ab')}/1", "url", memory, pieces, flush),
+        actions.UploadFile(bucket, key, "url", source, flush),
+        actions.ListObjects(bucket, draw.choice(["run/", "run/a/", "run/c/"])),
+        actions.FetchObjects(bucket, draw.sample(keys, 3), draw.choice((4, 1 << 62))),
+    ]
+    return draw.choice(choices)
+
+
+def describe_listing(outcome: Any) -> Any:
+    """Leave out of a listing what only a service knows: when an object was written."""
+    if isinstance(outcome, tuple) and isinstance(outcome[0], list):
+        return sorted(outcome[0]), sorted((info.name, info.size) for info in outcome[1])
+    return outcome
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_virtual_bucket_does_as_a_service_does(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random actions have the same outcomes on objects of an S3 service and on virtual objects."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    source = tmp_path / "file"
+    source.write_bytes(bytes(range(200)))
+    with moto() as port:
+        for name, value in environment(port).items():
+            monkeypatch.setenv(name, value)
+        S3(port, "compared")
+        bucket, virtual = open_bucket("s3://compared", 5), VirtualBucket()
+        draw = random.Random(seed)
+        for _ in range(120):
+            action = draw_object_action(draw, bucket, str(source))
+            outcomes = []
+            for call in (
+                lambda action=action: perform(ask(action)),
+                lambda action=action: virtual.perform(action, lambda path: source.read_bytes()),
+            ):
+                try:
+                    outcomes.append(describe_listing(call()))
+                except ObjectRefused as error:
+                    outcomes.append(("refused", error.code))
+            assert outcomes[0] == outcomes[1], action
 
 
 def test_a_power_cut_takes_what_was_not_synced() -> None:
