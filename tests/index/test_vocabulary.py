@@ -124,6 +124,45 @@ def test_wrong_vocabularies(tmp_path: Path, vocabulary: Any, message: str) -> No
         penstock.open(path, vocabulary=vocabulary)
     with pytest.raises(UsageError, match="name the field of tokens"):
         penstock.open(path, vocabulary=5, fields=["mask", "parts"])
-    (tmp_path / "lines.jsonl").write_text('{"ids": [1]}\n')
-    with pytest.raises(UsageError, match="has no rows of whole numbers"):
-        penstock.open(tmp_path / "lines.jsonl", fields=["ids"], types={"ids": "ints"}, vocabulary=5)
+    (tmp_path / "lines.jsonl").write_text('{"ids": [1], "n": 1}\n')
+    for fields, more in (
+        (None, {}),
+        (["n"], {}),
+        (["ids", "n"], {"vocabulary": {"n": 5}}),
+        (["ids"], {"vocabulary": 5, "defaults": {"ids": [5]}}),
+    ):
+        with pytest.raises(UsageError, match=r"rows of whole numbers|the token 5 at position 0"):
+            penstock.open(tmp_path / "lines.jsonl", fields=fields, **{"vocabulary": 5} | more)
+
+
+@pytest.mark.parametrize("as_dtype", [None, "int32"])
+def test_tokens_in_lines(tmp_path: Path, as_dtype: str | None) -> None:
+    """A token list of JSON with a token beyond the vocabulary is a broken line: an error that names
+    line, field, position and token, or masked; also by `decode=` of a mixture."""
+    path = tmp_path / "lines.jsonl"
+    rows = [[1, 2], [], [4, 0, 5], [3], [-1]]
+    path.write_text("".join(f'{{"ids": {row}, "n": 9}}\n' for row in rows))
+    options: dict[str, Any] = {"fields": ["ids", "n"], "as_dtype": as_dtype, "vocabulary": 5}
+    dataset = penstock.open(path, **options)
+    found = pickle.loads(pickle.dumps(dataset))
+    assert [found[row]["ids"].tolist() for row in (0, 1, 3)] == [[1, 2], [], [3]]
+    both = [(dataset, 1), (penstock.open(path, **options), 1)]
+
+    def count(sample: Any) -> int:
+        return len(sample["ids"])
+
+    message = r"(line 3 |jsonl#2 ).*: field 'ids' has the token 5 at position 2, beyond "
+    for act in (
+        lambda: found[2],
+        lambda: read_all(dataset),
+        lambda: read_all(penstock.mix(both)),
+        lambda: list(penstock.Loader(penstock.mix(both, decode=[count, count]), 2, seed=0)),
+    ):
+        with pytest.raises(FormatError, match=message):
+            act()
+    with pytest.raises(FormatError, match="has the token -1 at position 0"):
+        dataset[4]
+    masked = penstock.open(path, broken="mask", **options)
+    batch = next(iter(penstock.Loader(masked, batch_size=5, shuffle="none", seed=0)))
+    assert batch["broken"].tolist() == [False, False, True, False, True]
+    assert batch["ids"].values.tolist() == [1, 2, 3]

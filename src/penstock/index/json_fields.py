@@ -72,6 +72,8 @@ class JsonFields:
     masked:    True if broken lines get empty values and a mark; else they are errors.
     integers:  dtype of integers.
     origin:    what said the kinds, for messages.
+    vocabulary:  of fields of token lists, the number of tokens that there are: a line with another
+               one is broken.
     """
 
     keys: Mapping[str, str]
@@ -80,6 +82,7 @@ class JsonFields:
     masked: bool = False
     integers: str = "int64"
     origin: str = field(default="types=", compare=False)
+    vocabulary: Mapping[str, int] = field(default_factory=dict)
 
     def get_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field's values; that of strings, or of objects, in lists."""
@@ -117,10 +120,13 @@ class JsonFields:
             keys={new[name]: self.keys[name] for name in kept},
             kinds={new[name]: self.kinds[name] for name in kept},
             defaults={new[name]: self.defaults[name] for name in kept if name in self.defaults},
+            vocabulary={
+                new[name]: self.vocabulary[name] for name in kept if name in self.vocabulary
+            },
         )
 
     def check_defaults(self) -> None:
-        """Raise UsageError if a default is beyond the dtype of integers."""
+        """Raise UsageError if a default is beyond the dtype of integers, or the vocabulary."""
         for name, value in self.defaults.items():
             try:
                 if self.kinds[name] not in OBJECTS:
@@ -130,6 +136,10 @@ class JsonFields:
                     f"defaults has {value!r} for {name!r}, which does not fit {self.integers}: "
                     f"give another, or another as_dtype="
                 ) from None
+            try:
+                self._check_tokens(name, value)
+            except ValueError as error:
+                raise UsageError(f"defaults: {error}") from None
 
     def parse(self, text: npt.NDArray[np.uint8], bounds: Int) -> dict[str, Column]:
         """Parse lines, which are text[bounds[i]:bounds[i+1]]; raises LineError.
@@ -201,11 +211,13 @@ class JsonFields:
             loads, data = import_loads(), text.data
             places = zip(*(side.tolist() for side in column), missing.tolist(), strict=True)
             return [None if no else loads(data[begin:end]) for begin, end, no in places], []
-        if kind not in ("int", "ints") or self.integers == "int64":
+        tokens = self.vocabulary.get(name)
+        if kind not in ("int", "ints") or (self.integers == "int64" and tokens is None):
             return column, []
         values, offsets = column if kind == "ints" else (column, None)
         fit = np.iinfo(self.integers)
-        unfit = np.flatnonzero((values < fit.min) | (values > fit.max))
+        low, high = (fit.min, fit.max) if tokens is None else (0, min(fit.max, tokens - 1))
+        unfit = np.flatnonzero((values < low) | (values > high))
         narrow = values.astype(self.integers)
         if offsets is None:
             return narrow, unfit.tolist()
@@ -308,6 +320,20 @@ class JsonFields:
                 f"and is {kind!r} by {self.origin}: mend the line, give "
                 f"types={{{name!r}: 'any'}} for values as they are, or broken='mask'"
             ) from None
+        self._check_tokens(name, value)
+
+    def _check_tokens(self, name: str, value: Any) -> None:
+        """Raise ValueError for the first token that is not of the field's vocabulary."""
+        tokens = self.vocabulary.get(name)
+        if tokens is None or value is None:
+            return
+        for position, token in enumerate(value):
+            if not 0 <= token < tokens:
+                raise ValueError(
+                    f"field {name!r} has the token {token} at position {position:,}, beyond the "
+                    f"vocabulary of {tokens:,} tokens: open the data with that of the tokenizer "
+                    f"that made them (vocabulary=), tokenize again, or give broken='mask'"
+                )
 
 
 def _check_types(values: Sequence[Any], allowed: tuple[type, ...]) -> None:

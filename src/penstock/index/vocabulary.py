@@ -34,7 +34,7 @@ def find_foreign_token(tokens: npt.NDArray[Any], vocabulary: int) -> int | None:
 def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
     """Return the index with the number of tokens that its fields may have: a number for the field
     of tokens, or several by name."""
-    parts = {part.name: part for part in index.fields if _holds_tokens(part)}
+    parts = {made.name: made for part in index.fields for made in part.made if _holds_tokens(made)}
     if isinstance(vocabulary, Mapping):
         sizes = dict(vocabulary)
     else:
@@ -50,16 +50,20 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
         check_whole("vocabulary", size, 1, _VOCABULARY_MAX)
         if name not in parts:
             raise UsageError(
-                f"vocabulary has {name!r}, and {path} has {_list(parts)}: name one of these "
-                f"(the fields of JSON lines are checked once they are tokenized)"
+                f"vocabulary has {name!r}, and {path} has {_list(parts)}: name one of these"
             )
+    parser = index.fields[0].parser
+    if parser is not None:
+        parser = replace(parser, vocabulary=sizes)
+        parser.check_defaults()
+        return replace(index, fields=(replace(index.fields[0], parser=parser), *index.fields[1:]))
     fields = (replace(part, vocabulary=sizes.get(part.name, 0)) for part in index.fields)
     return replace(index, fields=tuple(fields))
 
 
 def _holds_tokens(part: Field) -> bool:
     """True for whole numbers in rows: no bytes, no single number."""
-    if part.parser is not None or part.dtype.kind not in "iu" or part.shape == ():
+    if part.dtype.kind not in "iu" or part.shape == ():
         return False
     return part.dtype != np.uint8 or part.shape is not None
 
