@@ -572,6 +572,8 @@ def test_calls_that_cannot_be(documents: Path, bpe: Path, tmp_path: Path) -> Non
     for change, message in (
         ({"source": documents}, "source is"),
         ({"source": penstock.mix([(source, 1), (source, 1)])}, "a mixture"),
+        ({"source": source.weigh("bytes")}, "decides how often samples come: tokenize the data"),
+        ({"source": penstock.curriculum([(0, source)])}, "decides how often samples come"),
         ({"source": opened(numbers)}, "no field of text|name the one of text"),
         ({"destination": "s3://bucket/out"}, "write to a folder"),
         ({"destination": documents / "out"}, "inside the source"),

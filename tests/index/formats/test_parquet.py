@@ -350,6 +350,23 @@ def test_times_that_nanoseconds_do_not_hold(tmp_path):
                 assert int(np.ravel(dataset[0]["t"])[0]) == 9223369200 * 10**9
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"a": pa.array([1], pa.int32())}, "'a' is int32, and there int64"),
+        ({"a": [[1]]}, "'a' is lists of int64, and there int64"),
+        ({"b": ["x"]}, "'a' is missing, and there int64"),
+        ({"a": [1], "b": ["x"]}, "'b' is bytes, and there missing"),
+    ],
+)
+def test_files_of_other_columns(values, message, tmp_path):
+    """The first column that differs is named, with what it is in both files."""
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table(values), tmp_path / "1.parquet")
+    with pytest.raises(FormatError, match=f"1.parquet has other columns .*0.parquet .{message}"):
+        penstock.open(tmp_path)
+
+
 def test_files_whose_numbers_mean_other_things(tmp_path):
     """Times of two units, and numbers of other classes, are not one column."""
     for number, unit in enumerate(["ms", "us"]):

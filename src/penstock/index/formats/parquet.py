@@ -106,6 +106,18 @@ class ParquetContent:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+def _describe(column: ParquetColumn | None) -> str:
+    """Describe the values of a column, for messages; None is one that is not there."""
+    if column is None:
+        return "missing"
+    if column.unit:
+        return column.unit
+    is_bytes = column.shape is None and column.dtype == "|u1"
+    name = "bytes" if is_bytes else np.dtype(column.dtype).name
+    size = list(column.element or column.shape or ())
+    return f"{'lists of ' * column.lists}{name}{size or ''}"
+
+
 def build(
     store: Store,
     place: Location,
@@ -123,15 +135,15 @@ def build(
     first = held[0]
     for number, content in enumerate(held):
         if content.columns != first.columns or content.label != first.label:
-            units = [
-                f" (its {name!r} is {column.unit or 'no time'}, there {other.unit or 'no time'})"
-                for name, column in content.columns.items()
-                if (other := first.columns.get(name)) and other.unit != column.unit
+            differences = [
+                f" ({name!r} is {_describe(ours)}, and there {_describe(theirs)})"
+                for name in {**first.columns, **content.columns}
+                if (ours := content.columns.get(name)) != (theirs := first.columns.get(name))
             ]
             raise FormatError(
                 f"{files.path(number)} has other columns than {files.path(0)}"
-                f"{''.join(units[:1])}: open files of one schema, or name columns that are the "
-                f"same (fields=)"
+                f"{''.join(differences[:1])}: open files of one schema, or name columns that are "
+                f"the same (fields=)"
             )
     counts = [rows for content in held for rows in content.rows]
     if not counts:
