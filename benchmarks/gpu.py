@@ -9,7 +9,9 @@ interpreter, and its numbers mean nothing.
 
 Seconds are medians of CUDA events. Rates count the bytes that must be read and written, once each,
 and are held against a device-to-device copy of the same bytes, measured in the same run; data is
-larger than any cache.
+larger than any cache. The device has work when a call is made, so that its own time is counted and
+the host's for preparing the call is not. Rows of few elements and of batches begin on an idle
+device and count both.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from .record import Record, Row, table
 ROOT = Path(__file__).resolve().parent.parent
 CASE_SECONDS_MAX = 4.0
 """After which no case is repeated once more."""
+BUSY_CYCLES = 4 << 20
+"""Of the device's clock, 2 ms: longer than a host takes to prepare a call."""
 
 
 class Sizes(NamedTuple):
@@ -70,14 +74,20 @@ class Bench:
         self.device, self.sizes, self.record = device, sizes, record
         self._flush = torch.empty(sizes.flushed_bytes, dtype=torch.uint8, device=device)
 
-    def seconds(self, name: str, call: Callable[[], object], flushed: bool = False) -> float:
-        """The median; the first two calls compile and warm."""
+    def seconds(
+        self, name: str, call: Callable[[], object], idle: bool = False, flushed: bool = False
+    ) -> float:
+        """The median; the first two calls compile and warm.
+
+        idle:     the device has nothing to do when the call is made.
+        flushed:  likewise, and its caches hold nothing of the data.
+        """
         taken: list[float] = []
         began = time.monotonic()
         for turn in range(self.sizes.repeats + 2):
             if flushed:
                 self._flush.zero_()
-            spent = self._once(call)
+            spent = self._once(call, idle or flushed)
             if turn >= 2:
                 taken.append(spent)
             if time.monotonic() - began > CASE_SECONDS_MAX and len(taken) >= 3:
@@ -85,12 +95,15 @@ class Bench:
         self.record.raw[name] = {"seconds": taken}
         return statistics.median(taken)
 
-    def _once(self, call: Callable[[], object]) -> float:
+    def _once(self, call: Callable[[], object], idle: bool) -> float:
         if self.device.type != "cuda":
             began = time.perf_counter()
             call()
             return time.perf_counter() - began
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        if not idle:
+            torch.cuda._sleep(BUSY_CYCLES)
         start.record()
         call()
         end.record()
@@ -321,10 +334,10 @@ def copies(bench: Bench) -> None:
                     if work is not None:
                         work()
 
-            taken = bench.seconds(name, partial(epoch, None)) / count
+            taken = bench.seconds(name, partial(epoch, None), idle=True) / count
             case = f"batches of {batch_bytes:,} B: {name}"
             bench.row(case, batch_bytes, taken, copy, note="floor: a copy from pinned memory")
-            busy = bench.seconds(f"{name}, computing", partial(epoch, compute)) / count
+            busy = bench.seconds(f"{name}, computing", partial(epoch, compute), idle=True) / count
             target = 0.95 if name.startswith("penstock") else None
             case = f"batches under a step of two copies' time: {name}"
             bench.row(case, batch_bytes, busy, alone, target, "floor: the step alone")

@@ -199,8 +199,9 @@ count the processor time of all threads. The record names the function as it was
         "Arrays in random order on a GPU",
         "make bench-gpu",
         """`penstock.torch.gpu` against a copy of the same bytes in the memory of a CUDA device, and
-batches of `device=` against a copy from pinned memory and against steps that wait for none. Values
-are medians; the record has every repetition.""",
+batches of `device=` against a copy from pinned memory and against steps that wait for none. Rows of
+few elements and of batches count the host's time, others the device's. Values are medians; the
+record has every repetition.""",
     ),
     Section(
         "bench-bench",
