@@ -345,7 +345,7 @@ def test_numbers_in_the_data_are_columns(tmp_path: Path) -> None:
         ({"where": "(" * 300 + "bytes" + ")" * 300}, "write a condition such as"),
         ({"where": "not " * 60000 + "sure"}, "240,004 characters, of 100,000 at most"),
         ({"where": "__import__('os').system('true')"}, "Call is not part of conditions"),
-        ({"where": "bytes.__class__ == 3"}, "Attribute is not part of conditions"),
+        ({"where": "bytes.__class__ == 3"}, "there is no column 'bytes.__class__'"),
         ({"where": "[x for x in 'a'] == 3"}, "ListComp is not part of conditions"),
         ({"where": "(lambda: 1)() < bytes"}, "Call is not part of conditions"),
         ({"where": "bytes ** 9 > 3"}, "Pow is none of"),
@@ -774,6 +774,20 @@ def test_texts_in_the_data_are_columns(kind: str, tmp_path: Path, monkeypatch: A
     monkeypatch.setattr(penstock.limits, "selection_texts_bytes_max", 10)
     with pytest.raises(penstock.errors.LimitError, match="texts of field 'lang' have more than 10"):
         dataset.select(where="lang == 'en'")
+
+
+def test_parts_of_structs_are_columns(tmp_path: Path) -> None:
+    """`meta.score` names a part of a struct; another attribute is an unknown column."""
+    rows = [{"score": n / 2, "lang": "en" if n % 2 else "fr"} for n in range(10)]
+    pq.write_table(pa.table({"meta": rows}), tmp_path / "x.parquet")
+    dataset = penstock.open(tmp_path / "x.parquet")
+    found = dataset.select(where="meta.score >= 2 and meta.lang.startswith('e')")
+    assert chosen(found) == [5, 7, 9]
+    for name in ("meta.scor", "meta.score.__class__", "meta.__class__"):
+        with pytest.raises(UsageError, match=f"there is no column '{name}'"):
+            dataset.select(where=f"{name} == 1")
+    with pytest.raises(UsageError, match="Attribute is not part of conditions"):
+        dataset.select(where="(1).real == 1")
 
 
 def test_bytes_that_are_no_texts_are_no_columns(tmp_path: Path) -> None:

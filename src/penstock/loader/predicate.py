@@ -1,8 +1,9 @@
 """Conditions as text: "label == 'cat' and bytes > 1000", evaluated over arrays of columns.
 
 The text is parsed by Python's `ast` and translated node by node; nothing is ever passed to `eval`.
-It may hold names of columns, numbers, texts, comparisons (also chained, `in`, `not in`), `and`,
-`or`, `not`, `+ - * /`, `//` and `%` by a number, and `startswith`, `endswith` and `in` of texts.
+It may hold names of columns (also of parts of structs, `meta.score`), numbers, texts, comparisons
+(also chained, `in`, `not in`), `and`, `or`, `not`, `+ - * /`, `//` and `%` by a number, and
+`startswith`, `endswith` and `in` of texts.
 `in` also asks for a number, or the class of a name, in lists: "'cat' in labels".
 """
 
@@ -126,7 +127,9 @@ class Predicate:
             case ast.Constant():
                 return self._constant(node, node.value)
             case ast.Name():
-                return self._column(node)
+                return self._column(node.id)
+            case ast.Attribute() if (name := _find_dotted(node)) is not None:
+                return self._column(name)
             case ast.BoolOp():
                 return self._join(node)
             case ast.UnaryOp():
@@ -154,8 +157,7 @@ class Predicate:
             raise self._refuse(node, ENDS_IN_NUL)
         return _Term(kind, lambda _: value, value)
 
-    def _column(self, node: ast.Name) -> _Term:
-        name = node.id
+    def _column(self, name: str) -> _Term:
         if name not in self._kinds:
             raise UsageError(f"where={self.text!r:.300}: {describe_unknown(name, self._kinds)}")
         self.names.add(name)
@@ -439,6 +441,14 @@ _remedies: dict[Kind, str] = {
     "text": "use a column of texts such as key, or a text",
     "list": "use a column of lists",
 }
+
+
+def _find_dotted(node: ast.expr) -> str | None:
+    """Return the name of a part of a struct, such as "meta.score"; None if it is something else."""
+    if isinstance(node, ast.Attribute):
+        owner = _find_dotted(node.value)
+        return None if owner is None else f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def describe_unknown(name: str, names: Collection[str]) -> str:
