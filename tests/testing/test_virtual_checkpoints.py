@@ -276,10 +276,11 @@ def test_leftovers_are_compared_with_whole_indexes(seed: int) -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
-def test_a_damaged_index_may_be_that_of_a_held_save() -> None:
-    """The last index was damaged on its way when a job looked for held saves: the save whose index
-    it was, which had been put without an answer, was committed a second time."""
-    run_checkpoint_scenario(draw_checkpoint_scenario(1003265))
+@pytest.mark.parametrize("seed", [1003265, 2004966])
+def test_a_damaged_index_may_be_that_of_a_held_save(seed: int) -> None:
+    """The last index was damaged on its way when a job looked whether a save that it holds had been
+    committed: it had, without an answer, and was committed a second time."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
 @pytest.mark.parametrize("seed", [5892, 14199])

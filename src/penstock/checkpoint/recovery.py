@@ -11,13 +11,10 @@ from ..errors import FormatError, MissingError, StorageError
 from .actions import FindWholeShards, Steps, WarnUser
 from .all_gather import Ranks
 from .flushing import Flush
-from .manifest import Attempt, ShardEntry, decode_index
-from .repository_steps import CheckpointEntry, RepositoryLock, RepositorySteps
+from .manifest import Attempt, ShardEntry
+from .repository_steps import IndexedAttempt, RepositoryLock, RepositorySteps
 from .save import Save, SaveTarget
 from .tiers import HeldSave, LocalTier, Tiers, read_held_save
-
-_reads_max = 3
-"""Reads of an index that comes with other damage each time, before a job gives up."""
 
 
 def lock_repository(
@@ -98,11 +95,11 @@ def _find_held_saves(
     that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
 
     def look() -> Steps[Any]:
-        last = _LastAttempt(None, False, "")
+        last = IndexedAttempt()
         repository = target.repository
         if target.place.rank == 0 and (entries := (yield from repository.entries())):
             yield from repository.sync_names()  # what they hold is removed from the tiers
-            last = yield from _read_last_attempt(repository, entries[-1])
+            last = yield from repository.read_attempt(entries[-1])
         described = []
         for folder, attempt in (yield from tiers.list_held_folders()):
             described.append((yield from _describe_folder(folder, attempt)))
@@ -117,44 +114,10 @@ def _find_held_saves(
                 parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
                 by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
-    last = _LastAttempt(*rank_rows[0][0])
+    last = IndexedAttempt(*rank_rows[0][0])
     if last.damage and any(parts.held is not None for parts in by_attempt.values()):
-        raise StorageError(last.damage)
+        raise StorageError(f"{last.damage}, and start the job again: what is held stays held")
     return last.attempt, last.is_lost, by_attempt
-
-
-class _LastAttempt(NamedTuple):
-    """The attempt of the last checkpoint; None if there is none, or it cannot be told.
-
-    is_lost:  True if its index is damaged where it lies. What is held is all the more welcome then.
-    damage:   text of the error if it is damaged on its way: it may be that of a held save.
-    """
-
-    attempt: str | None
-    is_lost: bool
-    damage: str
-
-
-def _read_last_attempt(repository: RepositorySteps, entry: CheckpointEntry) -> Steps[_LastAttempt]:
-    """Read the attempt of a checkpoint, again if its index is damaged: damage that is where the
-    index lies is the same each time."""
-    where = repository.index_path(entry)
-    before = None
-    for _ in range(_reads_max):
-        try:
-            data = yield from repository.read_index(entry)
-            return _LastAttempt(decode_index(data, where).attempt, False, "")
-        except MissingError:
-            return _LastAttempt(None, True, "")
-        except FormatError as error:
-            if data == before:
-                return _LastAttempt(None, True, "")
-            before, damage = data, f"{error}"
-    damage += (
-        "; other bytes come each time, so it is damaged on its way: what is held stays held: check"
-        " the storage and the network, and start the job again"
-    )
-    return _LastAttempt(None, False, damage)
 
 
 def _describe_folder(folder: str, attempt: str) -> Steps[list[Any]]:

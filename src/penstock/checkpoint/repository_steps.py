@@ -19,6 +19,8 @@ from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""
+_reads_max = 3
+"""Reads of an index that comes with other damage each time, before it is given up."""
 KEEP_MIN = 2
 """Checkpoints that are never removed: if the last one proves damaged, there is another."""
 
@@ -30,6 +32,18 @@ class CheckpointEntry(NamedTuple):
     sequence: int
     step: int
     path: str
+
+
+class IndexedAttempt(NamedTuple):
+    """The attempt that an index names; None if there is no index, or it cannot be read.
+
+    is_lost:  True if the index is damaged where it lies, or gone.
+    damage:   text of the error if it is damaged on its way: it may name any attempt.
+    """
+
+    attempt: str | None = None
+    is_lost: bool = False
+    damage: str = ""
 
 
 class RepositoryLock(Protocol):
@@ -174,6 +188,23 @@ class RepositorySteps(ABC):
                 " folder was renamed, undo that"
             )
         return index
+
+    def read_attempt(self, entry: CheckpointEntry) -> Steps[IndexedAttempt]:
+        """Read the attempt of a checkpoint, again if its index is damaged: damage that is where the
+        index lies is the same each time."""
+        where, before = self.index_path(entry), None
+        for _ in range(_reads_max):
+            try:
+                data = yield from self.read_index(entry)
+                return IndexedAttempt(decode_index(data, where).attempt)
+            except MissingError:
+                return IndexedAttempt(is_lost=True)
+            except FormatError as error:
+                if data == before:
+                    return IndexedAttempt(is_lost=True)
+                before, damage = data, f"{error}"
+        damage += "; other bytes come each time, so it is damaged on its way"
+        return IndexedAttempt(damage=f"{damage}: check the storage and the network")
 
     @abstractmethod
     def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:

@@ -304,15 +304,17 @@ class Save:
 
     def _find_commit(self) -> Steps[str | None]:
         """Find the path of a save that was committed although its commit raised an error; None if
-        it was not."""
+        it was not. StorageError if it cannot be told."""
         repository = self._target.repository
-        if self._index is not None:
-            with contextlib.suppress(DataError):  # damaged, or not there: it is none then
-                last = yield from repository.entry()
-                if (yield from repository.index(last)).attempt == self.attempt:
-                    yield from repository.sync_names()  # what is held is removed now
-                    return last.path
-        return None
+        if self._index is None or not (entries := (yield from repository.entries())):
+            return None
+        last = yield from repository.read_attempt(entries[-1])
+        if last.damage:
+            raise StorageError(f"{last.damage}: step {self.step} stays held, and is tried again")
+        if last.attempt != self.attempt:
+            return None
+        yield from repository.sync_names()  # what is held is removed now
+        return entries[-1].path
 
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
