@@ -39,6 +39,9 @@ DTYPES = [
     *(torch.int32, torch.float32, torch.int64, torch.float64, torch.complex64, torch.complex128),
 ]
 
+if not COMPILED:
+    kernels._block = 2048  # fewer programs
+
 
 def samples(n: int, seed: int, epoch: int = 0) -> Any:
     return torch.from_numpy(Order(n, seed, epoch).run(0, n).view(np.int64))
@@ -285,13 +288,13 @@ def code(kernel, wide=False, **fixed):
     return triton.compile(source, target=target, options={"sanitize_overflow": False}).asm["ptx"]
 
 for wide in (False, True):
-    code(kernels._write_indices, wide, TABLE=False, INVERSE=wide, WIDE=wide, BLOCK=2048)
+    code(kernels._write_indices, wide, TABLE=False, INVERSE=wide, WIDE=wide, BLOCK=512)
 rows = dict(LISTED=False, TABLE=False, WIDE=False)
 moved = code(kernels._gather_rows, **rows, WORDS=16, ROWS=128, COLUMNS=16)
 wide_moves = r"\\.(v2\\.b64|v4\\.b32)"
 assert re.search(r"ld\\.global[.:\\w]*" + wide_moves, moved), "no loads of 16 bytes"
 assert re.search(r"st\\.global[.:\\w]*" + wide_moves, moved), "no stores of 16 bytes"
-code(kernels._gather_rows, **rows, WORDS=1, ROWS=2048, COLUMNS=1)
+code(kernels._gather_rows, **rows, WORDS=1, ROWS=512, COLUMNS=1)
 """
 
 

@@ -28,8 +28,9 @@ _SECOND = tl.constexpr(0xC2B2AE35)
 _cipher = ["last", "a", "bits", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
 _varied = [*_cipher, "start", "step", "size"]
 
-_block = 2048
-"""Elements of a program; four warps of 32 threads have 16 each."""
+_block = 512
+"""Elements of a program; four warps of 32 threads have 4 each. A program computes all of its
+elements once more if one of them lands outside the order."""
 _tile_bytes = 16 << 10
 """Bytes of rows in flight in a program."""
 
