@@ -40,7 +40,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Self
 
-from ..errors import DataError, PenstockError, StorageError
+from ..errors import DataError, MissingError, PenstockError, StorageError
 from ..topology import Place
 from .actions import ReadClock, Steps, WriteShard
 from .all_gather import Ranks
@@ -306,15 +306,19 @@ class Save:
         """Find the path of a save that was committed although its commit raised an error; None if
         it was not. StorageError if it cannot be told."""
         repository = self._target.repository
-        if self._index is None or not (entries := (yield from repository.entries())):
+        if self._index is None:
             return None
-        last = yield from repository.read_attempt(entries[-1])
+        try:
+            newest = yield from repository.entry()
+        except MissingError:  # there is none, or no repository, which the copy of the shards says
+            return None
+        last = yield from repository.read_attempt(newest)
         if last.damage:
             raise StorageError(f"{last.damage}: step {self.step} stays held, and is tried again")
         if last.attempt != self.attempt:
             return None
         yield from repository.sync_names()  # what is held is removed now
-        return entries[-1].path
+        return newest.path
 
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
