@@ -36,7 +36,6 @@ from ..layout import Chunked, Pieces, RowTable
 from ..table import Codec, Field, Index
 from . import jsonl_frames, shards, unsupported
 from .location import Location
-from .mixed_kinds import NOTES
 
 FIELD_OPTIONS = ("fields", "types", "defaults", "broken")
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
@@ -89,7 +88,7 @@ def build(
     """The index of all lines of the files, in their order."""
     files, sources = shards.list_files(store, place, progress, extensions)
     if place.kind == "folder" and not extensions:
-        _check_notes(files)
+        _check_names(files)
     walked = store.parse(files, lambda _, source: _walk_file(source), progress)
     fields = (Field("data", np.dtype(np.uint8), None),)
     framed = [lines for lines in walked if isinstance(lines, jsonl_frames.FileChunks)]
@@ -122,15 +121,23 @@ def build(
     )
 
 
-def _check_notes(files: Files) -> None:
-    """Refuse notes beside files that are called JSON lines: their lines would be samples."""
-    endings = [os.path.splitext(files.name(file))[1].lower() for file in range(len(files))]
-    note = next((file for file, ending in enumerate(endings) if ending in NOTES), None)
-    if note is not None and not set(SUFFIXES).isdisjoint(endings):
+def _check_names(files: Files) -> None:
+    """Refuse others beside files that are called JSON lines: their lines would be samples, those of
+    a copy (`x.jsonl.bak`) a second time."""
+    endings = [_find_ending(files.name(file)) for file in range(len(files))]
+    known = (*SUFFIXES, ".json")
+    other = next((file for file, ending in enumerate(endings) if ending not in known), None)
+    if other is not None and not set(SUFFIXES).isdisjoint(endings):
         raise FormatError(
-            f"{files.root} holds JSON lines, and {files.name(note)}, which is none: give "
+            f"{files.root} holds JSON lines, and {files.name(other)}, which is not called so: give "
             f"extensions= with those of all samples, such as ['.jsonl'], or move it elsewhere"
         )
+
+
+def _find_ending(name: str) -> str:
+    """Return the extension of a name, that before the one of a compressed file."""
+    stem, ending = os.path.splitext(name.lower())
+    return os.path.splitext(stem)[1] if ending in (".zst", ".gz") else ending
 
 
 def _hash_identity(files: Files, walked: list[FileLines]) -> str:
