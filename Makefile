@@ -81,7 +81,7 @@ simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: cach
 simulate-bugs: $(STAMPS)/penstock  ## hand-made bugs, each of which the virtual cluster has to find
 	$(RUN) -m tests.mutations
 
-test-gpu: $(STAMPS)/penstock  ## kernels: compiled where there is a GPU, else interpreted; installs Triton
+test-gpu: $(STAMPS)/penstock  ## kernels, batches and checkpoints on a GPU; kernels interpreted where there is none; installs Triton
 	@$(INSTALL) --no-build-isolation --editable '.[gpu]'
 	$(RUN) -m pytest tests/torch/test_gpu.py tests/torch/test_device_dataset.py \
 	  tests/torch/test_device_copies.py tests/torch/test_late_gpu.py tests/checkpoint/test_gpu_states.py $(ARGS)
