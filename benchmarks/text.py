@@ -2,7 +2,8 @@
 
 Indexing against a memchr pass over the page cache; documents in an exact shuffle, their text
 extracted, against a bare loop of pread and orjson in two threads and, where it is installed,
-Hugging Face's `datasets` over the Arrow that it makes of the same lines. Contenders take turns on
+Hugging Face's `datasets` over the Arrow that it makes of the same lines; memory of a hundred
+million documents. Contenders take turns on
 warm files. The rates are those of processor time, of all threads: both sides of a pair are equally
 slowed by whatever else the machine does. Record: benchmarks/results/text.json.
 """
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +34,7 @@ from .__main__ import build_floors, finish
 from .contender import ROOT
 from .pairing import bootstrap_interval
 from .record import Record, Row
+from .selecting import read_memory
 from .suite import FLOORS
 
 THREADS = 2
@@ -240,6 +243,54 @@ def text_rows(path: Path, cache: Path, rounds: int, seed: int) -> tuple[list[Row
     return rows, raw
 
 
+def write_short_lines(path: Path, count: int) -> Path:
+    """Write so many objects with a short text."""
+    if path.exists():
+        return path
+    part = path.with_suffix(".part")
+    line = np.frombuffer(b'{"text":"000000000"}\n', np.uint8)
+    with part.open("wb") as file:
+        for first in range(0, count, 1_000_000):
+            numbers = np.arange(first, min(count, first + 1_000_000))
+            lines = np.tile(line, (len(numbers), 1))
+            for digit in range(9):
+                lines[:, 9 + digit] += ((numbers // 10**digit) % 10).astype(np.uint8)
+            file.write(lines.tobytes())
+    part.rename(path)
+    return path
+
+
+def report_memory(path: Path, batches: int, sender: Any) -> None:
+    """Train on texts in an exact shuffle, and send the bytes of memory at the end of that, first of
+    a process that makes the index, which is saved, then of one that finds it."""
+    loader = penstock.Loader(
+        penstock.open(path, fields=["text"]), BATCH, shuffle="exact", rank=0, world_size=1
+    )
+    for _ in zip(range(batches), loader, strict=False):
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    sender.send((*read_memory(), peak))
+
+
+def memory_rows(folder: Path, count: int) -> list[Row]:
+    """The rows of memory for so many documents."""
+    path = write_short_lines(folder / f"short-{count}.jsonl", count)
+    for saved in folder.glob(f"{path.name}.penstock*"):
+        saved.unlink()
+    rows: list[Row] = []
+    for what in ("first run", "later runs"):
+        receiver, sender = get_context("spawn").Pipe(False)
+        child = get_context("spawn").Process(target=report_memory, args=(path, 2000, sender))
+        child.start()
+        own, mapped, peak = receiver.recv()
+        child.join()
+        note = f"and {mapped / 1e6:,.0f} MB of mapped files; wanted: at most 200 MB"
+        note += f"; {peak / 1e6:,.0f} MB for a moment, while lines are indexed" * (not rows)
+        name = f"memory, {count:.0e} documents, {what}"
+        rows.append(Row(name, own / 1e6, "MB", note=note))
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.text", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data and few pairs")
@@ -267,6 +318,7 @@ def main() -> None:
     )
     rows, record.raw["text"] = text_rows(web, folder / "datasets-cache", rounds, options.seed)
     record.rows += rows
+    record.rows += memory_rows(folder, 10**6 if options.quick else 10**8)
     finish(record)
 
 

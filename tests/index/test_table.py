@@ -562,3 +562,44 @@ def test_a_listing_may_name_files_elsewhere(tmp_path: Path, monkeypatch: Any) ->
     assert os.listdir(place) == ["list.txt"]
     assert second.sidecar is not None
     assert second.sidecar.startswith(str(tmp_path / "cache"))
+
+
+def test_one_file_of_many_samples_is_saved_once(tmp_path: Path) -> None:
+    """The file of all samples takes no memory for each of them: its column has one value."""
+    lines = [f'{{"text": "{number}"}}' for number in range(1000)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    built = penstock.open(tmp_path / "a.jsonl", index="memory")
+    built.index.save(tmp_path / "saved")
+    _, sections = sidecar.read_sidecar(str(tmp_path / "saved"))
+    assert len(sections["field0.file"]) == 1
+    loaded = Index.load(tmp_path / "saved")
+    samples = np.array([0, 7, 999], np.uint64)
+    for found, wanted in zip(loaded.extents(samples), built.index.extents(samples), strict=True):
+        assert (found == wanted).all()
+    assert (
+        loaded.keys(samples)
+        == built.index.keys(samples)
+        == ["a.jsonl#0", "a.jsonl#7", "a.jsonl#999"]
+    )
+    assert loaded.fingerprint == built.index.fingerprint
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "saved").read_bytes()
+    assert Index.load(tmp_path / "saved", verify=True).count == 1000
+
+
+def test_a_large_index_is_mapped_once_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of a new index do not stay in the memory of the process that has made it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "three"}\n')
+    monkeypatch.setattr(limits, "sidecar_bytes_verified_max", 100)
+    dataset = penstock.open(tmp_path / "a.jsonl")
+    layout = dataset.index.layouts[0]
+    assert isinstance(layout, RowTable)
+    assert layout.offset is not None
+    assert isinstance(layout.offset.base, memoryview)
+    assert not layout.offset.flags.writeable
+    assert [bytes(dataset[sample]["data"]) for sample in (0, 1)] == [
+        b'{"text": "one"}',
+        b'{"text": "three"}',
+    ]

@@ -138,11 +138,10 @@ class RowTable:
 
     def __post_init__(self) -> None:
         first = int(self.length[0]) if len(self.length) else 0
-        if first > 0 and bool((self.length == first).all()):
+        if first > 0 and _has_one_value(self.length):
             object.__setattr__(self, "row_bytes", first)
-        file = self.file
-        if file is not None and len(file) and file[0] == file[-1] and bool((file == file[0]).all()):
-            object.__setattr__(self, "only_file", int(file[0]))
+        if self.file is not None and len(self.file) and _has_one_value(self.file):
+            object.__setattr__(self, "only_file", int(self.file[0]))
 
     @property
     def count(self) -> int:
@@ -179,7 +178,7 @@ class RowTable:
     def sections(self, prefix: str, files: Files) -> Columns:
         columns: Columns = {}
         if self.file is not None:
-            columns[f"{prefix}.file"] = self.file
+            columns[f"{prefix}.file"] = self.file if self.only_file is None else self.file[:1]
         if self.offset is not None:
             columns[f"{prefix}.offset"] = self.offset
         if self.length is not files.size:
@@ -365,11 +364,22 @@ def rebuild_layout(
             get(f"{prefix}.length", np.int64),
         )
     has = sections.__contains__
+    file = get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None
+    length = get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size
+    if file is not None and len(file) == 1:  # that of all samples: it takes no memory for each
+        file = np.broadcast_to(file, len(length))
     return RowTable(
-        get(f"{prefix}.file", np.uint32) if has(f"{prefix}.file") else None,
-        get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None,
-        get(f"{prefix}.length", np.int64) if has(f"{prefix}.length") else files.size,
+        file, get(f"{prefix}.offset", np.int64) if has(f"{prefix}.offset") else None, length
     )
+
+
+def _has_one_value(column: npt.NDArray[Any]) -> bool:
+    """True if all values of a column, of one at least, are equal. Columns of many samples may be
+    mapped from a file: of those that differ only the start is read."""
+    if column.strides == (0,) or column[0] != column[-1]:
+        return column[0] == column[-1]
+    starts = range(0, len(column), 1 << 16)
+    return all(bool((column[at : at + (1 << 16)] == column[0]).all()) for at in starts)
 
 
 def take_column(sections: Mapping[str, npt.NDArray[Any]], key: str, dtype: Any) -> npt.NDArray[Any]:

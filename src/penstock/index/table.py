@@ -264,7 +264,8 @@ class Index:
         elif isinstance(layout, RowTable):
             assert layout.file is not None
             file = layout.file[at].astype(np.int64)
-            number = at - np.searchsorted(layout.file, file)
+            is_one = layout.only_file is not None
+            number = at - (0 if is_one else np.searchsorted(layout.file, file))
         else:
             return [f"{self.format}#{sample}" for sample in at.tolist()]
         # Few files, many samples of each: every name is made once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import glob
@@ -198,7 +199,15 @@ def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
             if saved is not None:
                 return saved, sidecar
     built = request.build()
-    return built, None if how == "read" else _save(built, request.place)
+    if how == "read":
+        return built, None
+    saved_as = _save(built, request.place)
+    if saved_as is not None and os.path.getsize(saved_as) > limits.sidecar_bytes_verified_max:
+        with contextlib.suppress(OSError, SidecarError):  # its columns are mapped, not in memory
+            saved = Index.load(saved_as, request.store.root, outside=_is_own(saved_as))
+            if saved.fingerprint == built.fingerprint:
+                return saved, saved_as
+    return built, saved_as
 
 
 def _make_absolute(path: str) -> str:
