@@ -377,7 +377,7 @@ def _has_one_value(column: npt.NDArray[Any]) -> bool:
     """True if all values of a column, of one at least, are equal. Columns of many samples may be
     mapped from a file: of those that differ only the start is read."""
     if column.strides == (0,) or column[0] != column[-1]:
-        return column[0] == column[-1]
+        return bool(column[0] == column[-1])
     starts = range(0, len(column), 1 << 16)
     return all(bool((column[at : at + (1 << 16)] == column[0]).all()) for at in starts)
 
