@@ -228,7 +228,8 @@ class CheckpointOracles:
         return loaded is not None and (loaded == other or self._is_newer(loaded, other))
 
     def _order(self, attempt: str) -> tuple[int, int]:
-        """Return the place of a save in the order of the jobs and of their saves."""
+        """Return the place of a save in the order of the jobs and of their saves. A job that took a
+        number which had been removed, and so never had the repository, comes first."""
         return _find_last(self.claims, int(attempt[:8], 16)), int(attempt[8:], 16)
 
     def check_removal(self, process: Actor, action: actions.Action) -> None:
@@ -342,4 +343,4 @@ def _find(items: list[str], item: str) -> int:
 
 
 def _find_last(items: list[int], item: int) -> int:
-    return len(items) - 1 - items[::-1].index(item)
+    return max((place for place, each in enumerate(items) if each == item), default=-1)
