@@ -283,6 +283,33 @@ def test_a_damaged_index_may_be_that_of_a_held_save(seed: int) -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
+def test_a_claim_that_is_listed_damaged_is_not_the_last_checkpoint() -> None:
+    """The beginning of a claim was damaged on its way, and it looked like a checkpoint whose index
+    is lost: any save that was held, also one that had been committed, would have been committed."""
+    bucket = VirtualBucket()
+    paths = commit_steps(bucket, 1, 2)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    perform_on(bucket, prefix.lock(b"the next job"))
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    last = perform_on(bucket, prefix.find_last_attempt(), damaged=1)
+    assert last.path == paths[-1]
+    assert last.attempt == f"{2:09x}"
+    assert not last.is_lost
+
+
+def test_an_index_is_lost_if_it_is_damaged_the_same_way_each_time() -> None:
+    """Damage on the way to a reader differs from read to read; damage at rest does not."""
+    bucket = VirtualBucket()
+    commit_steps(bucket, 1, 2)
+    key = "run/00000003.index"
+    whole = bucket.objects[key][0]
+    bucket.perform(actions.PutObject(bucket, key, whole[:-3] + b"!!!", False), str.encode)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    assert perform_on(bucket, prefix.find_last_attempt()).is_lost
+    bucket.perform(actions.PutObject(bucket, key, whole, False), str.encode)
+    assert perform_on(bucket, prefix.find_last_attempt(), damaged=2).attempt == f"{2:09x}"
+
+
 @pytest.mark.parametrize("seed", [5892, 14199])
 def test_names_are_synced_before_copies_are_removed(seed: int) -> None:
     """5892: a checkpoint whose name could not be synced was found, and the held copy removed.

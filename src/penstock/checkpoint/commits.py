@@ -110,7 +110,7 @@ class Commits:
         if data is not None:
             url = self.get_url(number)
             try:
-                unseal("claim" if data.startswith(_CLAIM) else "checkpoint", data, url)
+                unseal("claim" if is_claim(data) else "checkpoint", data, url)
             except FormatError as error:
                 raise StorageError(f"{error!s}, and {AGAIN}") from None
         return data
@@ -177,11 +177,16 @@ class Commits:
             yield from self.remove(number)
 
 
+def is_claim(data: bytes) -> bool:
+    """True for the claim of a job, and its beginning."""
+    return data.startswith(_CLAIM)
+
+
 def _describe(number: int, info: ObjectInfo, head: bytes | None) -> Commit | None:
     """Describe a numbered object by its beginning; None if it is gone."""
     if head is None:
         return None
-    if head.startswith(_CLAIM):
+    if is_claim(head):
         return Commit(number, -1, "", info.written_s)
     match = _HEAD.match(head)
     if match is None:

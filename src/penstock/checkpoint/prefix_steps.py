@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..engine import ObjectRefused, storage_errors
-from ..errors import FormatError, PenstockError, StorageError, UsageError
+from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from .actions import DeleteObjects, ListObjects, Steps, UploadFile, UploadShard
 from .array_leaves import Memory
-from .commits import Claim, Commits, ask_service, build_service_error
+from .commits import Claim, Commits, ask_service, build_service_error, is_claim
 from .manifest import CheckpointIndex, Piece, ShardEntry, encode_index
 from .repository_steps import AGAIN, KEEP_MIN, CheckpointEntry, RepositoryLock, RepositorySteps
 
@@ -176,7 +176,7 @@ class PrefixSteps(RepositorySteps):
         was when it was listed: it might name any attempt."""
         for entry in entries:
             index = yield from self.index(entry)
-            path = f"{self.path}/step-{index.step}.{index.attempt}"
+            path = self.locate_shards(entry, index)
             if path != entry.path:
                 self._commits.forget()
                 raise FormatError(f"{self.index_path(entry)} names {path}, not {entry.path}")
@@ -200,10 +200,16 @@ class PrefixSteps(RepositorySteps):
 
     # -- reading -----------------------------------------------------------------------------------
 
+    def locate_shards(self, entry: CheckpointEntry, index: CheckpointIndex) -> str:
+        return f"{self.path}/step-{index.step}.{index.attempt}"
+
     def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:
         data = yield from self._commits.read(entry.sequence)
+        url = self.index_path(entry)
         if data is None:
-            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), self.index_path(entry))
+            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), url)
+        if is_claim(data):  # whose beginning was damaged on its way when it was listed
+            raise MissingError(f"{url} is no checkpoint, but the claim of a job: list them again")
         return data
 
     def index_path(self, entry: CheckpointEntry) -> str:

@@ -12,7 +12,7 @@ from .actions import FindWholeShards, Steps, WarnUser
 from .all_gather import Ranks
 from .flushing import Flush
 from .manifest import Attempt, ShardEntry
-from .repository_steps import IndexedAttempt, RepositoryLock, RepositorySteps
+from .repository_steps import LastAttempt, RepositoryLock, RepositorySteps
 from .save import Save, SaveTarget
 from .tiers import HeldSave, LocalTier, Tiers, read_held_save
 
@@ -95,11 +95,11 @@ def _find_held_saves(
     that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
 
     def look() -> Steps[Any]:
-        last = IndexedAttempt()
+        last = LastAttempt()
         repository = target.repository
-        if target.place.rank == 0 and (entries := (yield from repository.entries())):
+        if target.place.rank == 0 and (yield from repository.entries()):
             yield from repository.sync_names()  # what they hold is removed from the tiers
-            last = yield from repository.read_attempt(entries[-1])
+            last = yield from repository.find_last_attempt()
         described = []
         for folder, attempt in (yield from tiers.list_held_folders()):
             described.append((yield from _describe_folder(folder, attempt)))
@@ -114,7 +114,7 @@ def _find_held_saves(
                 parts.folders.setdefault(ShardEntry(*row), (rank, folder))
             if document is not None:
                 by_attempt[attempt] = parts._replace(held=HeldSave.decode(document, folder))
-    last = IndexedAttempt(*rank_rows[0][0])
+    last = LastAttempt(*rank_rows[0][0])
     if last.damage and any(parts.held is not None for parts in by_attempt.values()):
         raise StorageError(f"{last.damage}, and start the job again: what is held stays held")
     return last.attempt, last.is_lost, by_attempt

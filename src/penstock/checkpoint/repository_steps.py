@@ -34,14 +34,16 @@ class CheckpointEntry(NamedTuple):
     path: str
 
 
-class IndexedAttempt(NamedTuple):
-    """The attempt that an index names; None if there is no index, or it cannot be read.
+class LastAttempt(NamedTuple):
+    """The attempt of the last checkpoint; None if there is none, or its index cannot be read.
 
-    is_lost:  True if the index is damaged where it lies, or gone.
+    path:     of the checkpoint.
+    is_lost:  True if the index is damaged where it lies.
     damage:   text of the error if it is damaged on its way: it may name any attempt.
     """
 
     attempt: str | None = None
+    path: str | None = None
     is_lost: bool = False
     damage: str = ""
 
@@ -189,26 +191,36 @@ class RepositorySteps(ABC):
             )
         return index
 
-    def read_attempt(self, entry: CheckpointEntry) -> Steps[IndexedAttempt]:
+    def find_last_attempt(self) -> Steps[LastAttempt]:
+        """Find the attempt of the last checkpoint. MissingError if the repository is not there."""
+        for entry in reversed((yield from self.entries())):
+            with contextlib.suppress(MissingError):  # it is none, or not any more
+                return (yield from self._read_attempt(entry))
+        return LastAttempt()
+
+    def _read_attempt(self, entry: CheckpointEntry) -> Steps[LastAttempt]:
         """Read the attempt of a checkpoint, again if its index is damaged: damage that is where the
         index lies is the same each time."""
         where, before = self.index_path(entry), None
         for _ in range(_reads_max):
+            data = yield from self.read_index(entry)
             try:
-                data = yield from self.read_index(entry)
-                return IndexedAttempt(decode_index(data, where).attempt)
-            except MissingError:
-                return IndexedAttempt(is_lost=True)
+                index = decode_index(data, where)
+                return LastAttempt(index.attempt, self.locate_shards(entry, index))
             except FormatError as error:
                 if data == before:
-                    return IndexedAttempt(is_lost=True)
+                    return LastAttempt(path=entry.path, is_lost=True)
                 before, damage = data, f"{error}"
         damage += "; other bytes come each time, so it is damaged on its way"
-        return IndexedAttempt(damage=f"{damage}: check the storage and the network")
+        return LastAttempt(damage=f"{damage}: check the storage and the network")
+
+    def locate_shards(self, entry: CheckpointEntry, index: CheckpointIndex) -> str:
+        """Return the path of a checkpoint, as its index has it."""
+        return entry.path
 
     @abstractmethod
     def read_index(self, entry: CheckpointEntry) -> Steps[bytes]:
-        """Read the bytes of the index of a checkpoint; MissingError if it is gone."""
+        """Read the bytes of the index of a checkpoint; MissingError if it is gone, or none."""
 
     @abstractmethod
     def index_path(self, entry: CheckpointEntry) -> str:

@@ -309,16 +309,15 @@ class Save:
         if self._index is None:
             return None
         try:
-            newest = yield from repository.entry()
-        except MissingError:  # there is none, or no repository, which the copy of the shards says
+            last = yield from repository.find_last_attempt()
+        except MissingError:  # the copy of the shards says more
             return None
-        last = yield from repository.read_attempt(newest)
         if last.damage:
             raise StorageError(f"{last.damage}: step {self.step} stays held, and is tried again")
         if last.attempt != self.attempt:
             return None
         yield from repository.sync_names()  # what is held is removed now
-        return newest.path
+        return last.path
 
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
