@@ -193,9 +193,9 @@ def test_an_index_that_was_damaged_on_its_way_is_read_again() -> None:
     assert [entry.step for entry in perform_on(bucket, prefix.entries())] == [1, 2]
 
 
-def test_a_save_that_follows_the_newest_checkpoint_is_recovered() -> None:
-    """A job that is replaced while it is stopped, and loads what its successor has committed, holds
-    a save that follows this: the next job commits it, and the oracle of the order knows why."""
+def test_a_job_that_was_replaced_while_it_began_is_told() -> None:
+    """A job that is stopped before it locks its tiers, until its successor has committed, holds
+    nothing there: it would follow what the successor has committed."""
     jobs = (
         CheckpointJob(3, 1, 0),
         CheckpointJob(1, 1, 48_401_336),
@@ -207,7 +207,8 @@ def test_a_save_that_follows_the_newest_checkpoint_is_recovered() -> None:
         shape(seed=1145, is_folder=False, hosts=1, jobs=jobs, faults=(stop,)), lines.append
     )
     commits = [line.split()[2] for line in lines if line.endswith(" is committed")]
-    assert commits == ["000000021", "000000011", "000000031", "000000032"]
+    assert commits == ["000000021", "000000031", "000000032"]
+    assert any("job 1" in line and "another job has taken it over" in line for line in lines)
 
 
 def test_a_commit_without_an_answer_is_not_made_again() -> None:
@@ -281,6 +282,12 @@ def test_a_damaged_index_may_be_that_of_a_held_save(seed: int) -> None:
     """The last index was damaged on its way when a job looked whether a save that it holds had been
     committed: it had, without an answer, and was committed a second time."""
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
+
+
+def test_a_job_that_was_replaced_before_it_began_leaves_the_tiers() -> None:
+    """A job was stopped between its claim and the locks of its tiers, until another had taken the
+    repository over, held saves and ended: it cleared the tiers of what that one held."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(3051381))
 
 
 def test_a_claim_that_is_listed_damaged_is_not_the_last_checkpoint() -> None:

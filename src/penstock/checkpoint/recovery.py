@@ -62,9 +62,9 @@ def recover_held_saves(
     remove the rest, also the leftovers in the repository. All ranks call it. Returns the attempt of
     the last checkpoint in the repository; None if there is none.
 
-    A held save is committed only if nothing else was committed since. StorageError if the
-    repository cannot be written, or it cannot be told what was committed last: the saves stay held
-    then.
+    A held save is committed only if nothing else was committed since. UsageError if another job has
+    taken the repository over: then the tiers are left as they are. StorageError if the repository
+    cannot be written, or it cannot be told what was committed last: the saves stay held then.
     """
     last, newest, by_attempt = yield from _find_held_saves(tiers, target, ranks)
     for attempt in sorted(by_attempt, key=Attempt.parse):
@@ -95,6 +95,8 @@ def _find_held_saves(
     that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
 
     def look() -> Steps[Any]:
+        if target.lock is not None:
+            yield from target.lock.check()  # else what is held may be that of the job after us
         last = LastAttempt()
         repository = target.repository
         if target.place.rank == 0 and (yield from repository.entries()):

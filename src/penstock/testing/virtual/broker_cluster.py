@@ -288,7 +288,8 @@ class BrokerCluster:
             for member in there:
                 require(member.lease is not None, f"{member.name} has no lease at the end")
             if there and all(member.job.step_ns <= S for member in there):
-                cores = math.fsum(member.lease.cores for member in there if member.lease)
+                # What members hold can be of two divisions, while leases are on their way.
+                cores = math.fsum(lease.cores for lease in broker.leased.values())
                 require(
                     math.isclose(cores, self.scenario.cores, rel_tol=1e-6),
                     f"{broker.name} leases {cores:g} of {self.scenario.cores:g} cores at the end",
