@@ -108,7 +108,8 @@ def call_by_network(address: Address, key: bytes) -> Call:
 
 
 class Link:
-    """Messages to a broker and from it. A broker is looked for every `limits.broker_retry_s`.
+    """Messages to a broker and from it. A broker is looked for every `limits.broker_retry_s`, and
+    at once if a connection is lost that is older than that: it may have begun again.
 
     call:   None if no broker is to be looked for.
     hello:  makes the first message of every new connection; told the time.
@@ -143,7 +144,7 @@ class Link:
             heard = self._lines.receive()
         except (ConnectionLost, WireError) as error:
             self.lose(now_s, error)
-            return None
+            return self.receive(now_s)
         self._log_refusals(heard)
         return heard
 
@@ -167,11 +168,13 @@ class Link:
                 self.lose(now_s, gone)
 
     def lose(self, now_s: float, why: Exception) -> None:
-        """Give this broker up; another is looked for after a while."""
+        """Give this broker up. One that has gone is looked for again at once, if it was not just
+        now; one that is not believed after a while."""
         if self._lines is not None:
             self._explain(self._lines, why)
         self.close()
-        self._retry_s = now_s + limits.broker_retry_s
+        if not isinstance(why, ConnectionLost):
+            self._retry_s = now_s + limits.broker_retry_s
 
     def leave(self) -> None:
         """Tell the broker, and close, in the process that has connected."""
