@@ -67,13 +67,14 @@ def test_iterators_that_are_not_used_move_nothing(make: Callable[[], Any]) -> No
 
 
 def test_an_unused_iterator_opens_nothing(make: Callable[[], Any]) -> None:
-    """No thread, descriptor or memory is held: neither while it lives nor afterwards."""
+    """No thread, descriptor or memory is held: neither while it lives nor afterwards. What a test
+    before this one has left may still be ending."""
     loader = make()
     before = held()
     kept = iter(loader)
-    assert held() == before
+    assert held() <= before
     del kept, loader
-    assert held() == before
+    assert held() <= before
 
 
 @pytest.mark.parametrize("how", ["set_epoch", "load_state_dict"])
