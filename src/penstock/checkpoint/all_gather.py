@@ -42,6 +42,11 @@ class Ranks(NamedTuple):
 
     def run_steps(self, work: Callable[[], Steps[Any]]) -> Steps[list[Any]]:
         """Run the steps that `work` makes on each rank; the rest is as in `run_together`."""
+        return (yield from self.exchange_outcomes(work)).take_results()
+
+    def exchange_outcomes(self, work: Callable[[], Steps[Any]]) -> Steps[RankOutcomes]:
+        """Run the steps that `work` makes on each rank, and exchange what came of them. Raises what
+        the exchange raises: then other ranks may have the outcomes of all, or not."""
         value, own_error = None, None
         try:
             value = yield from work()
@@ -49,16 +54,29 @@ class Ranks(NamedTuple):
             own_error = error
         error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
         texts = yield ExchangeTexts(self.gather, json.dumps([value, error_row]))
-        rows = [json.loads(row) for row in texts]
-        if own_error is not None:
-            raise own_error
-        for rank, (_, rank_error) in enumerate(rows):
+        return RankOutcomes(own_error, [json.loads(row) for row in texts])
+
+
+class RankOutcomes(NamedTuple):
+    """Outcomes of a step on all ranks. own_error: of this rank.
+
+    rows:  result of each rank, and the name and text of its error, or None.
+    """
+
+    own_error: Exception | None
+    rows: list[Any]
+
+    def take_results(self) -> list[Any]:
+        """Return the results of all ranks; raise the error of this rank, or of the first other."""
+        if self.own_error is not None:
+            raise self.own_error
+        for rank, (_, rank_error) in enumerate(self.rows):
             if rank_error is not None:
                 kind = getattr(errors, rank_error[0], WorkerError)
                 raise (kind if issubclass(kind, PenstockError) else WorkerError)(
                     f"rank {rank}: {rank_error[1]}"
                 )
-        return [row for row, _ in rows]
+        return [row for row, _ in self.rows]
 
 
 def connect_ranks(

@@ -268,7 +268,13 @@ class Save:
                     yield from self._target.repository.sync_names()
                 yield from self._get_tiers().put_index(HeldSave(after, self._index))
 
-        yield from self._step_together(ranks, put_index)
+        # If the exchange fails, others may take the save for held: what is on the tiers stays.
+        outcomes = yield from ranks.exchange_outcomes(put_index)
+        try:
+            outcomes.take_results()
+        except Exception:
+            yield from self.remove()
+            raise
         self.free_memory()
         self._enter("held")
 
