@@ -131,6 +131,11 @@ class Link:
         """Return the descriptor to wait on for messages; None without a broker."""
         return None if self._lines is None else self._lines.fileno()
 
+    @property
+    def is_connected(self) -> bool:
+        """True if there is a broker, as far as is known."""
+        return self._lines is not None
+
     def receive(self, now_s: float) -> list[Message] | None:
         """Return the messages that have come, without waiting; None without a broker."""
         if self._lines is None and now_s < self._retry_s:

@@ -110,7 +110,7 @@ class TransferSession:
             self._tell_s = now_s + self._told_every_s
             paid = self._paid_bytes - self._before
             self._link.send({"say": "moved", "id": 0, "bytes": max(0, int(paid))}, now_s)
-        return True
+        return self._link.is_connected
 
     @property
     def _paid_bytes(self) -> float:

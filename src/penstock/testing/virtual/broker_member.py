@@ -250,6 +250,8 @@ class VirtualTransfer:
         return grant.bytes_per_s if now_s < self._heard.ends_s else grant.floor_bytes_per_s
 
     def ask(self) -> None:
+        if not self.member.is_alive:  # a message has come for a process that was killed
+            return
         self._is_waiting = False
         member, now_s = self.member, self.member.now_s
         was_open = self._end is not None and not self._end.is_closed
