@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CASE_SECONDS_MAX = 4.0
 """After which no case is repeated once more."""
 BUSY_CYCLES = 4 << 20
-"""Of the device's clock, 2 ms: longer than a host takes to prepare a call."""
+"""Cycles of the device, some 2 ms: longer than a host takes to prepare a call."""
 
 
 class Sizes(NamedTuple):

@@ -82,7 +82,7 @@ def test_a_bug_is_found(name: str) -> None:
 
 
 def test_what_is_made_anew_without_a_bug_passes() -> None:
-    """It is the bug that is found, not the making anew."""
+    """Bugs are found, and not the making anew of the modules."""
     for module in JOBS:
         bug = next(each for each in BUGS if each.module == module)
         run_job_scenario(draw_job_scenario(1), parts=make_parts(bug._replace(new=bug.old)))

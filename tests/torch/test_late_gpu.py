@@ -131,7 +131,7 @@ def test_each_guard_is_needed_on_a_gpu(records: penstock.Dataset, missing: str) 
 def test_large_batches_are_equal(
     records: penstock.Dataset, kind: Any, options: dict[str, Any]
 ) -> None:
-    """As fast as they come, beside a GPU that computes."""
+    """Take batches as fast as they come, beside a GPU that computes."""
     options |= {"batch_size": BATCH, "shuffle": True}
     plain, loader = DataLoader(records, **options), kind(records, **options, device="cuda")
     square, found = torch.rand(2048, 2048, device="cuda"), []

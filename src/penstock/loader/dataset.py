@@ -202,11 +202,12 @@ def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
     if how == "read":
         return built, None
     saved_as = _save(built, request.place)
-    if saved_as is not None and os.path.getsize(saved_as) > limits.sidecar_bytes_verified_max:
-        with contextlib.suppress(OSError, SidecarError):  # its columns are mapped, not in memory
-            saved = Index.load(saved_as, request.store.root, outside=_is_own(saved_as))
-            if saved.fingerprint == built.fingerprint:
-                return saved, saved_as
+    if saved_as is not None:
+        with contextlib.suppress(OSError, SidecarError):  # others may replace it meanwhile
+            if os.path.getsize(saved_as) > limits.sidecar_bytes_verified_max:
+                saved = Index.load(saved_as, request.store.root, outside=_is_own(saved_as))
+                if saved.fingerprint == built.fingerprint:  # mapped, where `built` takes memory
+                    return saved, saved_as
     return built, saved_as
 
 

@@ -87,7 +87,7 @@ class JobSource:
 
 @dataclass
 class JobRecord:
-    """What is kept of a job from attempt to attempt.
+    """Record of a job, kept from attempt to attempt.
 
     state:    the last one, from which the next attempt goes on.
     next:     epoch and step that follow it.
