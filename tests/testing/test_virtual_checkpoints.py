@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.checkpoint import Flush, actions, manifest, protocol
+from penstock.checkpoint.folder_steps import empty_folder
 from penstock.checkpoint.perform import perform
 from penstock.engine import ObjectRefused, open_bucket
-from penstock.errors import PenstockError
+from penstock.errors import FormatError, PenstockError
 from penstock.testing.virtual import (
     CheckpointFault,
     CheckpointFaultKind,
@@ -140,7 +142,12 @@ def test_a_seed_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
 # -- what it found ---------------------------------------------------------------------------------
 
 
-def perform_on(bucket: VirtualBucket, steps: actions.Steps[Any], damaged: int = 0) -> Any:
+def perform_on(
+    bucket: VirtualBucket,
+    steps: actions.Steps[Any],
+    damaged: int = 0,
+    damage: Callable[[bytes], bytes] = lambda data: b"?" + data[1:],
+) -> Any:
     """Perform steps on objects; the first reads of so many objects are damaged."""
     try:
         action = next(steps)
@@ -152,7 +159,7 @@ def perform_on(bucket: VirtualBucket, steps: actions.Steps[Any], damaged: int = 
                 continue
             if isinstance(action, actions.FetchObjects) and damaged:
                 damaged -= 1
-                outcome = [data and b"?" + data[1:] for data in outcome]
+                outcome = [data and damage(data) for data in outcome]
             action = steps.send(outcome)
     except StopIteration as end:
         return end.value
@@ -163,8 +170,8 @@ def commit_steps(bucket: VirtualBucket, *steps: int) -> list[str]:
     prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
     lock = perform_on(bucket, prefix.lock(b"a job"))
     paths = []
-    for step in steps:
-        index = manifest.CheckpointIndex(step, f"{step:09x}", 1, manifest.STATE, (), {})
+    for number, step in enumerate(steps, 1):
+        index = manifest.CheckpointIndex(step, f"{number:09x}", 1, manifest.STATE, (), {})
         path = perform_on(bucket, prefix.begin(step, index.attempt))
         paths.append(perform_on(bucket, prefix.commit(path, index, lock)).path)
     return paths
@@ -277,6 +284,43 @@ def test_leftovers_are_compared_with_whole_indexes(seed: int) -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
+def test_retention_removes_the_shards_that_a_whole_index_names() -> None:
+    """The beginning of an index was damaged on its way and named another checkpoint: retention of
+    the one removed the shards of the other."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(5002934))
+    bucket = VirtualBucket()
+    prefix, paths = list_one_as_another(bucket)
+    perform_on(bucket, prefix.retain(2))
+    objects = [f"{path.removeprefix('s3://bucket/')}/rank-0.shard" for path in paths]
+    assert [each for each in objects if each in bucket.objects] == objects
+    assert perform_on(bucket, prefix.leftovers()) == paths[:1]
+
+
+def test_a_checkpoint_that_was_listed_as_another_is_not_loaded() -> None:
+    """The shards of the other would be read. It is listed anew, and is loaded then."""
+    bucket = VirtualBucket()
+    prefix, paths = list_one_as_another(bucket)
+    damaged = perform_on(bucket, prefix.entries())[0]
+    with pytest.raises(FormatError, match=r"00000002\.index.*damaged on its way; list"):
+        perform_on(bucket, prefix.index(damaged))
+    again = perform_on(bucket, prefix.entries())[0]
+    assert again.path == paths[0]
+    assert perform_on(bucket, prefix.index(again)).step == 1
+
+
+def list_one_as_another(bucket: VirtualBucket) -> tuple[protocol.PrefixSteps, list[str]]:
+    """Commit three checkpoints of one step, and list the first as the third, as damage on its way
+    may make it. Returns the repository that listed them, and their paths."""
+    paths = commit_steps(bucket, 1, 1, 1)
+    put_shards(bucket, paths)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    entries = perform_on(
+        bucket, prefix.entries(), damaged=1, damage=lambda data: data.replace(b"000001", b"000003")
+    )
+    assert [entry.path for entry in entries] == [paths[2], *paths[1:]]
+    return prefix, paths
+
+
 @pytest.mark.parametrize("seed", [1003265, 2004966])
 def test_a_damaged_index_may_be_that_of_a_held_save(seed: int) -> None:
     """The last index was damaged on its way when a job looked whether a save that it holds had been
@@ -315,6 +359,24 @@ def test_an_index_is_lost_if_it_is_damaged_the_same_way_each_time() -> None:
     assert perform_on(bucket, prefix.find_last_attempt()).is_lost
     bucket.perform(actions.PutObject(bucket, key, whole, False), str.encode)
     assert perform_on(bucket, prefix.find_last_attempt(), damaged=2).attempt == f"{2:09x}"
+
+
+def test_an_index_goes_before_its_shards_whoever_removes_them() -> None:
+    """A job was killed when it had removed an index and not synced that; the next one removed the
+    shards, and a power cut brought the index back."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(6015580))
+    files = VirtualFiles()
+    files.make_folders("/r/step-1.1")
+    for name in ("index", "rank-0.shard"):
+        files.perform(actions.WriteFile(f"/r/step-1.1/{name}", b"data"))
+    files.perform(actions.SyncFolder("/r/step-1.1", ""))
+    files.perform(actions.RemoveFile("/r/step-1.1/index"))
+    removal = empty_folder("/r/step-1.1")
+    action = next(removal)
+    while not isinstance(action, actions.RemoveFile):
+        action = removal.send(files.perform(action))
+    files.cut_power(random.Random(0))
+    assert list(files.list_paths("/r/step-1.1")) == ["/r/step-1.1/rank-0.shard"]
 
 
 @pytest.mark.parametrize("seed", [5892, 14199])

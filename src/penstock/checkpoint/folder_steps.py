@@ -279,8 +279,11 @@ def empty_folder(path: str) -> Steps[None]:
         yield RemoveFile(path)
         return
     names = yield ListFolder(path)
-    if INDEX in names:  # the first to be gone, also after a power cut
+    if INDEX in names:
         yield RemoveFile(f"{path}/{INDEX}")
+    if not path.endswith(".incomplete"):
+        # The index is the first to be gone, also after a power cut, and if a job that was killed
+        # has removed it.
         yield SyncFolder(path, "try again")
     for name in names:
         if name != INDEX and _OURS.fullmatch(name):

@@ -145,9 +145,18 @@ class PrefixSteps(RepositorySteps):
     # -- removing ----------------------------------------------------------------------------------
 
     def remove(self, entry: CheckpointEntry) -> Steps[None]:
+        """Remove a checkpoint as `RepositorySteps.remove` says. Shards whose index is damaged stay:
+        `leftovers` lists them."""
+        try:
+            yield from self.index(entry)
+            names_shards = True
+        except FormatError:
+            names_shards = False
+        except MissingError:
+            return
         yield from self._commits.remove(entry.sequence)
         self._maybe_committed.discard(entry.path)
-        if entry.step >= 0:
+        if names_shards:
             with contextlib.suppress(PenstockError):  # `leftovers` lists what is left of it
                 yield from self._clear(entry.path)
 
@@ -164,22 +173,13 @@ class PrefixSteps(RepositorySteps):
             yield from lock.check()  # no other job had begun when these were listed
             dead = listing.find_dead_attempts()
             if dead or listing.removed:
-                yield from self._check_paths([*listing.removed, *listing.entries])
+                for entry in [*listing.removed, *listing.entries]:
+                    yield from self.index(entry)  # a damaged one might name any attempt
             for entry in listing.removed:
                 yield from self._commits.remove(entry.sequence)
             for url in dead:
                 yield from self._clear(url)
             yield from self._commits.thin()
-
-    def _check_paths(self, entries: list[CheckpointEntry]) -> Steps[None]:
-        """Read whole indexes, which have checksums. FormatError if one is damaged, or its beginning
-        was when it was listed: it might name any attempt."""
-        for entry in entries:
-            index = yield from self.index(entry)
-            path = self.locate_shards(entry, index)
-            if path != entry.path:
-                self._commits.forget()
-                raise FormatError(f"{self.index_path(entry)} names {path}, not {entry.path}")
 
     def _clear(self, url: str) -> Steps[None]:
         shards = yield from self._list_shards(url)
@@ -199,6 +199,22 @@ class PrefixSteps(RepositorySteps):
         return (yield from self._commits.claim(session.decode()))
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def index(self, entry: CheckpointEntry) -> Steps[CheckpointIndex]:
+        """Read an index as `RepositorySteps.index` says; FormatError, too, if its beginning, which
+        has no checksum of its own, was damaged when it was listed: `entry` has another path."""
+        try:
+            index = yield from super().index(entry)
+            path = self.locate_shards(entry, index)
+            if path != entry.path:
+                raise FormatError(
+                    f"{self.index_path(entry)} is of {path}, and was listed as of {entry.path}: it"
+                    " was damaged on its way; list the checkpoints again"
+                )
+        except FormatError:
+            self._commits.forget()
+            raise
+        return index
 
     def locate_shards(self, entry: CheckpointEntry, index: CheckpointIndex) -> str:
         return f"{self.path}/step-{index.step}.{index.attempt}"

@@ -129,8 +129,10 @@ class VirtualProcess:
         self._ahead_s += length_ns * 1e-9
 
     def later(self, delay_ns: float, call: Callable[[], None]) -> None:
-        """Make a call after a delay, unless this process is killed; once it goes on, if it is
-        stopped."""
+        """Make a call after a delay, unless this process is dead or is killed; once it goes on, if
+        it is stopped."""
+        if not self.is_alive:  # a message has come for a process that was killed
+            return
         life, queue = self.life, self.cluster.queue
         if queue.now_ns < self.slow_until_ns:
             delay_ns += self.slow_ns

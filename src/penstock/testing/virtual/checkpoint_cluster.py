@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -39,6 +40,7 @@ _actions_max = 20_000
 _silence_ns = 600 * S
 """Time after which ranks give up to wait for the others' texts."""
 _retry_ns = 20 * S
+_attempt = re.compile(rb'"attempt":"[0-9a-f]{7}([0-9a-f]{2})')
 _retries = 30
 
 _READS = frozenset(
@@ -556,8 +558,9 @@ class CheckpointCluster:
         self._storage.files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
         self._lied |= self._storage.files.is_lying and type(action) in _SYNCS
         outcome = self._change(process, action, 1.0)
-        if self._find_now(CheckpointFaultKind.DAMAGE) and self._draw.random() < 0.4:
-            outcome = self._damage(action, outcome)
+        damages = self._find_now(CheckpointFaultKind.DAMAGE)
+        if damages and self._draw.random() < 0.4:
+            outcome = self._damage(action, outcome, damages[0].extra % 8 == 4)
         return outcome
 
     def _fail(self, process: _Process, action: actions.Action) -> None:
@@ -621,11 +624,11 @@ class CheckpointCluster:
                 raise refusal
         raise refusal
 
-    def _damage(self, action: actions.Action, outcome: Any) -> Any:
+    def _damage(self, action: actions.Action, outcome: Any, aims: bool) -> Any:
         if isinstance(action, actions.ReadFile) and outcome:
-            return _flip(outcome, self._draw)
+            return _flip(outcome, self._draw, aims)
         if isinstance(action, actions.FetchObjects):
-            return [data and _flip(data, self._draw) for data in outcome]
+            return [data and _flip(data, self._draw, aims) for data in outcome]
         if isinstance(action, actions.CheckShard | actions.ReadPieces):
             raise DataErrorOfReading("the bytes that were read are damaged")
         return outcome
@@ -712,8 +715,10 @@ def _throw_away(steps: actions.Steps[Any]) -> None:
     raise ScenarioError("steps of a process that was killed do not end")
 
 
-def _flip(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
+def _flip(data: bytes, draw: random.Random, aims: bool) -> bytes:
+    """Flip a bit. aims: where it makes the name of a save that of another one, if it has a name."""
+    name = _attempt.search(data) if aims else None
+    at = draw.randrange(*name.span(1)) if name else draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
