@@ -296,8 +296,13 @@ class VirtualTransfer:
         quiet_ns = now_ns - max(self.member.calm_ns, home.calm_ns, self._began_ns)
         if quiet_ns < 5 * S + 6 * self.cluster.scenario.delay_ns or not self.cluster.is_roomy:
             return
+        is_new = now_s - self._asked_s < limits.grant_wait_s  # connected after a long piece
         require(
-            self._end is not None and not self._end.is_closed and self._heard.terms is not None,
+            self._end is not None
+            and not self._end.is_closed
+            and (is_new or self._heard.terms is not None),
             f"{self.member.name} transfers without a grant",
         )
+        if self._heard.terms is None:
+            return
         require(now_s < self._heard.ends_s, f"{self.member.name} has a grant that has ended")

@@ -625,6 +625,7 @@ class CheckpointCluster:
         raise refusal
 
     def _damage(self, action: actions.Action, outcome: Any, aims: bool) -> Any:
+        self._oracles.is_damaged = True
         if isinstance(action, actions.ReadFile) and outcome:
             return _flip(outcome, self._draw, aims)
         if isinstance(action, actions.FetchObjects):

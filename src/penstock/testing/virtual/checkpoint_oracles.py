@@ -21,7 +21,7 @@ from ...errors import DataError, PenstockError
 from ...topology import Place
 from .checkpoint_scenario import CheckpointFaultKind, CheckpointScenario
 from .checkpoint_storage import FOLDER, PREFIX, URL, VirtualStorage
-from .node import ScenarioError, require
+from .node import require
 
 _session = re.compile(r"step-\d+\.([0-9a-f]{8})[0-9a-f]+")
 
@@ -47,6 +47,7 @@ class CheckpointOracles:
     repository:   as a reader sees it: `FolderSteps` or `PrefixSteps`.
     load_entry:   function of the protocol that loads a checkpoint.
     is_spoiled:   True once a sync has lied and the power was cut: what was saved may be damaged.
+    is_damaged:   True once something was damaged on its way to a reader.
     claims:       jobs, in the order in which they took the repository.
     committed:    attempts, in the order in which a reader could see them.
     """
@@ -61,7 +62,7 @@ class CheckpointOracles:
     ) -> None:
         self._scenario, self._storage, self._trace = scenario, storage, trace
         self._repository, self._load_entry = repository, load_entry
-        self.is_spoiled = False
+        self.is_spoiled = self.is_damaged = False
         self.claims: list[int] = []
         self.committed: list[str] = []
         self._promised: list[str] = []  # attempts, in the order in which callers were told
@@ -124,12 +125,17 @@ class CheckpointOracles:
         numbers = [number for number, _ in visible]
         require(len(set(numbers)) == len(numbers), f"a number is committed twice: {visible}")
         before = [attempt for _, attempt in self._visible]
+        may_return = self._scenario.has_fault(CheckpointFaultKind.LATE)
         self._visible = visible
         for number, attempt in visible:
             if attempt not in self.committed:
                 self._check_commit(process, number, attempt)
             elif attempt not in before and process is not None and not self.is_spoiled:
-                raise ScenarioError(f"{attempt} was removed, and is committed again")
+                # A put without an answer may be performed after a removal without one.
+                require(
+                    may_return and attempt != attempts[-1],
+                    f"{attempt} was removed, and is committed again",
+                )
         for attempt in before:
             if attempt in attempts or self.is_spoiled:
                 continue
@@ -273,11 +279,9 @@ class CheckpointOracles:
 
     def _must_survive(self) -> bool:
         """Tell whether every save that was held has to be committed: hosts and storage kept their
-        promises, and no job came between."""
-        scenario = self._scenario
-        is_whole = not scenario.has_fault(CheckpointFaultKind.DAMAGE, CheckpointFaultKind.LIE)
-        uses_all = all(job.uses_tiers for job in scenario.jobs) and not self._unheld
-        return is_whole and uses_all
+        promises, nothing was read damaged, and no job came between."""
+        uses_all = all(job.uses_tiers for job in self._scenario.jobs) and not self._unheld
+        return uses_all and not self.is_damaged
 
     def _perform(self, steps: actions.Steps[Any], seen: set[str] | None = None) -> Any:
         """Perform steps at once, without a fault and without a trace. seen: gets the paths."""

@@ -333,12 +333,16 @@ class VirtualCluster:
     def _check_storage(self) -> None:
         """While nothing fails, each kept cache block is read once, and the others as often as they
         are used."""
-        twice = [what for what, count in self._loads.items() if count > 1]
-        require(not twice, f"cache blocks are read from storage again: {twice}")
+        self._check_loads()
         keys = range(self.scenario.samples * self.scenario.fields)
         unkept = sum(self.node_of(key) < 0 for key in keys)
         expected = unkept * self.scenario.epochs
         require(self.direct_keys == expected, f"{self.direct_keys} keys read where {expected} stay")
+
+    def _check_loads(self) -> None:
+        """While nothing fails, each kept cache block is read once."""
+        twice = [what for what, count in self._loads.items() if count > 1]
+        require(not twice, f"cache blocks are read from storage again: {twice}")
 
     # -- shape ---------------------------------------------------------------------------------
 

@@ -175,6 +175,8 @@ class AttemptCluster(VirtualCluster):
         if not self.is_over:
             for life in self.ranks:
                 life.check_end()
+            if self.scenario.is_calm:
+                self._check_loads()
         if self._lied:  # disks keep what storage said; whoever got a checksum's error removes them
             self.record.disks = (None, [])
 

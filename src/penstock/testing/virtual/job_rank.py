@@ -63,7 +63,7 @@ class JobRank(VirtualRank):
         self._resources = ReadResources(*resources)
         self._reader: Any = None
         self._held: dict[int, int] = {}  # bytes of the steps that were asked for, by step
-        self._is_training = False
+        self._batch: tuple[Buffer, bytes] | None = None  # that is trained on, and its bytes
         self.is_finished = self.cursor.peek()[0] >= job.epochs
 
     @property
@@ -79,7 +79,7 @@ class JobRank(VirtualRank):
 
     def _walk(self) -> None:
         """Ask for steps, and take the next one if it is there and the other ranks are as far."""
-        while not (self.is_finished or self._is_training):
+        while not (self.is_finished or self._batch):
             if self._reader is None:
                 self._open_epoch()
             self._ask_ahead()
@@ -140,13 +140,16 @@ class JobRank(VirtualRank):
             cluster.end_attempt(f"rank {self.rank}: a sample fails its checksum")
             return
         state = json.loads(json.dumps(self.cursor.state()))
-        self._is_training = True
+        self._batch = buffer, buffer.tobytes()
         cluster.note_taken(self.rank, self._epoch, head, state)
         train_ns = int(cluster.job.train_ns * self._draw.expovariate(1))
         self._queue.add_in(train_ns, lambda: self.post("train", head.step, self._end_training))
 
     def _end_training(self) -> None:
-        self._is_training = False
+        if self._batch is not None:  # else the rank has gone back meanwhile
+            buffer, before = self._batch
+            require(buffer.tobytes() == before, "a batch is written to while it is trained on")
+        self._batch = None
         self._walk()
 
     def _check_batch(self, head: StepPlan, buffer: Buffer) -> bool:
@@ -178,7 +181,7 @@ class JobRank(VirtualRank):
             self.cursor.set_epoch(0)
         else:
             self.cursor.restore(state, len(self._cluster.scenario.nodes))
-        self._is_training = self.is_finished = False
+        self._batch, self.is_finished = None, False
         self.begin_steps()
 
     # -- the engine ----------------------------------------------------------------------------
