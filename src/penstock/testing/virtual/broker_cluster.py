@@ -86,7 +86,7 @@ class BrokerCluster:
         for fault in self.scenario.faults:
             self.queue.add(fault.at_ns, partial(self._befall, fault))
         self._run_until(CHAOS_NS + _calm_ns)
-        while any(member.transfer and not member.job.holds for member in self.members.values()):
+        while any(member.is_transferring for member in self.members.values()):
             require(self.queue.now_ns < CHAOS_NS + self._transfers_ns, "a transfer does not end")
             self._run_until(self.queue.now_ns + 5 * S)
         self._check_calm()

@@ -72,6 +72,11 @@ class VirtualMember(VirtualProcess):
         """Longest time between two steps of the loader."""
         return 1.5 * self.job.step_ns
 
+    @property
+    def is_transferring(self) -> bool:
+        """True while it has a transfer that ends by itself."""
+        return self.is_alive and self.transfer is not None and not self.job.holds
+
     def start(self) -> None:
         self.is_alive = True
         self.begun_ns = self.cluster.queue.now_ns
