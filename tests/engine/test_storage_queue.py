@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints
+from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.flushing import Flush
 from penstock.clock import Clock, JumpingClock
 from penstock.convert import convert
@@ -288,6 +289,53 @@ def test_waiting_for_the_rate_of_the_process_ends() -> None:
         assert found.value.errno == errno.ECANCELED
         stop.join()
     assert PROCESS_QUEUE.bytes_per_s is None
+
+
+def test_loading_takes_turns_and_is_counted(tmp_path: Path) -> None:
+    """A checkpoint is loaded within the rate of the process, which the writes of others use too."""
+    state = {"x": np.random.default_rng(0).integers(0, 256, 9 << 20, np.uint8)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.wait()
+    before = PROCESS_QUEUE.totals()["checkpoint"]
+    assert load(tmp_path).step == 1
+    counted = PROCESS_QUEUE.totals()["checkpoint"]
+    assert counted.read_bytes - before.read_bytes >= 9 << 20
+    bound = Bound()
+    PROCESS_QUEUE.limit(bound, 200e6)
+    assert np.array_equal(load(tmp_path).state["x"], state["x"])
+    PROCESS_QUEUE.limit(bound, None)
+    waited = PROCESS_QUEUE.totals()["checkpoint"]
+    assert waited.read_bytes - counted.read_bytes >= 9 << 20
+    assert waited.waited_ns > counted.waited_ns
+
+
+def test_an_interrupt_ends_loading_that_waits_for_its_turn(tmp_path: Path) -> None:
+    """The turn would come in a week."""
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"x": np.zeros(9 << 20, np.uint8)})
+        checkpoints.wait()
+    bound = Bound()
+    PROCESS_QUEUE.limit(bound, 1)
+
+    def interrupt() -> None:
+        while not any(place.unit is None for place in list(PROCESS_QUEUE._places.values())):
+            os.sched_yield()  # until the load waits
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load(tmp_path)
+    finally:
+        PROCESS_QUEUE.limit(bound, None)
+        thread.join()
+    assert load(tmp_path).step == 1
+
+
+class Bound:
+    """A holder of a rate of the process."""
 
 
 # -- the account -----------------------------------------------------------------------------------

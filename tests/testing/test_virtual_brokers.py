@@ -173,6 +173,21 @@ def test_transfers_of_a_host_ask_for_more_than_it_is_leased() -> None:
     assert profile["samples_per_s"] == 1e9
 
 
+def test_a_host_asks_though_a_job_does_not_say_how_much_is_left() -> None:
+    """With the objective "makespan" it said nothing any more of what its jobs and transfers could
+    take, and kept the lease of what it had said before."""
+    ledger = Ledger(Resources(cores=1, bytes_per_s=1e6), "makespan")
+    ledger.join(0, 0.0, job="a", rank=0, pid=1, name="train")
+    told = {"samples_per_s": 100.0, "cpu_s": 0.0, "storage_bytes": 1e3}
+    measured = JobMeasurement(samples_per_s=100, bytes_per_s=1e5)
+    ledger.report(0, 1.0, Report(profile=told, measured=measured))
+    ledger.tick(1.0)
+    ledger.transfers.begin((0, 0), 1.0, owner=0, job="a", bytes=1e9)
+    profile = ledger.report_together(1e9).profile
+    assert profile is not None
+    assert profile["samples_per_s"] == 1e9 + 1e5
+
+
 def test_a_host_waits_for_the_leases_of_others() -> None:
     """If the broker above hangs, leases end one after the other: a host that went up to its floor
     at the end of its own took what others still had."""

@@ -27,6 +27,8 @@ class Repository(ABC):
 
     readers = 4
     """Pieces to read at once, for the best rate."""
+    is_shared = True
+    """True for storage that others use, too: its reads take turns with all of this process."""
     takes_over = False
     """True if `lock` takes over from the job that holds the lock, which can commit nothing then;
     otherwise `lock` is refused."""

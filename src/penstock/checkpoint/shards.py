@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..engine import ThreadPool, crc32c
+from ..engine import PROCESS_QUEUE, ThreadPool, Turn, crc32c
 from ..errors import DataError
 from .array_leaves import Memory
 from .flushing import ShardSource
@@ -30,10 +30,16 @@ _READ_BYTES = 4 << 20
 
 
 class ShardReader(Protocol):
-    """A place of shards. readers: pieces to read at once, for the best rate."""
+    """A place of shards.
+
+    readers:    pieces to read at once, for the best rate.
+    is_shared:  False for the disks of this host, whose reads wait for no turn and are only counted.
+    """
 
     @property
     def readers(self) -> int: ...
+    @property
+    def is_shared(self) -> bool: ...
 
     def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
         """Open a shard by its path."""
@@ -76,18 +82,59 @@ def read_pieces(
     FormatError names the file and the piece that is damaged; StorageError the file that cannot be
     read.
     """
+    turns = _Turns(repository.is_shared)
     with ThreadPool(repository.readers) as threads:
-        tasks = [threads.submit(_read_piece, repository, folder, piece, target) for piece in wanted]
+        tasks = [
+            threads.submit(_read_piece, repository, folder, piece, target, turns)
+            for piece in wanted
+        ]
         try:
             for task in tasks:
                 task.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
+            turns.give_up()
             raise
 
 
+class _Turns:
+    """Turns of reads among all that the process reads and writes, for several threads.
+
+    is_shared:  False if no read has to wait.
+    """
+
+    def __init__(self, is_shared: bool) -> None:
+        self._is_shared, self._is_over = is_shared, False
+        self._put: list[Turn] = []
+
+    @contextlib.contextmanager
+    def take(self, size: int) -> Iterator[None]:
+        """Wait until so many bytes may be read; OSError if all was given up."""
+        if not (self._is_shared and PROCESS_QUEUE.is_bounded):
+            yield
+            PROCESS_QUEUE.count("read", "checkpoint", size)
+            return
+        turn = PROCESS_QUEUE.put("read", "checkpoint", size)
+        self._put.append(turn)
+        if self._is_over:
+            turn.give_up()
+        with turn:
+            yield
+        self._put.remove(turn)
+
+    def give_up(self) -> None:
+        """Let no thread wait any more."""
+        self._is_over = True
+        for turn in list(self._put):
+            turn.give_up()
+
+
 def _read_piece(
-    repository: ShardReader, folder: str, piece: Piece, target: Callable[[Piece], Memory | None]
+    repository: ShardReader,
+    folder: str,
+    piece: Piece,
+    target: Callable[[Piece], Memory | None],
+    turns: _Turns,
 ) -> None:
     path = f"{folder}/{piece.file}"
     target_memory = target(piece)
@@ -101,7 +148,9 @@ def _read_piece(
         for at in range(0, piece.padded_bytes, _READ_BYTES):
             size = min(_READ_BYTES, piece.padded_bytes - at)
             part = scratch[:size] if target_memory is None else target_memory[at : at + size]
-            if source.read(part, piece.offset + at) < size:
+            with turns.take(size):
+                count = source.read(part, piece.offset + at)
+            if count < size:
                 raise build_damage_error(path, f"it ends inside piece {piece.name!r}")
             crc = crc32c(part.data, crc)
     if crc != piece.crc32c:
@@ -159,6 +208,7 @@ class _Files:
     """The shards of this host's files."""
 
     readers = 4
+    is_shared = False
 
     def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
         return open_shard_file(path)

@@ -112,13 +112,14 @@ class Ledger:
         taken = math.fsum(value.bytes_per_s for value in measurements if value is not None)
         moving = bound_number(min(self.transfers.could_bytes_per_s, own_bytes_per_s))
         taken = bound_number(taken + self.transfers.taken_bytes_per_s)
-        profiles = [profile for profile in self._list_believed(jobs) if profile is not None]
+        profiles, objective = self._list_believed(jobs), self._objective
+        if None in profiles:  # perhaps because it does not say how much is left
+            profiles, objective = [job.believed for job in jobs], "utilisation"
+        known = tuple(profile for profile in profiles if profile is not None)
         profile, could = None, 0.0
-        if self.is_busy and len(profiles) == len(jobs):
+        if self.is_busy and len(known) == len(jobs):
             cores = replace(self._resources, bytes_per_s=math.inf)
-            could = (
-                _predict_readable(tuple(profiles), cores, self._objective, self._floors) + moving
-            )
+            could = _predict_readable(known, cores, objective, self._floors) + moving
             could = bound_number(max(1.0, could))
             profile = {"samples_per_s": could, "cpu_s": 0.0, "storage_bytes": 1.0}
         stall = max(0.0, 1 - taken / could) if could else 0.0
