@@ -28,6 +28,8 @@ from penstock.testing.virtual.__main__ import main
 from tests.mutations import SHARING, Mutation, find_bug, make_sharing, read_mutations
 
 S = 10**9
+ALARMS = [10058, 20758, 30043, 30148, 40413, 50584, 60031]
+"""Seeds that an oracle took for faults, and were none."""
 EASY = [
     "broker_session: who has gone keeps its share",
     "client: a lost broker's lease is kept",
@@ -171,6 +173,14 @@ def test_transfers_of_a_host_ask_for_more_than_it_is_leased() -> None:
     profile = ledger.report_together(1e9).profile
     assert profile is not None
     assert profile["samples_per_s"] == 1e9
+
+
+@pytest.mark.parametrize(
+    "seed", [30039, 70234, *(pytest.param(seed, marks=pytest.mark.long) for seed in ALARMS)]
+)
+def test_seeds_that_found_something(seed: int) -> None:
+    """30039: a transfer that looked for its broker late. 70234: a host that asked for nothing."""
+    run_broker_scenario(draw_broker_scenario(seed))
 
 
 def test_a_host_asks_though_a_job_does_not_say_how_much_is_left() -> None:
