@@ -21,16 +21,17 @@ first rank makes it from the table, and the others attach to it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import mmap
 import os
 import struct
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import FileIO
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -86,19 +87,15 @@ class DiskTier:
     The first rank of a host opens it. The others attach through any process that has it.
     """
 
-    def __init__(self, folder: str, slots: SlotTable, identity: bytes, lock: int) -> None:
+    def __init__(self, folder: str, slots: SlotTable, identity: bytes, lock: FileIO) -> None:
         self.folder = folder
         self._slots = slots
         self._identity = identity
-        self._files = contextlib.ExitStack()
-        self._files.callback(os.close, lock)
+        self._lock_file = lock
         try:
-            self._table = open_own(os.path.join(folder, "tier.table"), os.O_RDWR)
-            self._files.callback(os.close, self._table)
+            self._table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDWR)
             self._data = _open_direct(folder)
-            self._files.callback(os.close, self._data)
         except OSError as error:
-            self._files.close()
             raise _make_storage_error(folder, error) from None
         self._arena = Arena(limits.disk_buffers_bytes_max)
         self._writable = True
@@ -122,10 +119,11 @@ class DiskTier:
         try:
             os.makedirs(folder, exist_ok=True)
             check_private_folder(folder, "the disk tier")
-            lock = _open_lock(folder, first=True)
+            lock = _open_lock_file(folder)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
         try:
+            _enter_folder(folder, lock, first=True)
             shared = SlotTable.create(
                 slots, room_bytes, _hash_folder_identity(lock, identity), alignment=_PAGE
             )
@@ -133,28 +131,27 @@ class DiskTier:
                 _restore(folder, shared, room_bytes, _pack_header(slots, identity, note), slots)
             except OSError as error:
                 raise _make_storage_error(folder, error) from None
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BaseException as error:
-            os.close(lock)
-            if isinstance(error, BlockingIOError):
-                raise _make_in_use_error(folder) from None
+            _lock_folder(folder, lock, fcntl.LOCK_SH)
+            return cls(folder, shared, identity, lock)
+        except BaseException:
+            lock.close()  # not with the last reference: a traceback has one, too
             raise
-        return cls(folder, shared, identity, lock)
 
     @classmethod
     def attach(cls, folder: str, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
         """Attach to the tier that another process of this host has opened; errors as
         `SlotTable.attach`."""
         try:
-            lock = _open_lock(folder, first=False)
+            lock = _open_lock_file(folder)
         except OSError as error:
             raise _make_storage_error(folder, error) from None
         try:
+            _enter_folder(folder, lock, first=False)
             shared = SlotTable.attach(address, _hash_folder_identity(lock, identity))
+            return cls(folder, shared, identity, lock)
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
-        return cls(folder, shared, identity, lock)
 
     @property
     def address(self) -> SlabAddress:
@@ -224,13 +221,13 @@ class DiskTier:
         """
         places = self._slots.offsets(slots) + _PAGE  # first: an entry is written before it
         entries = np.zeros(len(slots), _ENTRY)
-        move_blocks(self._table, False, _find_entries(slots), _view_entries(entries))
+        move_blocks(self._table.fileno(), False, _find_entries(slots), _view_entries(entries))
         is_there = places >= _PAGE
         rows = np.flatnonzero(
             is_there & (entries["at"] == places) & (entries["length"] == lengths)
         ).tolist()
         padded = self._take_parts([_pad_size(int(lengths[i])) for i in rows])
-        moved = move_blocks(self._data, False, places[rows].tolist(), padded)
+        moved = move_blocks(self._data.fileno(), False, places[rows].tolist(), padded)
         blocks: list[Buffer | None] = [None] * len(slots)
         for i, count, data in zip(rows, moved, padded, strict=True):
             block = data[: int(lengths[i])]
@@ -251,7 +248,8 @@ class DiskTier:
 
     def own_counters(self) -> DiskCounters:
         with self._lock:
-            return DiskCounters(**self._counted)
+            counted = dict(self._counted)
+        return DiskCounters(**counted)
 
     def close(self) -> None:
         """Give claims and files back; with the last rank the folder is free for another job.
@@ -259,7 +257,8 @@ class DiskTier:
         No other thread may be reading or writing. May be called again.
         """
         self._slots.close()
-        self._files.close()
+        for file in (self._data, self._table, self._lock_file):
+            file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +284,7 @@ class DiskTier:
                 data[block.nbytes :] = 0
                 checksum = self._checksum(int(slots[i]), int(places[i]), block)
                 entries[number] = (places[i], block.nbytes, checksum, 0)
-            moved = move_blocks(self._data, True, places[rows].tolist(), padded)
+            moved = move_blocks(self._data.fileno(), True, places[rows].tolist(), padded)
             is_whole = np.array(moved, np.int64) == [len(data) for data in padded]
             entries, whole = entries[is_whole], rows[is_whole]
             _write_all(self._table, _find_entries(slots[whole]), _view_entries(entries))
@@ -327,21 +326,29 @@ class DiskTier:
             )
 
 
+def own_descriptor(open_it: Callable[..., int], *arguments: object) -> FileIO:
+    """Open a descriptor by a call; return its owner, with whose last reference it is closed.
+
+    No interrupt comes between the call's return and the owner: all of it is one call of C.
+    """
+    return next(map(FileIO, itertools.starmap(open_it, [arguments]), ["r+b"]))
+
+
 def _pad_size(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _open_direct(folder: str) -> int:
+def _open_direct(folder: str) -> FileIO:
     """Open the data past the page cache, or through it if the file system cannot do otherwise."""
-    flags = os.O_RDWR
+    path, flags = os.path.join(folder, "tier.data"), os.O_RDWR
     try:
-        file = open_own(os.path.join(folder, "tier.data"), flags | os.O_DIRECT)
+        file = own_descriptor(open_own, path, flags | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return open_own(os.path.join(folder, "tier.data"), flags)
+        return own_descriptor(open_own, path, flags)
     try:
-        os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
+        os.preadv(file.fileno(), [mmap.mmap(-1, _PAGE)], 0)
     except OSError:  # some refuse only when it comes to reading
         fcntl.fcntl(file, fcntl.F_SETFL, flags)
     return file
@@ -358,9 +365,9 @@ def _view_entries(entries: npt.NDArray[np.void]) -> list[Buffer]:
     return list(entries.view(np.uint8).reshape(-1, _ENTRY.itemsize))
 
 
-def _write_all(file: int, places: list[int], blocks: list[Buffer]) -> None:
+def _write_all(file: FileIO, places: list[int], blocks: list[Buffer]) -> None:
     """Write blocks, many at a time; OSError if one of them is not written whole."""
-    for count, block in zip(move_blocks(file, True, places, blocks), blocks, strict=True):
+    for count, block in zip(move_blocks(file.fileno(), True, places, blocks), blocks, strict=True):
         if count < len(block):
             raise _make_write_error(count)
 
@@ -379,26 +386,37 @@ def _make_storage_error(folder: str, error: OSError) -> StorageError:
     )
 
 
-def _open_lock(folder: str, *, first: bool) -> int:
-    """Open and lock the folder's lock file; raise UsageError if another job holds the lock."""
-    lock = open_own(os.path.join(folder, "tier.lock"), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+def _open_lock_file(folder: str) -> FileIO:
+    """Open the folder's lock file; the lock that it will have is its owner's."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    return own_descriptor(open_own, os.path.join(folder, "tier.lock"), flags)
+
+
+def _enter_folder(folder: str, lock: FileIO, *, first: bool) -> None:
+    """Lock the folder, and write down the pid; raise UsageError if another job holds the lock."""
+    _lock_folder(folder, lock, fcntl.LOCK_EX if first else fcntl.LOCK_SH)
     try:
-        fcntl.flock(lock, (fcntl.LOCK_EX if first else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         if first:
-            os.ftruncate(lock, 0)
-        os.write(lock, b"%d\n" % os.getpid())
-    except BaseException as error:
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
-            raise _make_in_use_error(folder) from None
-        raise
-    return lock
+            os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), b"%d\n" % os.getpid())
+    except OSError as error:
+        raise _make_storage_error(folder, error) from None
 
 
-def _hash_folder_identity(lock: int, identity: bytes) -> bytes:
+def _lock_folder(folder: str, lock: FileIO, operation: int) -> None:
+    """Lock the folder's lock file; raise UsageError if another job holds the lock."""
+    try:
+        fcntl.flock(lock, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _make_in_use_error(folder) from None
+    except OSError as error:
+        raise _make_storage_error(folder, error) from None
+
+
+def _hash_folder_identity(lock: FileIO, identity: bytes) -> bytes:
     """Return the identity of a folder's slots, so that nobody attaches by another folder."""
     check_identity(identity)
-    folder = os.fstat(lock)
+    folder = os.fstat(lock.fileno())
     text = b"%s %d %d" % (identity, folder.st_dev, folder.st_ino)
     return hashlib.blake2b(text, digest_size=16).digest()
 
@@ -422,13 +440,11 @@ def _make_in_use_error(folder: str) -> UsageError:
 def read_note(folder: str) -> bytes | None:
     """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
     try:
-        table = open_own(os.path.join(folder, "tier.table"), os.O_RDONLY)
+        table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDONLY)
     except (OSError, UsageError):
         return None
-    try:
-        header = os.pread(table, _HEADER.size + _CRC.size, 0)
-    finally:
-        os.close(table)
+    with table:
+        header = os.pread(table.fileno(), _HEADER.size + _CRC.size, 0)
     if len(header) < _HEADER.size + _CRC.size:
         return None
     magic, version, slots, identity, note = _HEADER.unpack_from(header)
@@ -447,26 +463,23 @@ def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slo
     """Make the slots ready that an earlier run left, or make the files anew."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT
-    with contextlib.ExitStack() as files:
-        table = open_own(os.path.join(folder, "tier.table"), flags)
-        files.callback(os.close, table)
-        data = open_own(os.path.join(folder, "tier.data"), flags)
-        files.callback(os.close, data)
-        same = os.fstat(table).st_size == table_bytes and os.pread(table, len(header), 0) == header
+    with (
+        own_descriptor(open_own, os.path.join(folder, "tier.table"), flags) as table,
+        own_descriptor(open_own, os.path.join(folder, "tier.data"), flags) as data,
+    ):
+        table_bytes_now = os.fstat(table.fileno()).st_size
+        same = table_bytes_now == table_bytes and os.pread(table.fileno(), len(header), 0) == header
         if not same:
             # The data first: a table of cache blocks that are not there is harmless, the opposite
             # is not.
-            os.ftruncate(data, 0)
-            os.ftruncate(data, _PAGE)
-            os.ftruncate(table, 0)
-            os.ftruncate(table, table_bytes)
+            for file, size in ((data, 0), (data, _PAGE), (table, 0), (table, table_bytes)):
+                os.ftruncate(file.fileno(), size)
             _write_all(table, [0], [np.frombuffer(bytearray(header), np.uint8)])
             return
-        if os.fstat(data).st_size > _PAGE + room_bytes:  # the room was larger then
-            os.ftruncate(data, _PAGE + room_bytes)
-        with open(table, "rb", buffering=0, closefd=False) as file:
-            entries = np.fromfile(file, _ENTRY, slots, offset=_PAGE)
-        end = min(os.fstat(data).st_size, _PAGE + room_bytes)
+        if os.fstat(data.fileno()).st_size > _PAGE + room_bytes:  # the room was larger then
+            os.ftruncate(data.fileno(), _PAGE + room_bytes)
+        entries = np.fromfile(table, _ENTRY, slots, offset=_PAGE)
+        end = min(os.fstat(data.fileno()).st_size, _PAGE + room_bytes)
         at, length = entries["at"], entries["length"]
         good = (at >= _PAGE) & (at % _PAGE == 0) & (at <= end) & (length >= 0)
         good &= length <= end - np.where(good, at, 0)

@@ -59,7 +59,7 @@ from ..errors import PenstockError
 from ..extent import Int, Requests, merge, slice_files
 from ..plan import BlockLayout, CacheSession, Placement, cache_actions, rotation_start
 from ..plan.cache_actions import NodeTier, RowFailure
-from .disk import DiskTier
+from .disk import DiskTier, own_descriptor
 from .key_index import Addressed
 from .peer import Peer, PeerCompletion, PeerRequest
 from .replicas import Replicas, UseTimes
@@ -106,7 +106,8 @@ class _KeyRead:
 class CacheShell:
     """Shell that executes requests of keys in threads of its own; see the module.
 
-    The threads refer to it. So it lives until it is closed, by the `CachedEngine` that has it.
+    The threads refer to it. So, once they are started, it lives until it is closed, by the
+    `CachedEngine` that has it.
 
     inner:      reads the files of `index`; this engine closes it.
     placement:  which node keeps which cache blocks.
@@ -151,9 +152,9 @@ class CacheShell:
         self._done: list[Completion] = []
         self._outstanding = 0
         self._submitted = 0
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_file = own_descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._woken = select.poll()
-        self._woken.register(self._wake_fd, select.POLLIN)
+        self._woken.register(self._wake_file, select.POLLIN)
         # Ours alone.
         self._session = session_class(
             addressed, placement, nodes, rank, replicas=replicas is not None
@@ -170,11 +171,15 @@ class CacheShell:
         self._disk_ended: deque[tuple[cache_actions.Action, BaseException | None]] = deque()
         self._disk_reads: deque[cache_actions.ReadDisk] = deque()
         self._disk_writes: deque[tuple[cache_actions.WriteDisk, list[Buffer]]] = deque()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads. Who calls this closes the shell, whatever happens."""
         self._threads = [
             threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
             for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
         ]
-        start_threads(self._threads, self.close)
+        start_threads(self._threads)
 
     # -- the user's side -----------------------------------------------------------------------
 
@@ -205,7 +210,7 @@ class CacheShell:
             self._submitted += 1
             self._outstanding += 1
             self._asked.append((ticket, _Step(requests, list(buffers), purpose, uses)))
-        self._wake()
+            self._wake()
         return ticket
 
     def poll(self, timeout_ns: int) -> list[Completion]:
@@ -296,7 +301,7 @@ class CacheShell:
             self._disk.close()
         self._slab.close()  # claims are given back: the other ranks need not find out themselves
         self._replicas = None
-        os.close(self._wake_fd)
+        self._wake_file.close()
 
     def _check_usable(self) -> None:
         if self._fault is not None:
@@ -318,7 +323,7 @@ class CacheShell:
             self._news.send()
 
     def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+        os.eventfd_write(self._wake_file.fileno(), 1)
 
     def _watch(self) -> None:
         """Wait for storage, and use the disk. The engine's lock lets others submit meanwhile."""
@@ -368,9 +373,9 @@ class CacheShell:
         if self._peer is None:
             self._woken.poll(timeout_ns / 1e6)
         else:
-            completions, requests = self._peer.step(timeout_ns, [self._wake_fd])
+            completions, requests = self._peer.step(timeout_ns, [self._wake_file.fileno()])
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
+            os.eventfd_read(self._wake_file.fileno())
         return completions, requests
 
     # -- what the session says -----------------------------------------------------------------
@@ -774,6 +779,11 @@ class CachedEngine:
         self._shell = CacheShell(*arguments, **options)
         self._finalizer = weakref.finalize(self, self._shell.close)
         self._finalizer.atexit = False  # threads that wait for storage must not delay the end
+        try:
+            self._shell.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def choice(self) -> ReadMethod:

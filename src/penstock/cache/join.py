@@ -258,7 +258,7 @@ def join_cache(
         # Each rank keeps what it has made until all have attached.
         exchange_values(gather, place, lambda: parts.attach(job, introductions))
         assert parts.slab is not None
-        engine = CachedEngine(
+        engine = parts.engine = CachedEngine(
             addressed,
             open_engine(index.files, budget, index.mean_bytes),
             job.placement,
@@ -479,6 +479,7 @@ class _CacheParts:
         self.disk: DiskTier | None = None
         self.peer: Peer | None = None
         self.replica_buffers: list[RamTier] = []  # of the ranks of this host
+        self.engine: CachedEngine | None = None  # of these parts; its threads use them
 
     def speak_mpi(self, job: _CacheAgreement) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
@@ -555,6 +556,6 @@ class _CacheParts:
         return Replicas(job.replica_buffer(index), memories, own, len(index.fields))
 
     def close(self) -> None:
-        for part in (self.peer, self.disk, self.slab, *self.replica_buffers):
+        for part in (self.engine, self.peer, self.disk, self.slab, *self.replica_buffers):
             if part is not None:
                 part.close()
