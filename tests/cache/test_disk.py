@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from penstock.cache.disk import DiskTier, read_note
 from penstock.cache.shared_memory import LEFT_OUT, MINE, READY
+from penstock.engine import PROCESS_QUEUE, PurposeTotals
 from penstock.errors import StateError, StorageError, UsageError
 from tests import warm
 
@@ -362,15 +363,23 @@ def test_attaching_by_another_folder_is_refused(folder: Path) -> None:
             pass
 
 
+def count_written() -> int:
+    """Return the bytes that disk tiers of this process have written."""
+    return PROCESS_QUEUE.totals().get("sweep", PurposeTotals()).written_bytes
+
+
 def test_a_full_disk_ends_writing(tmp_path: Path) -> None:
     """One warning; what was kept is read, nothing is claimed any more, and training goes on."""
     with mounted("tmpfs", tmp_path / "disk", "size=64k,mode=0700") as disk:
         with opened(disk, slots=100) as tier:
             assert fill(tier, [1, 4]) == [True, True]
+            written_bytes = count_written()
             with pytest.warns(
                 RuntimeWarning, match=f"{disk} keeps no more cache blocks: No space left"
             ):
                 assert fill(tier, [6, 14, 22, 30]) == [True, True, False, False]
+            written_bytes = count_written() - written_bytes
+            assert 2 * 20_480 <= written_bytes < 64 << 10  # those that were kept count
             assert not tier.is_writable
             assert tier.claim(np.array([1, 22, 7])).tolist() == [READY, LEFT_OUT, LEFT_OUT]
             with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import penstock
@@ -219,6 +220,36 @@ def test_a_write_that_the_system_refuses_ends_nothing(
         engine.close()
 
 
+def test_a_write_that_fails_is_counted(tmp_path: Path) -> None:
+    """A disk that takes no write: one warning, one failed action, and every batch is right."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    data = penstock.open(tmp_path / "x.npy")
+    disk = DiskTier.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16))
+    disk._data.close()
+    disk._data = io.FileIO(tmp_path / "tier" / "tier.data", "r")
+    engine = CachedEngine(
+        Addressed(data.index),
+        open_engine(data.index.files, Budget(), data.index.mean_bytes),
+        Placement(64, (0,), (64,), seed=1),
+        [0],
+        0,
+        RamTier.create(1, 1 << 20, bytes(16)),
+        disk,
+        None,
+    )
+    try:
+        assert engine.counters()["failed_actions"] == 0
+        with pytest.warns(RuntimeWarning, match="keeps no more cache blocks: Bad file descriptor"):
+            read_rows(engine, rows)
+        read_rows(engine, rows)
+        stats = engine.counters()
+        assert stats["failed_actions"] == 1
+        assert stats["disk_blocks_written"] == 0
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize("failing", [0, 2, 3])
 def test_a_failure_is_reported_of_the_key_that_failed(failing: int, tmp_path: Path) -> None:
     """Where a key that storage does not give lies beside keys of no bytes, the report names it, not
@@ -262,6 +293,16 @@ def keys_of(count: int, row_bytes: int) -> Requests:
     zeros, places = np.zeros(count, np.uint32), np.arange(count) * row_bytes
     lengths = np.full(count, row_bytes)
     return Requests(zeros, np.arange(count), lengths, zeros, places, np.arange(count + 1))
+
+
+def read_rows(engine: CachedEngine, rows: npt.NDArray[np.uint8]) -> None:
+    """Read all keys, and wait until nothing is left to be done; the bytes are right."""
+    out = np.zeros(rows.size, np.uint8)
+    engine.submit(keys_of(*rows.shape), [out])
+    (report,) = engine.poll(60 * 10**9)
+    assert report.failures == ()
+    assert (out.reshape(rows.shape) == rows).all()
+    wait_for(lambda: engine._shell._session.is_idle)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

@@ -285,13 +285,13 @@ class DiskTier:
                 checksum = self._checksum(int(slots[i]), int(places[i]), block)
                 entries[number] = (places[i], block.nbytes, checksum, 0)
             moved = move_blocks(self._data.fileno(), True, places[rows].tolist(), padded)
+            PROCESS_QUEUE.count("write", "sweep", sum(max(0, count) for count in moved))
             is_whole = np.array(moved, np.int64) == [len(data) for data in padded]
             entries, whole = entries[is_whole], rows[is_whole]
             _write_all(self._table, _find_entries(slots[whole]), _view_entries(entries))
             kept[whole] = self._slots.publish(slots[whole], at[whole], lengths[whole])
             if not is_whole.all():
                 raise _make_write_error(min(moved))
-            PROCESS_QUEUE.count("write", "sweep", sum(map(len, padded)))
         except OSError as error:
             self._stop_writing(error)
         finally:

@@ -165,6 +165,7 @@ class CacheShell:
         self._answers = Arena(limits.peer_answers_bytes_max)
         self._sources: dict[int, dict[int, Buffer]] = {}  # cache blocks of the disk by slot
         self._refused: set[type] = set()  # actions of which a warning has told
+        self._failed_writes = 0  # of which the disk tier has told; the session takes them as ended
         # Between the thread that waits for storage and the disk, and ours.
         self._reports: deque[Completion] = deque()
         self._more = threading.Semaphore(0)
@@ -259,6 +260,7 @@ class CacheShell:
         slab_*:        those of `SlabCounters`, of all ranks of this host.
         disk_blocks_*: cache blocks that this rank has read from the disk tier and written to it;
                        those damaged there are read from storage again.
+        failed_actions:  what could not be done, and was done without: a fetch, a write to the disk.
 
         Further counters tell how often a key took another way.
         """
@@ -273,6 +275,7 @@ class CacheShell:
         )
         counted = self._session.counts
         counts = self._inner.counters() | {name: counted[name] for name in names} | dict(counted)
+        counts["failed_actions"] = counted["failed_actions"] + self._failed_writes
         of_slab = self._slab.counters()._asdict()
         counts |= {f"slab_{name}": count for name, count in of_slab.items()}
         if self._disk is not None:
@@ -553,7 +556,9 @@ class CacheShell:
     ) -> BaseException | None:
         assert self._disk is not None
         try:
-            self._disk.write(action.slots, blocks)
+            kept = self._disk.write(action.slots, blocks)
+            if not kept.all() and not self._disk.is_writable:
+                self._failed_writes += 1
         except BaseException as error:
             return error
         return None

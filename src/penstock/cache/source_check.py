@@ -30,6 +30,7 @@ class SourceCheck:
     on_change:  called with the error that names the first file that differs, at most once.
 
     Storage that does not answer, or fails, is no change: kept bytes are still those of the index.
+    A check that fails, for whatever reason, is a warning in the log.
     """
 
     def __init__(self, files: Files, on_change: Callable[[PenstockError], None]) -> None:
@@ -47,18 +48,23 @@ class SourceCheck:
             return
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
-                target=self._check, name="penstock-source-check", daemon=True
+                target=self._run, name="penstock-source-check", daemon=True
             )
             start_threads([self._thread])
         self._thread.join(limits.source_check_wait_s)
 
+    def _run(self) -> None:
+        what = "files below %s could not be looked at again, kept bytes are used: %s"
+        try:
+            self._check()
+        except PenstockError as error:
+            log.warning(what, self._files.root, error)
+        except Exception as error:  # memory, or a defect of ours
+            log.warning(what, self._files.root, repr(error), exc_info=True)
+
     def _check(self) -> None:
         was = self._files
-        try:
-            now, errors = open_store(was.root).probe(was)
-        except PenstockError as error:
-            log.warning("files could not be looked at again, kept bytes are used: %s", error)
-            return
+        now, errors = open_store(was.root).probe(was)
         gone = np.isin(errors, _gone)
         changed = (errors == 0) & ((now.size != was.size) | (now.mtime_ns != was.mtime_ns))
         rows = np.flatnonzero(gone | changed)
