@@ -21,7 +21,7 @@ from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_r
 from tests.interrupts import InterruptAt
 
 _modules = (
-    *(engine, join, shared_memory, threading),
+    *(disk_tier, engine, join, shared_memory, threading),
     *(engine_source, epoch_iterator, step_reader, ticket_router),
 )
 _joining = (disk_tier, engine, join, shared_memory)
