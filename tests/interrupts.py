@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from opcode import opname
 from types import CodeType, FrameType, ModuleType
 from typing import Any
+
+_patience_s = 240.0
+"""Guard against hanging, not a measure."""
 
 _HANDLING = {"RESUME", "JUMP_BACKWARD", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 """Instructions after which it looks for signals (CHECK_EVAL_BREAKER in its `bytecodes.c`)."""
@@ -56,3 +61,28 @@ class InterruptAt:
         while frame is not None and frame.f_code.co_name != "__del__":
             frame = frame.f_back
         return frame is not None
+
+
+def interrupt(place: int, modules: Sequence[ModuleType], call: Callable[[], Any]) -> bool:
+    """Call, and interrupt it at a place; False if it ended before. No other error comes of it."""
+    tracer = InterruptAt(place, modules)
+    sys.settrace(tracer)
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert tracer.left < 0
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def end_in_thread(call: Callable[[], Any], place: int) -> Any:
+    """Call in another thread, which ends, and raises nothing. Returns what it returned."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(_patience_s)
+    assert not thread.is_alive(), f"hangs after an interrupt at place {place}"
+    assert results, f"raised after an interrupt at place {place}"
+    return results[0]

@@ -18,7 +18,7 @@ from penstock.checkpoint import Checkpoints
 from penstock.engine import join_threads, threads
 from penstock.engine.probe import measure_copying
 from penstock.engine.store import map_in_threads
-from penstock.engine.threads import ThreadPool
+from penstock.engine.threads import ThreadPool, WakeUp
 from penstock.errors import LimitError
 from tests.interrupts import InterruptAt
 
@@ -122,3 +122,21 @@ def test_every_pool_has_the_named_error() -> None:
     bare = re.compile(r"\bThreadPoolExecutor\(\w")
     found = [path.name for path in source.rglob("*.py") if bare.search(path.read_text())]
     assert not found
+
+
+def test_one_wake_up_wakes_all_who_wait_for_the_same() -> None:
+    news, is_so = WakeUp(), False
+    results: list[bool] = []
+
+    def wait() -> None:
+        results.append(news.wait_until(lambda: is_so))
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    assert not news.wait_until(lambda: is_so, 0.001)
+    is_so = True
+    news.send()
+    for thread in waiting:
+        thread.join()
+    assert results == [True] * 3

@@ -3,31 +3,94 @@
 from __future__ import annotations
 
 import atexit
+import math
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 
-from ..engine import start_threads
+from ..engine import WakeUp, start_threads
 from ..errors import UsageError
 from .fault_points import build_stall_error
 
-_awaited: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+class BackgroundThread(threading.Thread):
+    """A thread whose end can be waited for, whatever interrupts come.
+
+    Python takes a thread for one that has ended once a `join` of it was interrupted, and refuses to
+    wait for one whose `start` was interrupted, which may begin later.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._lock = threading.Lock()
+        self._is_wanted = True
+        self._has_to_begin = self._has_begun = self._is_over = False
+        self._news = WakeUp()  # of who waits for the end
+
+    def start(self) -> None:
+        """Begin. After an interrupt here it may begin, now or later, until `call_off`."""
+        super().start()
+        self._has_to_begin = True
+
+    def run(self) -> None:
+        with self._lock:
+            if not self._is_wanted:
+                return
+            self._has_begun = True
+        try:
+            self._work()
+        finally:
+            del self._work  # and what it refers to: earlier threads, which would all be kept
+            self._is_over = True
+            self._news.send()
+
+    def call_off(self) -> bool:
+        """Keep it from beginning; False if it has begun, or has to."""
+        with self._lock:
+            self._is_wanted = self._has_begun or self._has_to_begin
+            return not self._is_wanted
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end. It is called off if its start was interrupted."""
+        if self.call_off():
+            return
+        if self._news.wait_until(lambda: self._is_over, math.inf if timeout is None else timeout):
+            super().join()  # the little that is left of it
+
+    def is_alive(self) -> bool:
+        return (self._has_begun or self._has_to_begin) and not self._is_over
+
+
+_awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
 
 
 class BackgroundTask:
     """Work in a thread behind training. It returns the error that a later call of the user has to
-    raise, or None. The end of the process waits for it, unless it was given up."""
+    raise, or None. The end of the process waits for it, unless it was given up.
 
-    def __init__(self, name: str, work: Callable[[], Exception | None]) -> None:
-        self._error: Exception | None = None
+    start:  False leaves it to `start`, so that who makes it knows it before it begins.
+    error:  of the work, once that has ended.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], Exception | None], *, start: bool = True
+    ) -> None:
+        self.error: Exception | None = None
 
         def run() -> None:
-            self._error = work()
+            self.error = work()
 
-        self.thread = threading.Thread(target=run, name=name, daemon=True)
-        start_threads([self.thread])
+        self.thread = BackgroundThread(name, run)
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Begin. LimitError if the system refuses the thread."""
         _awaited.add(self.thread)
+        start_threads([self.thread])
 
     @property
     def is_alive(self) -> bool:
@@ -36,8 +99,12 @@ class BackgroundTask:
     def take_error(self) -> Exception | None:
         """Wait for the end of the work. The first call returns its error."""
         self.thread.join()
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         return error
+
+    def call_off(self) -> bool:
+        """Keep work whose start failed from beginning later; False if it has begun, or has to."""
+        return self.thread.call_off()
 
     def give_up(self) -> None:
         """Let the process end without this thread, which may hang."""
@@ -48,6 +115,9 @@ class BackgroundTask:
 def _join_threads() -> None:
     for thread in list(_awaited):
         thread.join()
+
+
+os.register_at_fork(after_in_child=_awaited.clear)
 
 
 class JoinDeadline:

@@ -116,7 +116,7 @@ class Checkpoints:
         self._save: Save | None = None  # the last that was begun
         self._task: BackgroundTask | None = None  # of that save, until it was waited for
         self._failure: Exception | None = None  # of a save that was waited for, for the next call
-        self._closed = False
+        self._closed = self._released = False
         self._count = 0  # of the saves that were begun
         self.last: CommittedSave | None = None
         """The last save that was committed."""
@@ -201,34 +201,49 @@ class Checkpoints:
         attempt = Attempt(self._session, self._count)
         snapshot: StateSnapshot | Exception
         try:
-            if hasattr(loader, "state_dict"):
-                loader = loader.state_dict()
-            split, cuts = divide_state(state, loader, self.place, per_rank)
-            snapshot = StateSnapshot(
-                split, cuts, self._staging, self._fence, self.place.world_size, attempt
+            try:
+                if hasattr(loader, "state_dict"):
+                    loader = loader.state_dict()
+                split, cuts = divide_state(state, loader, self.place, per_rank)
+                snapshot = StateSnapshot(
+                    split, cuts, self._staging, self._fence, self.place.world_size, attempt
+                )
+            except Exception as error:
+                snapshot = error  # the thread sends it to the other ranks
+            self._save = save = Save(
+                self._target,
+                step,
+                attempt,
+                snapshot=snapshot,
+                flush=Flush(self._budget),
+                began_s=began_s,
+                blocked_s=time.perf_counter() - began_s,
             )
-        except Exception as error:
-            snapshot = error  # the thread sends it to the other ranks
-        self._save = save = Save(
-            self._target,
-            step,
-            attempt,
-            snapshot=snapshot,
-            flush=Flush(self._budget),
-            began_s=began_s,
-            blocked_s=time.perf_counter() - began_s,
-        )
-        try:
-            self._task = BackgroundTask(
-                "penstock-checkpoint", lambda: perform(self._finish_save(save))
-            )
+            self._start_task(save)
         except BaseException:
-            self._fence.take_down()  # nobody else would
+            self._drop_save()
             raise
         if isinstance(snapshot, Exception):
             self._join_save(JoinDeadline(None))
+            self._failure = None  # it is this one, as the ranks tell it
             raise snapshot
         return True
+
+    def _start_task(self, save: Save) -> None:
+        """Start the thread of a save. It is known before: the next call waits for it, though an
+        interrupt comes while it begins."""
+        self._task = BackgroundTask(
+            "penstock-checkpoint", lambda: perform(self._finish_save(save)), start=False
+        )
+        self._task.start()
+
+    def _drop_save(self) -> None:
+        """Leave nothing of a save whose thread has not begun."""
+        if self._task is None or self._task.call_off():
+            self._task = None
+            self._fence.take_down()  # nobody else would
+            if self._save is not None:
+                self._save.free_memory()
 
     def attach(self, optimizer: Any) -> None:
         """Let later saves copy the tensors that only this optimizer of torch changes behind
@@ -294,20 +309,24 @@ class Checkpoints:
         """
         if until not in ("committed", "held"):
             raise UsageError(f"until={until!r}: use 'committed' or 'held'")
-        failure = self._wait_until(timeout_s, until == "held")
-        if failure is not None:
-            raise failure
+        self._wait_until(timeout_s, until == "held")
+        self._raise_failure()
         return self.last
 
-    def _wait_until(self, timeout_s: float | None, held: bool = False) -> Exception | None:
-        """Return the error of a save that failed, once nothing is under way, or once the saves are
-        held."""
+    def _wait_until(self, timeout_s: float | None, held: bool = False) -> None:
+        """Return once nothing is under way, or once the saves are held. Notes the error of a save
+        that failed."""
         self._check_process()
         within = JoinDeadline(timeout_s)
-        self._failure = self._join_save(within) or self._failure
-        failure = self._drain.settle(within) if self._drain is not None and not held else None
+        self._join_save(within)
+        if self._drain is not None and not held:
+            self._failure = self._drain.settle(within) or self._failure
+
+    def _raise_failure(self) -> None:
+        """Raise the error of a save that failed, once."""
         failed, self._failure = self._failure, None
-        return failure or failed
+        if failed is not None:  # no call comes between, and so no interrupt
+            raise failed
 
     def abandon(self, timeout_s: float | None = None) -> None:
         """Give up the save under way, if there is one, and return soon, once it has ended. It is
@@ -324,15 +343,16 @@ class Checkpoints:
             self._save.flush.stop()
             self._task.give_up()
         self._wait_until(timeout_s)
+        self._failure = None
 
-    def _join_save(self, within: JoinDeadline) -> Exception | None:
-        """Wait for the thread of the last save. The first call that returns has its error;
-        StalledError if the time is over before."""
+    def _join_save(self, within: JoinDeadline) -> None:
+        """Wait for the thread of the last save, and note its error; StalledError if the time is
+        over before."""
         if self._save is None or self._task is None:
-            return None
+            return
         within.join(self._task.thread, self._save.step)
-        error, self._task = self._task.take_error(), None
-        return error
+        self._failure = self._task.error or self._failure
+        self._task = None
 
     def advice(
         self,
@@ -430,12 +450,15 @@ class Checkpoints:
         """Wait for the saves under way, then let others write to the folder. Raises as `wait` does;
         after a StalledError it is not closed. A save that was abandoned and still hangs is not
         waited for; the folder stays locked until the process ends."""
-        if self._closed:
-            return
-        failure = None
-        if self._save is None or not self._save.flush.stopped:
-            failure = self._wait_until(timeout_s)
-        self._closed = True
+        if not self._released:
+            if self._save is None or not self._save.flush.stopped:
+                self._wait_until(timeout_s)
+            self._closed = True
+            self._release()
+        self._raise_failure()
+
+    def _release(self) -> None:
+        """Let go of memory, tiers and folder. After an interrupt `close` calls it again."""
         self._fence.detach()
         self._staging.close()
         hangs = self._task is not None and self._task.is_alive
@@ -445,8 +468,7 @@ class Checkpoints:
             hangs = True
         if self._lock is not None and not hangs:
             self._lock.close()
-        if failure is not None:
-            raise failure
+        self._released = True
 
     def __enter__(self) -> Self:
         return self

@@ -7,11 +7,11 @@ meanwhile, and a fence before the next step of the optimizer stands until the co
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..engine import WakeUp
 from ..errors import UsageError
 from .partition import Cut
 from .pytree import ArrayBlock
@@ -23,8 +23,8 @@ class Fence:
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
         self._hooks: list[Any] = []
-        self._down = threading.Event()
-        self._down.set()
+        self._is_up = False
+        self._news = WakeUp()  # of who waits
         self.waited_s = 0.0
         """Time for which steps have waited here since the fence was put up."""
 
@@ -63,23 +63,25 @@ class Fence:
     def put_up(self) -> None:
         """Make the steps wait from now on."""
         self.waited_s = 0.0
-        self._down.clear()
+        self._is_up = True
 
     def take_down(self) -> None:
         """Let the steps go on."""
-        self._down.set()
+        self._is_up = False
+        self._news.send()
 
     def wait(self) -> None:
         """Return once the fence is down."""
-        if not self._down.is_set():
+        if self._is_up:
             began_s = time.perf_counter()
-            self._down.wait()
+            self._news.wait_until(lambda: not self._is_up)
             self.waited_s += time.perf_counter() - began_s
 
     def detach(self) -> None:
         """Remove the fence from all its optimizers."""
         while self._hooks:
-            self._hooks.pop().remove()
+            self._hooks[-1].remove()
+            self._hooks.pop()
         self._optimizers.clear()
 
 

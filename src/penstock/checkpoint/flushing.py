@@ -21,7 +21,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from ..budget import Budget
-from ..engine import PROCESS_QUEUE, Turn, number_file, storage_errors, write_all
+from ..engine import PROCESS_QUEUE, Turn, WakeUp, number_file, storage_errors, write_all
 from ..errors import StorageError, UsageError
 from ..own_files import open_new
 from ..sharing import TransferPermit
@@ -66,7 +66,8 @@ class Flush:
         self._rate = budget.bytes_per_s
         self._due_s = 0.0  # when what was written so far should have taken until
         self._stopped = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._news = WakeUp()  # of who writes
         self._permit: TransferPermit | None = None
         self._process_rate = budget.process_bytes_per_s
         self._turn: Turn | None = None
@@ -74,20 +75,20 @@ class Flush:
 
     def adopt(self, budget: Budget) -> None:
         """Change the rate, from the next turn on."""
-        with self._changed:
+        with self._lock:
             self._rate = budget.bytes_per_s
             self._process_rate = budget.process_bytes_per_s
             if self._is_writing:
                 PROCESS_QUEUE.limit(self, self._process_rate)
             self._due_s = 0.0  # what was owed at the old rate is not waited for
-            self._changed.notify_all()
+        self._news.send()
 
     def stop(self) -> None:
         """End the writes soon, with ECANCELED; a system call that hangs is not interrupted."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             turn = self._turn
-            self._changed.notify_all()
+        self._news.send()
         if turn is not None:
             turn.give_up()
         self.close()
@@ -137,7 +138,7 @@ class Flush:
             while start < size:
                 mark_point("wait for a turn to write")
                 length = self._wait_for_rate(size - start)
-                with self._changed:
+                with self._lock:
                     self.check()
                     if self._permit is None and self._shared:
                         self._permit = TransferPermit(size - start)
@@ -160,7 +161,7 @@ class Flush:
     def _wait_in_queue(self, length: int, file: int | None, offset: int) -> Turn:
         """Wait until it is the turn of these bytes in the process's queue."""
         turn = PROCESS_QUEUE.put("write", "checkpoint", length, file=file, offset=offset)
-        with self._changed:  # `stop` either finds the turn, or is found by `check`
+        with self._lock:  # `stop` either finds the turn, or is found by `check`
             self._turn = turn
         try:
             self.check()
@@ -173,13 +174,13 @@ class Flush:
 
     def _bound_process(self, is_writing: bool) -> None:
         """Bound what the process draws from storage by the budget, while bytes are written."""
-        with self._changed:
+        with self._lock:
             self._is_writing = is_writing
             PROCESS_QUEUE.limit(self, self._process_rate if is_writing else None)
 
     def _wait_for_rate(self, left_bytes: int) -> int:
-        with self._changed:
-            while True:
+        while True:
+            with self._lock:
                 self.check()
                 process_rate = PROCESS_QUEUE.bytes_per_s if self._shared else None
                 if self._rate is None:
@@ -191,7 +192,8 @@ class Flush:
                     length = min(left_bytes, self._bound_turn(rate))
                     self._due_s += length / self._rate
                     return length
-                self._changed.wait(min(self._due_s - now_s, threading.TIMEOUT_MAX))
+                left_s = self._due_s - now_s
+            self._news.wait(left_s)
 
     @staticmethod
     def _bound_turn(rate: float | None) -> int:

@@ -8,7 +8,9 @@ taking their lock and returning, leaves it taken: every other thread would wait 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -17,6 +19,10 @@ from ..errors import LimitError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LOOK_S = 0.1
+"""Longest sleep in `WakeUp.wait_until`: an interrupt in one of several threads that wait there may
+lose what was sent to them."""
 
 
 def build_refusal(what: str, error: Exception) -> LimitError:
@@ -76,6 +82,18 @@ class WakeUp:
     def wait(self, timeout_s: float) -> None:
         """Wait until it is sent, or the time is over."""
         self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+
+    def wait_until(self, is_so: Callable[[], bool], timeout_s: float = math.inf) -> bool:
+        """Wait until something is so; False if the time is over before. Who makes it so sends once,
+        also if several threads wait: each wakes the next."""
+        ends_s = time.monotonic() + timeout_s
+        while not is_so():
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.wait(min(left_s, _LOOK_S))
+        self.send()
+        return True
 
 
 class ThreadPool(ThreadPoolExecutor):
