@@ -30,6 +30,7 @@ pytest.importorskip("moto")
 import penstock
 from penstock import limits
 from penstock.budget import Budget
+from penstock.engine import objects, threads
 from penstock.engine.object_client import (
     Bucket,
     compute_version,
@@ -44,6 +45,7 @@ from penstock.testing.reading import EngineRead, finish, random_bytes
 from tests import warm
 from tests.command import run
 from tests.index.formats.writers import write_mds
+from tests.interrupts import end_in_thread, interrupt
 from tests.services import KEY, S3, SECRET, Fault, Proxy, environment, moto, object_server, served
 from tests.slices import first, thinned
 
@@ -643,6 +645,26 @@ def test_close_waits_for_the_last_copy(s3: S3, use: Use) -> None:
         closing.join(240)
         assert not closing.is_alive(), "closing waits for a copy that has ended"
         assert contents["part 1"][:9000] in slow.tobytes()
+
+
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.long)])
+def test_an_interrupted_close_closes_when_called_again(s3: S3, use: Use, stride: int) -> None:
+    """Wherever it comes, with a request that waits and a copy under way that ends later."""
+    place, interrupted = 0, True
+    while interrupted:
+        with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
+            reading = EngineRead(list(contents.values()), [[(n, 0, 9000)] for n in range(2)])
+            slow = reading.buffers[0] = reading.buffers[0].view(Slow)
+            slow.written_to, slow.go_on = threading.Event(), threading.Event()
+            engine.submit(reading.requests, reading.buffers)
+            assert slow.written_to.wait(60)
+            going_on = threading.Timer(0.01, slow.go_on.set)
+            going_on.start()
+            interrupted = interrupt(place, (objects, threads, threading), engine.close)
+            end_in_thread(engine.close, place)
+            going_on.join()
+        place += stride
+    assert place > 10
 
 
 def test_requests_in_flight(s3: S3, use: Use) -> None:

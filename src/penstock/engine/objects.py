@@ -202,14 +202,15 @@ class _SharedWork:
         self._threads = ThreadPool(limits.object_requests_max, "penstock-object")
         lock = threading.Lock()  # guards all that follows
         self._lock = lock
-        self._changed = threading.Condition(lock)  # of the end of copies
         self._news = WakeUp()  # of who polls
-        self._closing = threading.Event()
+        self._copied = WakeUp()  # of who closes
+        self.closed = False
+        self._ended = threading.Condition(lock)  # it is closed; threads of the pool wait for this
         self._queue: list[tuple[int, int, _ObjectPiece]] = []  # heap: turn, which one, the piece
         self._queued = 0  # so far
         self._tickets: set[_ObjectTicket] = set()
         self._done: list[tuple[Completion, list[Buffer]]] = []  # buffers live until the report
-        self._room = threading.Condition(lock)  # less is in flight than before
+        self._room = threading.Condition(lock)  # less is in flight than before; and for this
         self._bytes = 0  # in flight, gaps included
         self._active = 0
         self._copying = 0
@@ -220,10 +221,6 @@ class _SharedWork:
         self.counters = dict.fromkeys(
             ("bytes", "runs", "extents", "tickets", "requests", "retries"), 0
         )
-
-    @property
-    def closed(self) -> bool:
-        return self._closing.is_set()
 
     def adopt(self, requests_max: int, bytes_per_s: float | None) -> None:
         with self._lock:
@@ -254,16 +251,19 @@ class _SharedWork:
             return [completion for completion, _ in done]
 
     def close(self) -> None:
-        self._closing.set()
-        with self._changed:
+        """After an interrupt it may be called again."""
+        with self._lock:
+            self.closed = True
             self._queue.clear()
             self._done.clear()
-            self._changed.wait_for(lambda: not self._copying)
+            self._ended.notify_all()
+            self._room.notify_all()
+        self._copied.wait_until(lambda: not self._copying)
+        with self._lock:
             for ticket in self._tickets:
                 ticket.buffers.clear()
             self._tickets.clear()
-            self._news.send()
-            self._room.notify_all()
+        self._news.send()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
@@ -276,7 +276,7 @@ class _SharedWork:
     def _run(self) -> None:
         """Read one piece after the other, until there are none."""
         while True:
-            with self._changed:
+            with self._lock:
                 self._room.wait_for(self._can_go_on)
                 over = self._active > self._requests_max
                 if self.closed or over or not self._queue or not _is_main_alive():
@@ -288,13 +288,13 @@ class _SharedWork:
             try:
                 self._read(piece)
             except BaseException as error:  # a defect of ours: poll raises it
-                with self._changed:
+                with self._lock:
                     self._defect = error
                     self._active -= 1
                     self._news.send()
                 return
             del piece  # and with it the buffers
-            with self._changed:
+            with self._lock:
                 self._bytes -= size
                 self._room.notify_all()
 
@@ -314,7 +314,7 @@ class _SharedWork:
             data = self._fetch(file, piece.start, piece.stop)
         except ObjectRefused as error:
             code = error.code
-        with self._changed:
+        with self._lock:
             if self.closed:
                 return
             self._copying += 1
@@ -324,14 +324,14 @@ class _SharedWork:
             else:
                 piece.scatter(data)
         finally:
-            with self._changed:
+            with self._lock:
                 self._copying -= 1
                 ticket = piece.ticket
                 ticket.left -= 1
                 if not ticket.left:
                     self._finish(ticket)
                 if self.closed:  # who closes waits for the copies
-                    self._changed.notify_all()
+                    self._copied.send()
 
     def _fetch(self, file: int, start: int, stop: int) -> memoryview:
         """Read the bytes of a range up to the object's end; ObjectRefused if it is not as
@@ -360,13 +360,13 @@ class _SharedWork:
                 raise ObjectRefused(errno.ESTALE, error.what) from None
             raise
         finally:
-            with self._changed:
+            with self._lock:
                 self.counters["requests"] += asked
                 self.counters["retries"] += asked - 1
 
     def _take_turn(self, length: int) -> None:
         """Wait until the bandwidth allows a request of `length` bytes."""
-        with self._changed:
+        with self._lock:
             if self._bytes_per_s is None:
                 return
             now_s = time.monotonic()
@@ -377,7 +377,8 @@ class _SharedWork:
 
     def _pause(self, seconds: float) -> bool:
         """Wait, unless the engine is closed; return True if it is open."""
-        return not self._closing.wait(seconds)
+        with self._lock:
+            return not self._ended.wait_for(lambda: self.closed, seconds)
 
     def _finish(self, ticket: _ObjectTicket) -> None:
         """Note a ticket for the next report. Call with the lock held."""
