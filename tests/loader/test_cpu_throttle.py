@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import threading
 import time
@@ -13,9 +14,12 @@ import pytest
 
 import penstock
 import penstock.torch.loader
+from penstock.engine import threads
+from penstock.loader import cpu_throttle
 from penstock.loader.cpu_throttle import CpuThrottle
 from penstock.loader.workers import TimedFetch
 from tests.contention import contended
+from tests.interrupts import end_in_thread, interrupt
 from tests.slices import first
 
 CREDIT_S = 0.05
@@ -212,3 +216,21 @@ def test_workers_are_not_throttled_below_their_rate(workers: int, kind: Any) -> 
     assert spent.decode_cpu_ns >= 38 * 10_000_000
     assert spent.decode_cpu_ns * 1e-9 < 0.6 * taken_s  # others were at it
     assert not any(owed)
+
+
+@pytest.mark.parametrize("call", ["adopt", "close", "charge", "wait", "wait_until_wanted"])
+def test_an_interrupt_leaves_no_lock_taken(call: str) -> None:
+    """Wherever it comes, it stays an interrupt, and threads that wait go on when there is more."""
+    for place in range(25):
+        throttle = CpuThrottle(0.5)
+        throttle.charge(3600.0)
+        thread = threading.Thread(target=throttle.wait, daemon=True)
+        thread.start()
+        calls: dict[str, tuple[float, ...]] = {"adopt": (0.1,), "charge": (1.0,), "wait": (0.001,)}
+        calls["wait_until_wanted"] = (0,)  # which does not wait
+        make = functools.partial(getattr(throttle, call), *calls.get(call, ()))
+        interrupt(place, (cpu_throttle, threads, threading), make)
+        assert end_in_thread(lambda: throttle.is_in_debt, place)  # noqa: B023
+        end_in_thread(throttle.close, place)
+        thread.join(240)
+        assert not thread.is_alive()

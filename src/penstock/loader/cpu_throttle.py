@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
+
+from ..engine import WakeUp
 
 _credit_s = 0.05  # most unused time that idle threads may use later, at the rate
 _wait_s = 60.0  # longest wait at once: a debt at a rate near zero outlasts any lock
@@ -24,7 +27,7 @@ class CpuThrottle:
 
     def __init__(self, rate: float | None = None) -> None:
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._waiting: set[WakeUp] = set()  # of each thread that waits
         self._rate = rate
         self._owed_s = 0.0
         self._settled_s = time.monotonic()
@@ -45,13 +48,13 @@ class CpuThrottle:
                 self._limits += 1
                 self._owed_s = 0.0  # time used without a limit is free
             self._rate = rate
-            self._changed.notify_all()
+        self._wake_all()
 
     def close(self) -> None:
         """End all waiting, now and later."""
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+        self._wake_all()
 
     @property
     def is_in_debt(self) -> bool:
@@ -73,14 +76,14 @@ class CpuThrottle:
     def wait(self, timeout_s: float = math.inf) -> None:
         """Wait until there is no debt, or the time is over."""
         deadline_s = time.monotonic() + timeout_s
-        with self._changed:
+
+        def find_wait_s() -> float:
             self._settle()
-            while self._rate is not None and self._owed_s > 0 and not self._closed:
-                left_s = deadline_s - self._settled_s
-                if left_s <= 0:
-                    return
-                self._changed.wait(min(self._owed_s / self._rate, left_s, _wait_s))
-                self._settle()
+            if self._rate is None or self._owed_s <= 0:
+                return 0.0
+            return min(self._owed_s / self._rate, deadline_s - self._settled_s)
+
+        self._wait_while(find_wait_s)
 
     def wait_until_wanted(self, number: int) -> None:
         """Wait until the thread of this number is one of those that the rate can keep busy.
@@ -89,9 +92,12 @@ class CpuThrottle:
         """
         if self._rate is None:
             return
-        with self._changed:
-            while self._rate is not None and number >= self._rate and number and not self._closed:
-                self._changed.wait()
+
+        def find_wait_s() -> float:
+            is_wanted = self._rate is None or number < self._rate or not number
+            return 0.0 if is_wanted else _wait_s
+
+        self._wait_while(find_wait_s)
 
     def take_turn(self) -> None:
         """Charge the calling thread for its time since its last turn, then wait."""
@@ -103,6 +109,25 @@ class CpuThrottle:
         if limits == self._limits:
             self.charge((used_ns - before_ns) * 1e-9)
         self.wait()
+
+    def _wait_while(self, find_wait_s: Callable[[], float]) -> None:
+        """Wait until a function, called with the lock held, finds that nothing is to be waited for,
+        or until `close`. It finds the time after which to ask it again if nothing changes."""
+        news = WakeUp()
+        self._waiting.add(news)  # before it is asked: a change after that is told
+        try:
+            while True:
+                with self._lock:
+                    wait_s = 0.0 if self._closed else find_wait_s()
+                if wait_s <= 0:
+                    return
+                news.wait(min(wait_s, _wait_s))
+        finally:
+            self._waiting.discard(news)
+
+    def _wake_all(self) -> None:
+        for news in self._waiting.copy():
+            news.send()
 
     def _settle(self) -> None:
         now_s = time.monotonic()
