@@ -39,7 +39,7 @@ from penstock.engine.object_client import (
 )
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
-from penstock.engine.protocol import Failure
+from penstock.engine.protocol import Completion, Failure
 from penstock.engine.store import Posix
 from penstock.testing.reading import EngineRead, finish, random_bytes
 from tests import warm
@@ -664,6 +664,28 @@ def test_an_interrupted_close_closes_when_called_again(s3: S3, use: Use, stride:
             end_in_thread(engine.close, place)
             going_on.join()
         place += stride
+    assert place > 10
+
+
+def test_an_interrupted_submit_leaves_the_engine_able_to_read(s3: S3, use: Use) -> None:
+    """Wherever it comes in the engine itself; not in the pool of threads, which is Python's."""
+    place, interrupted = 0, True
+    while interrupted:
+        with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
+            lost, kept = (EngineRead(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
+
+            def submit(reading: EngineRead = lost, engine: ObjectEngine = engine) -> int:
+                return engine.submit(reading.requests, reading.buffers)
+
+            interrupted = interrupt(place, (objects, threads), submit)
+            ticket = submit(kept)
+            reports: dict[int, Completion] = {}
+            deadline_s = time.monotonic() + 240
+            while ticket not in reports:
+                assert time.monotonic() < deadline_s, f"place {place}"
+                reports |= {report.ticket: report for report in engine.poll(100_000_000)}
+            kept.assert_done(reports[ticket])
+        place += 1
     assert place > 10
 
 

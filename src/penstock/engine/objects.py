@@ -270,8 +270,8 @@ class _SharedWork:
         """Start threads for the pieces that wait. Call with the lock held."""
         wanted = min(self._requests_max, self._active + len(self._queue)) - self._active
         for _ in range(wanted):
-            self._active += 1
             self._threads.submit(self._run)
+            self._active += 1  # after it: an interrupt leaves no thread counted that is none
 
     def _run(self) -> None:
         """Read one piece after the other, until there are none."""
