@@ -19,6 +19,7 @@ from penstock.checkpoint import (
     Checkpoints,
     background,
     checkpoints,
+    drain,
     fault_points,
     fence,
     flushing,
@@ -145,16 +146,18 @@ def test_an_interrupt_in_save_leaves_one_writer(
 
 
 @_most
+@pytest.mark.parametrize("uses_tier", [False, True])
 @pytest.mark.parametrize("fails", [True, False])
 def test_an_interrupt_in_wait_loses_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool, stride: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool, uses_tier: bool, stride: int
 ) -> None:
     """The error of a save is raised once: by this call, or by the next if this was interrupted."""
     gate = Gate(monkeypatch)
     place, interrupted = 0, True
     while interrupted:
         folder = tmp_path / str(place)
-        saved = Checkpoints(folder, rank=0, world_size=1)
+        local = tmp_path / f"{place} tier" if uses_tier else None
+        saved = Checkpoints(folder, rank=0, world_size=1, local=local)
         if fails:
             shutil.rmtree(folder)
         gate.close()
@@ -167,7 +170,7 @@ def test_an_interrupt_in_wait_loses_no_failure(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        interrupted = interrupt(place, (checkpoints, background, threads, threading), wait)
+        interrupted = interrupt(place, (checkpoints, drain, background, threads, threading), wait)
         if interrupted and not told:
             end_in_thread(wait, place)
         assert isinstance(told[0], StorageError) == fails, f"place {place}"

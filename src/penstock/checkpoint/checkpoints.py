@@ -320,7 +320,10 @@ class Checkpoints:
         within = JoinDeadline(timeout_s)
         self._join_save(within)
         if self._drain is not None and not held:
-            self._failure = self._drain.settle(within) or self._failure
+            self._drain.settle(within, self._note_failure)
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failure = error
 
     def _raise_failure(self) -> None:
         """Raise the error of a save that failed, once."""

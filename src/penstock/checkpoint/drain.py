@@ -23,7 +23,6 @@ from .actions import JoinDrain, StartDrain, Steps
 from .all_gather import Ranks
 from .background import JoinDeadline
 from .flushing import Flush
-from .perform import perform
 from .save import Save, WrittenShard
 from .tier_choice import REPOSITORY, TierChoice, TierRoom, WaitingSave, choose_tiers
 from .tiers import Tiers
@@ -203,15 +202,23 @@ class Drain:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def settle(self, within: JoinDeadline) -> Exception | None:
-        """Return when no save is on its way any more: the error since the last call, or None."""
-        task = self._tasks.get(self._newest)
-        if task is not None:
-            within.join(task.thread, next((save.step for save, _ in list(self._queue)), 0))
-        return perform(self.wait())
+    def settle(self, within: JoinDeadline, note: Callable[[Exception], None]) -> None:
+        """Return when no save is on its way any more, as `wait` does, in the thread of a user, whom
+        Ctrl-C may interrupt anywhere. note: takes each error, which is forgotten after that."""
+        newest = self._tasks.get(self._newest)
+        if newest is None:
+            return
+        within.join(newest.thread, next((save.step for save, _ in list(self._queue)), 0))
+        for number, task in list(self._tasks.items()):
+            if task.error is not None:
+                note(task.error)
+            task.take_error()
+            if number < self._newest:
+                self._tasks.pop(number, None)
 
     def wait(self) -> Steps[Exception | None]:
-        """Return when no save is on its way any more, as `settle` does."""
+        """Return when no save is on its way any more: the last error since the last call, or
+        None."""
         return (yield from self._take_failure(self._newest))
 
     @property
