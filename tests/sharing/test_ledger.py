@@ -435,6 +435,22 @@ def test_shares_hold_for_a_while() -> None:
     assert 10 < made <= 60 / TERMS.hold_s
 
 
+def test_a_lease_is_renewed_before_it_ends_though_later_ones_last_longer() -> None:
+    """A member whose steps become longer is leased for longer, but has the shorter lease still."""
+    ledger = Ledger(Resources(cores=1))
+    ledger.join(0, 0.0, job="a", rank=0, pid=1, name="train")
+    ends_s = lasts_s = ledger.tick(0.0)[0].lasts_s
+    for now_s in (0.25 * tick for tick in range(1, 40)):
+        if now_s == 4.75:  # it is patient for 9.5 s from now on
+            idle = JobMeasurement(samples_per_s=0.0)
+            ledger.report(0, now_s, Report(profile=None, measured=idle))
+        if leases := ledger.tick(now_s):
+            lasts_s = leases[0].lasts_s
+            ends_s = now_s + lasts_s
+        assert ends_s - now_s > 2, now_s
+    assert lasts_s == 9.5
+
+
 def test_who_is_silent_has_no_lease_renewed() -> None:
     """A silent job is told once what it has; that lasts until it reads it, and no longer."""
     host = Host()

@@ -295,7 +295,9 @@ class Ledger:
                 assert member.lease is not None
                 lasts_s = member.patience_s(self.terms)
                 new = member.leased_s == -math.inf
-                if new or (now_s - member.leased_s >= lasts_s / 2 and not member.silent):
+                # The one that it has may end sooner than one that is made now.
+                renew_s = min(lasts_s, member.lease.lasts_s) / 2
+                if new or (now_s - member.leased_s >= renew_s and not member.silent):
                     member.leased_s = now_s
                     member.lease = leases[key] = replace(member.lease, lasts_s=lasts_s)
         return leases

@@ -79,7 +79,7 @@ class JobRank(VirtualRank):
 
     def _walk(self) -> None:
         """Ask for steps, and take the next one if it is there and the other ranks are as far."""
-        while not (self.is_finished or self._batch):
+        while not (self.is_finished or self._batch or self._cluster.is_over):
             if self._reader is None:
                 self._open_epoch()
             self._ask_ahead()
