@@ -296,6 +296,25 @@ def test_retention_removes_the_shards_that_a_whole_index_names() -> None:
     assert perform_on(bucket, prefix.leftovers()) == paths[:1]
 
 
+def test_a_checkpoint_that_was_listed_damaged_is_not_removed_for_that() -> None:
+    """Of the two that are kept, the older was listed damaged, and the one that was left counted as
+    the first to keep."""
+    run_checkpoint_scenario(draw_checkpoint_scenario(9153956))
+    bucket = VirtualBucket()
+    paths = commit_steps(bucket, 1, 2)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+
+    def damage(data: bytes) -> bytes:
+        return b"?" + data if b'"step":1' in data else data
+
+    assert perform_on(bucket, prefix.list_removable(2), damaged=1, damage=damage) == ()
+    assert [entry.path for entry in perform_on(bucket, prefix.entries())] == paths
+    paths += commit_steps(bucket, 3)
+    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    removable = perform_on(bucket, prefix.list_removable(2), damaged=1, damage=damage)
+    assert [(entry.sequence, entry.step) for entry in removable] == [(2, -1)]
+
+
 def test_a_checkpoint_that_was_listed_as_another_is_not_loaded() -> None:
     """The shards of the other would be read. It is listed anew, and is loaded then."""
     bucket = VirtualBucket()

@@ -79,8 +79,13 @@ class Repository(ABC):
         perform(self.steps.abandon(attempt_path))
 
     def retain(self, keep: int, last: str | None = None) -> None:
-        """Remove all but the last `keep` checkpoints, never the last two."""
+        """Remove the checkpoints that `list_removable` lists."""
         perform(self.steps.retain(keep, last))
+
+    def list_removable(self, keep: int) -> Sequence[CheckpointEntry]:
+        """List all but the last `keep` checkpoints, never the last two. Damaged ones do not
+        count."""
+        return perform(self.steps.list_removable(keep))
 
     def thin(self, keep: int, path: str) -> None:
         """Call `retain` after a commit, which stands whatever happens: errors become warnings."""

@@ -135,8 +135,16 @@ class RepositorySteps(ABC):
     # -- removing ----------------------------------------------------------------------------------
 
     def retain(self, keep: int, last: str | None = None) -> Steps[None]:
-        """Remove all but the last `keep` checkpoints, never the last two. Those whose index is seen
-        to be damaged are not counted.
+        """Remove the checkpoints that `list_removable` lists."""
+        for entry in (yield from self.list_removable(keep, last)):
+            yield from self.remove(entry)
+
+    def list_removable(
+        self, keep: int, last: str | None = None
+    ) -> Steps[Sequence[CheckpointEntry]]:
+        """List all but the last `keep` checkpoints, never the last two. Those whose index is seen
+        to be damaged, perhaps on its way, are not counted, and go once as many later ones are
+        there.
 
         last:  the path of the checkpoint that counts as the last; None is the latest.
         """
@@ -144,9 +152,10 @@ class RepositorySteps(ABC):
         while last is not None and entries and entries[-1].path != last:
             entries.pop()
         whole = [entry for entry in entries if entry.step >= 0]
-        for first in whole[-max(keep, KEEP_MIN) :][:1]:
-            for entry in entries[: entries.index(first)]:
-                yield from self.remove(entry)
+        least = max(keep, KEEP_MIN)
+        if len(whole) < least:
+            return ()
+        return entries[: entries.index(whole[-least])]
 
     def thin(self, keep: int, path: str) -> Steps[None]:
         """Call `retain` after a commit, which stands whatever happens: an error becomes a warning.

@@ -151,7 +151,7 @@ def prune(
     collecting = leftovers or not place.takes_over
     lock = place.lock() if collecting and not dry_run else None
     try:
-        gone = [entry.path for entry in place.entries()[:-keep]]
+        gone = [entry.path for entry in place.list_removable(keep)]
         left = place.leftovers()
         if not dry_run:
             place.retain(keep)
