@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +344,8 @@ def test_what_it_takes_when() -> None:
     more = Lease(cores=1, bytes_per_s=100, floor_cores=1, floor_bytes_per_s=100, lasts_s=5)
     assert holding.rate(more, 1e6) == 50
     assert holding.rate(more, 1e6 + 4.9) == 50
-    assert holding.rate(more, 1e6 + 5) == 80
+    assert holding.rate(more, 1e6 + 9) == 50  # it came before the others were there
+    assert holding.rate(replace(more), 1e6 + 9) == 80
 
 
 # -- processes -------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ class Holding:
 
     own_bytes_per_s:  most that the host takes, and its rate while nothing has been leased to it
                       yet; inf for no limit.
-    gather_s:         how long after a loss it takes no more than its floor.
+    gather_s:         how long after a loss it takes no more than its floor; it goes by a lease that
+                      comes after that, from a broker that had time to hear of the others.
     """
 
     def __init__(self, own_bytes_per_s: float, gather_s: float) -> None:
@@ -26,7 +27,8 @@ class Holding:
         self._gather_s = gather_s
         self._rate = self._floor = own_bytes_per_s
         self._leased = False
-        self._ended_s = self._gathered_s = -math.inf
+        self._lease: Lease | None = None
+        self._heard_s = self._ended_s = self._gathered_s = -math.inf
 
     @property
     def leased(self) -> bool:
@@ -47,9 +49,11 @@ class Holding:
             self._leased = True
             # The first one ever is of a broker that has not been away.
             self._gathered_s = -math.inf if self._ended_s == -math.inf else now_s + self._gather_s
+        if lease is not self._lease:  # renewed, perhaps with equal values
+            self._lease, self._heard_s = lease, now_s
         self._lasts_s = lease.lasts_s
         rate, floor = _decode_rate(lease.bytes_per_s), _decode_rate(lease.floor_bytes_per_s)
-        if now_s < self._gathered_s:
+        if self._heard_s < self._gathered_s:
             self._rate = min(rate, self._floor)
         else:
             self._rate, self._floor = rate, floor
