@@ -380,10 +380,11 @@ def test_an_index_is_lost_if_it_is_damaged_the_same_way_each_time() -> None:
     assert perform_on(bucket, prefix.find_last_attempt(), damaged=2).attempt == f"{2:09x}"
 
 
-@pytest.mark.parametrize("seed", [535, 2191, 4059754, 8007184])
+@pytest.mark.parametrize("seed", [535, 2191, 4059754, 8007184, 11017260])
 def test_seeds_that_found_something(seed: int) -> None:
     """535 and 2191: an index that was put after its removal. 4059754: ranks that lost each other
-    while a save became held. 8007184: a whole checkpoint that returned was taken for a fault."""
+    while a save became held. 8007184 and 11017260: a whole checkpoint that came
+    late was taken for a fault."""
     run_checkpoint_scenario(draw_checkpoint_scenario(seed))
 
 
