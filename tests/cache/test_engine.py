@@ -21,7 +21,7 @@ from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
 from penstock.cache.shared_memory import Mask, RamTier
 from penstock.clock import SystemClock
-from penstock.engine import Buffer, open_engine
+from penstock.engine import Buffer, ReadingEngine, open_engine
 from penstock.errors import LimitError
 from penstock.extent import Int, Requests
 from penstock.plan import Placement
@@ -140,6 +140,22 @@ def test_a_fetch_that_the_system_refuses_is_read_from_storage(
         group[1].close()
 
 
+def keep_on_disk(
+    data: penstock.Dataset, disk: DiskTier, inner: ReadingEngine | None = None
+) -> CachedEngine:
+    """Return the engine of the one rank of 64 samples, all of which a disk tier keeps."""
+    return CachedEngine(
+        Addressed(data.index),
+        inner or open_engine(data.index.files, Budget(), data.index.mean_bytes),
+        Placement(64, (0,), (64,), seed=1),
+        [0],
+        0,
+        RamTier.create(1, 1 << 20, bytes(16)),
+        disk,
+        None,
+    )
+
+
 def test_threads_beside_a_disk_tier(tmp_path: Path) -> None:
     """Two threads do all there is to do, and the disk gives back in the second epoch what the first
     one wrote."""
@@ -148,15 +164,8 @@ def test_threads_beside_a_disk_tier(tmp_path: Path) -> None:
     data = penstock.open(tmp_path / "x.npy")
     inner = open_engine(data.index.files, Budget(), data.index.mean_bytes)
     before = set(threading.enumerate())
-    engine = CachedEngine(
-        Addressed(data.index),
-        inner,
-        Placement(64, (0,), (64,), seed=1),
-        [0],
-        0,
-        RamTier.create(1, 1 << 20, bytes(16)),
-        DiskTier.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)),
-        None,
+    engine = keep_on_disk(
+        data, DiskTier.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)), inner
     )
     try:
         for epoch in (1, 2):
@@ -193,16 +202,7 @@ def test_a_write_that_the_system_refuses_ends_nothing(
     rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
     np.save(tmp_path / "x.npy", rows)
     data = penstock.open(tmp_path / "x.npy")
-    engine = CachedEngine(
-        Addressed(data.index),
-        open_engine(data.index.files, Budget(), data.index.mean_bytes),
-        Placement(64, (0,), (64,), seed=1),
-        [0],
-        0,
-        RamTier.create(1, 1 << 20, bytes(16)),
-        UnwritableDisk.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)),
-        None,
-    )
+    engine = keep_on_disk(data, UnwritableDisk.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16)))
     try:
         for epoch in (1, 2):
             out = np.zeros(6400, np.uint8)
@@ -228,16 +228,7 @@ def test_a_write_that_fails_is_counted(tmp_path: Path) -> None:
     disk = DiskTier.open(str(tmp_path / "tier"), 64, 1 << 20, bytes(16))
     disk._data.close()
     disk._data = io.FileIO(tmp_path / "tier" / "tier.data", "r")
-    engine = CachedEngine(
-        Addressed(data.index),
-        open_engine(data.index.files, Budget(), data.index.mean_bytes),
-        Placement(64, (0,), (64,), seed=1),
-        [0],
-        0,
-        RamTier.create(1, 1 << 20, bytes(16)),
-        disk,
-        None,
-    )
+    engine = keep_on_disk(data, disk)
     try:
         assert engine.counters()["failed_actions"] == 0
         with pytest.warns(RuntimeWarning, match="keeps no more cache blocks: Bad file descriptor"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import penstock
 from penstock.cache import disk as disk_tier
 from penstock.cache import engine, join, shared_memory
 from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_router
-from tests.interrupts import InterruptAt
+from tests.interrupts import interrupt
 
 _modules = (
     *(disk_tier, engine, join, shared_memory, threading),
@@ -70,20 +69,10 @@ def test_an_interrupt_at_any_place_leaves_the_cache_usable(
             }
         options = {"cache": penstock.Cache(**told), "rank": 0, "world_size": 1}
         with penstock.Loader(dataset, 6, **options) as loader:
-            tracer = InterruptAt(place, _modules)
             batches = iter(loader)
             if disk:
                 next(batches)
-            sys.settrace(tracer)
-            try:
-                for _ in batches:
-                    pass
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-            assert tracer.left < 0 or not interrupted
+            interrupted = interrupt(place, _modules, lambda: list(batches))  # noqa: B023
             walk_on(loader, place)
         place += stride
     assert place > 100
@@ -133,17 +122,8 @@ def test_an_interrupt_while_a_node_joins_leaves_nothing(tmp_path: Path, stride: 
             disk_path=str(tmp_path / f"disk-{place}"),
         )
         with penstock.Loader(dataset, 6, cache=cache, rank=0, world_size=1) as loader:
-            tracer = InterruptAt(place, _joining)
             batches = iter(loader)
-            sys.settrace(tracer)
-            try:
-                next(batches)
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-            assert tracer.left < 0 or not interrupted
+            interrupted = interrupt(place, _joining, lambda: next(batches))  # noqa: B023
             walk_on(loader, place)
         del loader, batches
         gc.collect()

@@ -24,6 +24,7 @@ from penstock.checkpoint import (
     fence,
     flushing,
     load,
+    perform,
     snapshot,
     staging,
 )
@@ -170,7 +171,8 @@ def test_an_interrupt_in_wait_loses_no_failure(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        interrupted = interrupt(place, (checkpoints, drain, background, threads, threading), wait)
+        modules = checkpoints, drain, perform, background, threads, threading
+        interrupted = interrupt(place, modules, wait)
         if interrupted and not told:
             end_in_thread(wait, place)
         assert isinstance(told[0], StorageError) == fails, f"place {place}"
@@ -299,7 +301,7 @@ def test_a_thread_that_begins_after_it_was_called_off_does_nothing(
         with beginning_late(monkeypatch):
             interrupted = interrupt(place, (background, threads, threading), task.start)
             is_off = task.call_off()
-            end_in_thread(task.take_error, place)
+            end_in_thread(task.thread.join, place)
         assert len(worked) == (not is_off), f"place {place}"
         assert not task.is_alive
         if is_off:

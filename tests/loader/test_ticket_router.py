@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import penstock
 from penstock.engine.protocol import Completion, Failure
 from penstock.loader import decode, engine_source, epoch_iterator, step_reader, ticket_router
 from penstock.loader.ticket_router import TicketRouter
-from tests.interrupts import InterruptAt
+from tests.interrupts import interrupt
 from tests.slices import first
 
 _patience_s = 240.0  # a guard against hanging, not a measure
@@ -169,17 +168,7 @@ def test_an_interrupt_at_any_place_leaves_nothing_waiting(
         with penstock.Loader(dataset, 6, decode=decode, decode_threads=1) as loader:
             other = iter(loader)
             rest = [next(other)]
-            tracer = InterruptAt(place, _modules)
-            sys.settrace(tracer)
-            try:
-                for _ in loader:
-                    pass
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-            assert tracer.left < 0 or not interrupted
+            interrupted = interrupt(place, _modules, lambda: list(loader))
             try:
                 rest += other
                 assert sum(count(batch) for batch in rest) == 24, f"place {place}"

@@ -297,8 +297,8 @@ def test_retention_removes_the_shards_that_a_whole_index_names() -> None:
 
 
 def test_a_checkpoint_that_was_listed_damaged_is_not_removed_for_that() -> None:
-    """Of the two that are kept, the older was listed damaged, and the one that was left counted as
-    the first to keep."""
+    """The older of the two that are kept was listed damaged, and the other counted as the first to
+    keep."""
     run_checkpoint_scenario(draw_checkpoint_scenario(9153956))
     bucket = VirtualBucket()
     paths = commit_steps(bucket, 1, 2)

@@ -96,12 +96,6 @@ class BackgroundTask:
     def is_alive(self) -> bool:
         return self.thread.is_alive()
 
-    def take_error(self) -> Exception | None:
-        """Wait for the end of the work. The first call returns its error."""
-        self.thread.join()
-        error, self.error = self.error, None
-        return error
-
     def call_off(self) -> bool:
         """Keep work whose start failed from beginning later; False if it has begun, or has to."""
         return self.thread.call_off()

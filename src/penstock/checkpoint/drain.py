@@ -23,6 +23,7 @@ from .actions import JoinDrain, StartDrain, Steps
 from .all_gather import Ranks
 from .background import JoinDeadline
 from .flushing import Flush
+from .perform import perform
 from .save import Save, WrittenShard
 from .tier_choice import REPOSITORY, TierChoice, TierRoom, WaitingSave, choose_tiers
 from .tiers import Tiers
@@ -80,7 +81,9 @@ class Drain:
         self._tasks[save.number] = yield StartDrain(lambda: self._drain_up_to(save.number, before))
         if self._save_ranks.gather is self._drain_ranks.gather and save.place.world_size > 1:
             ended = save.number
-        return (yield from self._take_failure(ended))
+        failures: list[Exception] = []
+        yield from self._tell_failures(ended, failures.append)
+        return failures[-1] if failures else None
 
     def _choose_places(self, save: Save) -> Steps[tuple[dict[int, TierChoice], list[int], int]]:
         """Choose where each rank of this host writes. Returns the choices, the saves before this
@@ -203,23 +206,16 @@ class Drain:
     # -- waiting -----------------------------------------------------------------------------------
 
     def settle(self, within: JoinDeadline, note: Callable[[Exception], None]) -> None:
-        """Return when no save is on its way any more, as `wait` does, in the thread of a user, whom
-        Ctrl-C may interrupt anywhere. note: takes each error, which is forgotten after that."""
-        newest = self._tasks.get(self._newest)
-        if newest is None:
-            return
-        within.join(newest.thread, next((save.step for save, _ in list(self._queue)), 0))
-        for number, task in list(self._tasks.items()):
-            if task.error is not None:
-                note(task.error)
-            task.take_error()
-            if number < self._newest:
-                self._tasks.pop(number, None)
+        """Do what `wait` does, and raise StalledError if it takes too long."""
+        task = self._tasks.get(self._newest)
+        if task is not None:
+            within.join(task.thread, next((save.step for save, _ in list(self._queue)), 0))
+        perform(self.wait(note))
 
-    def wait(self) -> Steps[Exception | None]:
-        """Return when no save is on its way any more: the last error since the last call, or
-        None."""
-        return (yield from self._take_failure(self._newest))
+    def wait(self, note: Callable[[Exception], None]) -> Steps[None]:
+        """Return when no save is on its way any more. note: takes each error since the last
+        call."""
+        return self._tell_failures(self._newest, note)
 
     @property
     def under_way(self) -> bool:
@@ -232,18 +228,16 @@ class Drain:
         if task is not None:
             yield JoinDrain(task)
 
-    def _take_failure(self, over: int) -> Steps[Exception | None]:
-        """Return the last error up to the task of a save, which has ended on all ranks or does
-        soon."""
+    def _tell_failures(self, over: int, note: Callable[[Exception], None]) -> Steps[None]:
+        """Tell the errors up to the task of a save, which has ended on all ranks or does soon."""
         tasks = [(number, task) for number, task in self._tasks.items() if number <= over]
-        failures = []
         for number, task in tasks:
             yield JoinDrain(task)
-            if error := task.take_error():
-                failures.append(error)
+            if task.error is not None:
+                note(task.error)  # Ctrl-C after this has it told twice, and not lost
+                task.error = None
             if number < over:
-                del self._tasks[number]
-        return failures[-1] if failures else None
+                self._tasks.pop(number, None)
 
     def adopt(self, budget: Budget) -> None:
         """Change the rate towards the repository."""

@@ -41,6 +41,7 @@ _silence_ns = 600 * S
 """Time after which ranks give up to wait for the others' texts."""
 _retry_ns = 20 * S
 _attempt = re.compile(rb'"attempt":"[0-9a-f]{7}([0-9a-f]{2})')
+"""Name of a save: its job's last digit, and its number."""
 _retries = 30
 
 _READS = frozenset(
@@ -110,11 +111,15 @@ class _Task:
         self.value: Any = None
         self.waiting: list[Callable[[], None]] = []
 
-    def take_error(self) -> Exception | None:
-        """Return the error that the steps have returned, once."""
+    @property
+    def error(self) -> Exception | None:
+        """The error that the steps have returned."""
         require(not self.is_alive, "a task is asked for its error before it has ended")
-        error, self.value = self.value, None
-        return error if isinstance(error, Exception) else None
+        return self.value if isinstance(self.value, Exception) else None
+
+    @error.setter
+    def error(self, error: None) -> None:
+        self.value = error
 
 
 @dataclass(eq=False)
@@ -341,8 +346,9 @@ class CheckpointCluster:
                 save = self._make_save(target, steps[0] + number, attempt, staging)
                 yield from self._save(process, save, save_ranks, drain, on_commit)
             if drain is not None:
-                error = yield from drain.wait()
-                if error is not None:
+                failures: list[Exception] = []
+                yield from drain.wait(failures.append)
+                for error in failures[-1:]:
                     self._trace(f"{process.name}: a save was not drained: {error}")
         except (PenstockError, OSError) as error:
             self._trace(f"{process.name} ends: {type(error).__name__}: {error}")
@@ -560,7 +566,9 @@ class CheckpointCluster:
         outcome = self._change(process, action, 1.0)
         damages = self._find_now(CheckpointFaultKind.DAMAGE)
         if damages and self._draw.random() < 0.4:
-            outcome = self._damage(action, outcome, damages[0].extra % 8 == 4)
+            # Not of more faults: then seeds that have found something would find it no more.
+            aims = damages[0].extra % 8 == 4
+            outcome = self._damage(action, outcome, aims)
         return outcome
 
     def _fail(self, process: _Process, action: actions.Action) -> None:
