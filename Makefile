@@ -73,10 +73,10 @@ explore: $(STAMPS)/penstock  ## other examples every time, for EXPLORE_SECONDS=3
 # FIRST= is the seed to begin with: another one gives other scenarios.
 SECONDS ?= 60
 simulate-faults: $(STAMPS)/penstock  ## random faults of a virtual cluster: caches, jobs, checkpoints, brokers, each for SECONDS=60; FIRST=1 is the first seed
-	$(RUN) -m penstock.testing.virtual --seconds $(SECONDS) --first $(or $(FIRST),1)
-	$(RUN) -m penstock.testing.virtual job --seconds $(SECONDS) --first $(or $(FIRST),1)
-	$(RUN) -m penstock.testing.virtual checkpoint --seconds $(SECONDS) --first $(or $(FIRST),1)
-	$(RUN) -m penstock.testing.virtual broker --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m tests.virtual --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m tests.virtual job --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m tests.virtual checkpoint --seconds $(SECONDS) --first $(or $(FIRST),1)
+	$(RUN) -m tests.virtual broker --seconds $(SECONDS) --first $(or $(FIRST),1)
 
 simulate-bugs: $(STAMPS)/penstock  ## hand-made bugs, each of which the virtual cluster has to find
 	$(RUN) -m tests.mutations
@@ -92,8 +92,10 @@ check: $(STAMPS)/penstock  ## lint, format, types
 	$(RUN) -m mypy
 
 stubs: $(STAMPS)/penstock  ## write the stubs of the compiled modules again, from the build
-	$(RUN) -m nanobind.stubgen -q -m penstock._core -m penstock._sim -O src/penstock
-	$(RUN) -m ruff format -q src/penstock/_core.pyi src/penstock/_sim.pyi
+	$(RUN) -m nanobind.stubgen -q -m penstock._core -O src/penstock
+	$(RUN) -m nanobind.stubgen -q -m penstock_bench._replay -O src/penstock_bench
+	$(RUN) -m nanobind.stubgen -q -m penstock_sim._kernels -O src/penstock_sim
+	$(RUN) -m ruff format -q src/penstock/_core.pyi src/penstock_bench/_replay.pyi src/penstock_sim/_kernels.pyi
 
 tidy: $(STAMPS)/penstock  ## print the figures of the structure: folders, faces, names, docstrings
 	@$(RUN) -m tests.tidy

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bench import metrics
-from penstock.bench.contenders import PACKAGES, converts, make
-from penstock.bench.contenders.task import DeliveryTask
-from penstock.bench.distribution import Distribution
-from penstock.bench.ranks import Crew, launch
-from penstock.bench.timed_steps import StepPace, sharpen_timers, walk
-from penstock.bench.workload import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
+from penstock_bench import metrics
+from penstock_bench.contenders import PACKAGES, converts, make
+from penstock_bench.contenders.task import DeliveryTask
+from penstock_bench.distribution import Distribution
+from penstock_bench.ranks import Crew, launch
+from penstock_bench.timed_steps import StepPace, sharpen_timers, walk
+from penstock_bench.workload import DatasetSpec, DlioWorkload, ReaderSpec, TrainSpec
 
 from . import __main__ as command
 from . import generation

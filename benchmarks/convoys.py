@@ -22,7 +22,7 @@ from penstock.index.layout import Fixed
 from penstock.index.table import Field, Index
 from penstock.order.order import Order
 from penstock.plan.steps import Steps, plan_steps
-from penstock.sharing.schedule import stagger
+from penstock_sim.schedule import stagger
 
 from . import __main__ as command
 from .record import Record, Row

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.errors import LimitError, UsageError
-from penstock.sharing.schedule import (
+from penstock_sim.schedule import (
     RULES,
     Objective,
     Pattern,
@@ -17,7 +17,7 @@ from penstock.sharing.schedule import (
     plan_periodic,
     simulate,
 )
-from penstock.sharing.schedule.jobs import require_jobs, require_objective
+from penstock_sim.schedule.jobs import require_jobs, require_objective
 
 _worth = 1e-3
 """Part by which a pattern must be better: it is for jobs as given, a rule follows them."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.plan.rotation import rotate_readers
-from penstock.sharing.schedule import (
+from penstock_sim.schedule import (
     RULES,
     Objective,
     Pattern,

@@ -15,7 +15,7 @@ import sys
 import time
 
 from penstock.errors import UsageError
-from penstock.sim import POLICIES, Scenario, list_scenarios, load_scenario, simulate
+from penstock_sim import POLICIES, Scenario, list_scenarios, load_scenario, simulate
 
 from . import __main__ as command
 from .published_simulator import ROWS
@@ -94,7 +94,7 @@ def penstock_rows(scenario: Scenario) -> list[Row]:
 def large_rows() -> list[Row]:
     """The cost of the two policies of a thousand nodes together: time, CPU time and memory."""
     program = (
-        "from penstock.sim import load_scenario, simulate\n"
+        "from penstock_sim import load_scenario, simulate\n"
         f"scenario = load_scenario('{LARGE}')\n"
         "for policy in ('penstock', 'nopfs'): simulate(scenario, policy)"
     )

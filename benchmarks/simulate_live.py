@@ -25,10 +25,10 @@ import numpy as np
 
 from penstock.engine.probe import measure_copying
 from penstock.limits import cache_block_bytes_default
-from penstock.sim.calibrate import Calibration, Measured, calibrate, resize
-from penstock.sim.fluid_model import simulate
-from penstock.sim.record import merge_ranks, parse_rank
-from penstock.sim.scenario import Policy
+from penstock_sim.calibrate import Calibration, Measured, calibrate, resize
+from penstock_sim.fluid_model import simulate
+from penstock_sim.record import merge_ranks, parse_rank
+from penstock_sim.scenario import Policy
 
 from . import emulation
 from .__main__ import finish

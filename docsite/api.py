@@ -22,8 +22,8 @@ MODULES = {
     "penstock.checkpoint.dcp": "Storage for torch.distributed.checkpoint.",
     "penstock.convert": "From one container into another; tokens of texts.",
     "penstock.sharing": "Several jobs on one host or file system.",
-    "penstock.sharing.schedule": "Transfers that are planned beforehand.",
-    "penstock.sim": "What policies take on a cluster that is described.",
+    "penstock_sim.schedule": "Transfers that are planned beforehand.",
+    "penstock_sim": "What policies take on a cluster that is described.",
     "penstock.errors": "The exceptions.",
     "penstock.testing": "Conformance suites for what you implement.",
     "penstock.composer": "Under Composer.",
@@ -45,7 +45,8 @@ MODULES = {
 
 COMPILED = {
     "penstock._core": "The data path in C++. Nothing outside penstock calls it.",
-    "penstock._sim": "The kernels of the simulator and of the benchmark, in C++.",
+    "penstock_bench._replay": "The replay of traces, in C++.",
+    "penstock_sim._kernels": "The kernels of the simulator, in C++.",
 }
 """The compiled modules, whose pages are made of their stubs."""
 

@@ -12,14 +12,14 @@ def write_pages() -> dict[str, str]:
     import typer
 
     from penstock.cli.app import app
-    from penstock.cli.lazy_group import load_command
 
     rows = ["# Reference of the command line", ""]
     rows += ["`pip install 'penstock[cli]'` brings `penstock`; `penstock COMMAND --help` says the"]
     rows += ["same as these pages.", "", "| command | what it does |", "|---|---|"]
     pages = {}
-    for name, summary in typer.main.get_command(app).commands.items():
-        command = load_command(name)
+    group: Any = typer.main.get_group(app)
+    for name, summary in list(group.commands.items()):
+        command = group.load(name)
         rows.append(f"| [`penstock {name}`](penstock-{name}.md) | {escape(summary.help)} |")
         pages[f"reference/commands/penstock-{name}.md"] = write_page(name, command)
     exits = [
@@ -43,17 +43,11 @@ def write_pages() -> dict[str, str]:
 def write_page(name: str, command: Any) -> str:
     """The page of one command, with those below it."""
     lines = [f"# penstock {name}", "", *describe(f"penstock {name}", command)]
-    for below, each in getattr(command, "commands", {}).items():
+    for below, each in list(getattr(command, "commands", {}).items()):
         path = f"penstock {name} {below}"
-        lines += [f"## {path}", "", *describe(path, load_below(name, below, each))]
+        loaded = command.load(below) if hasattr(command, "load") else each
+        lines += [f"## {path}", "", *describe(path, loaded)]
     return "\n".join(lines) + "\n"
-
-
-def load_below(group: str, name: str, command: Any) -> Any:
-    """A command of a group; those of a lazy group are imported."""
-    from penstock.cli.lazy_group import load_command
-
-    return load_command(name) if not command.params and group == "bench" else command
 
 
 def describe(path: str, command: Any) -> list[str]:

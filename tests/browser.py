@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.page import document
+from penstock_bench.page import document
 
 
 def page_of(text: str) -> ElementTree.Element:

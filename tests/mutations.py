@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import penstock.checkpoint
 import penstock.sharing
 from penstock.plan import cache_session
-from penstock.testing.virtual import (
+from tests.virtual import (
     JobParts,
     ScenarioError,
     draw_broker_scenario,

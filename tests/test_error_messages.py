@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import bench, checkpoint, convert, doctor, errors, order, sharing, sim
+import penstock_bench as bench
+import penstock_sim as sim
+from penstock import checkpoint, convert, doctor, errors, order, sharing
 from penstock.errors import (
     ChangedError,
     CollateError,
@@ -1291,7 +1293,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'sim.simulate(3, "naive")',
         UsageError,
-        "scenario is 3: give what penstock.sim.load_scenario returns",
+        "scenario is 3: give what penstock_sim.load_scenario returns",
     ),
     (
         'sim.simulate(sim.load_scenario("cosmoflow"), 3)',

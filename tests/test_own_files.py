@@ -13,9 +13,6 @@ import pytest
 
 import penstock
 import penstock.convert
-from penstock.bench import outputs
-from penstock.bench.checkpoint_writers import open_new_file
-from penstock.bench.replay_files import _make as synthesize
 from penstock.cache.disk import DiskTier
 from penstock.cli.output_files import write_text
 from penstock.convert.manifest import MANIFEST
@@ -25,6 +22,9 @@ from penstock.errors import UsageError
 from penstock.index import sidecar
 from penstock.own_files import check_private_folder, open_own
 from penstock.sharing.broker import _lock_socket
+from penstock_bench import outputs
+from penstock_bench.checkpoint_writers import open_new_file
+from penstock_bench.replay_files import _make as synthesize
 
 
 def convert(folder: Path, to: str) -> None:

@@ -43,9 +43,9 @@ PURE_FOLDERS = {"order", "plan"}
 """Folders whose modules are all pure; elsewhere a module is pure if its docstring says "Pure."."""
 
 OS_NAMES = {
-    "arguments": {"fsencode", "fsdecode", "PathLike"},  # conversions of names
-    "extent": {"fsencode", "fsdecode", "path"},
-    "order.shuffle_array": {"sched_getaffinity"},  # threads for arrays; values depend on none
+    "penstock.arguments": {"fsencode", "fsdecode", "PathLike"},  # conversions of names
+    "penstock.extent": {"fsencode", "fsdecode", "path"},
+    "penstock.order.shuffle_array": {"sched_getaffinity"},  # threads, not values
 }
 """Names of `os` that pure modules may use."""
 
@@ -108,13 +108,13 @@ def test_a_folder_imports_only_folders_below_it() -> None:
     for folder, uses in tidy.FOLDERS.items():
         assert uses <= seen, f"{folder} is listed before {uses - seen}"
         seen.add(folder)
-    found = {tidy.folder_of(name) for name in tidy.modules()} - {""}
-    assert found == tidy.FOLDERS.keys() - {""}, "the table and the tree have other folders"
+    folders = {tidy.folder_of(name) for name in tidy.modules()}
+    assert folders == tidy.FOLDERS.keys() | tidy.APPLICATIONS.keys(), "other folders"
     assert tidy.imports_upwards() == []
 
 
-def test_nothing_is_imported_past_a_face() -> None:
-    """Another folder's names come from its `__init__.py`, which has them."""
+def test_applications_import_faces() -> None:
+    """Another package's names come from the `__init__.py` of a folder, which has them."""
     assert tidy.imports_past_faces() == []
 
 
@@ -127,7 +127,7 @@ def test_lazy_faces_agree_with_what_type_checkers_read() -> None:
     """The table of a lazy face has the names, and the modules, of its imports for type checkers."""
     lazy = 0
     for name, path in tidy.modules().items():
-        if "hand_out(" not in path.read_text() or name == "lazy_exports":
+        if "hand_out(" not in path.read_text() or name == "penstock.lazy_exports":
             continue
         lazy += 1
         tree = tidy.parse(name)
@@ -181,10 +181,14 @@ def test_a_face_has_no_name_of_a_module_that_is_something_else() -> None:
 
 def test_libraries_of_extras_are_not_imported_by_faces() -> None:
     """Importing every folder, but those that are faces of a library, asks for numpy alone."""
-    folders = [folder for folder in tidy.FOLDERS if folder not in ("", "torch", "testing", "cli")]
+    folders = [
+        f"penstock.{folder}"
+        for folder in tidy.FOLDERS
+        if folder not in ("", "torch", "testing", "cli")
+    ]
     code = (
         "import importlib, sys\n"
-        f"for folder in {folders}: importlib.import_module('penstock.' + folder)\n"
+        f"for folder in {[*folders, *tidy.APPLICATIONS]}: importlib.import_module(folder)\n"
         "import penstock\n"
         "for name in penstock.__all__: getattr(penstock, name)\n"
         f"print(sorted({OPTIONAL} & sys.modules.keys()))\n"
@@ -261,12 +265,12 @@ def test_docstrings_open_with_what_they_are_about() -> None:
 
 def test_few_modules_stand_beside_the_folders() -> None:
     """The package's own folder has a dozen files at most; a folder that grows long is printed."""
-    assert len(list(tidy.PACKAGE.glob("*.py"))) <= 12
+    assert tidy.folder_modules()[tidy.LIBRARY] <= 12
 
 
 def test_no_banned_names() -> None:
     """Modules and folders are named by nouns of the field, tests and benchmarks too."""
-    for folder in (tidy.PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "cpp"):
+    for folder in (tidy.SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "cpp"):
         for path in folder.rglob("*"):
             assert path.stem not in BANNED_NAMES, f"{path}: name it by what it holds"
 

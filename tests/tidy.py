@@ -1,4 +1,4 @@
-"""The structure of the package, measured: `make tidy` prints it, test_tidy.py holds it.
+"""The structure of the three packages, measured: `make tidy` prints it, test_tidy.py holds it.
 
 Everything is read from syntax trees; nothing of penstock is imported.
 """
@@ -6,7 +6,10 @@ Everything is read from syntax trees; nothing of penstock is imported.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,8 +18,18 @@ from typing import NamedTuple
 
 from tests import ROOT
 
-PACKAGE = ROOT / "src" / "penstock"
-COMPILED = {"_core", "_sim"}
+SOURCE = ROOT / "src"
+LIBRARY = "penstock"
+COMPILED = {
+    "penstock._core": {"order", "engine", "index", "plan", "cache", "checkpoint", "images"}
+    | {"torch"},
+    "penstock_bench._replay": {"penstock_bench"},
+    "penstock_sim._kernels": {"penstock_sim"},
+}
+"""The compiled modules, and the folders of the library, or the application, that import each."""
+
+APPLICATIONS = {"penstock_bench": {LIBRARY}, "penstock_sim": {LIBRARY, "penstock_bench"}}
+"""The applications and the packages whose faces each may import; the library imports neither."""
 
 FOLDERS = {
     "": set(),
@@ -33,22 +46,13 @@ FOLDERS = {
     "checkpoint": {"", "engine", "cache", "sharing"},
     "doctor": {"", "order", "engine", "index", "plan", "loader"},
     "demo": {"", "loader", "checkpoint"},
-    "page": {""},
-    "sim": {"", "order", "engine", "index", "plan", "page"},
     "convert": {"", "order", "engine", "index", "loader", "images"},
-    "bench": {"", "order", "engine", "index", "loader"}
-    | {"checkpoint", "doctor", "page", "convert"},
     "testing": {"", "order", "engine", "index", "plan", "cache", "sharing", "loader", "checkpoint"},
-    "cli": {"", "engine", "index", "sharing", "loader", "images", "checkpoint", "doctor", "page"}
-    | {"demo", "sim", "convert", "bench"},
+    "cli": {"", "engine", "index", "sharing", "loader", "images", "checkpoint", "doctor"}
+    | {"demo", "convert"},
 }
-"""The folders that each folder may import, lowest first; "" is the modules beside them."""
-
-NATIVE_FOLDERS = {
-    "_core": {"order", "engine", "index", "plan", "cache", "checkpoint", "images", "torch"},
-    "_sim": {"sim", "bench"},
-}
-"""The folders that may import each compiled module."""
+"""The folders of the library that each folder may import, lowest first; "" is the modules beside
+them."""
 
 HEADLESS = {"What", "Of", "Those", "Who", "As", "It", "That", "From", "Which"} | {
     "Whether",
@@ -58,9 +62,19 @@ HEADLESS = {"What", "Of", "Those", "Who", "As", "It", "That", "From", "Which"} |
 }
 """Words that open a docstring without the thing that it is about."""
 
+PHRASES = {
+    '"that of", "those of"': r"\b(?:that|those) of\b",
+    '"lies", "stands"': r"\b(?:lies?|lay|stands?|stood)\b",
+    '", which"': r", which\b",
+}
+"""Phrases that are counted in docstrings."""
+
+VAGUE_NAMES = {"each", "part", "found", "own", "held", "left"}
+"""Names that do not say what a value is."""
+
 
 class Import(NamedTuple):
-    """An import: the dotted module below penstock, the name taken from it or None, the line."""
+    """An import: the dotted module, the name taken from it or None, the line."""
 
     module: str
     name: str | None
@@ -69,10 +83,10 @@ class Import(NamedTuple):
 
 @cache
 def modules() -> dict[str, Path]:
-    """The files of the package by dotted name below penstock; "" is its own `__init__.py`."""
+    """The files of the packages by dotted name."""
     files = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return files
 
@@ -87,32 +101,40 @@ def parse(name: str) -> ast.Module:
 @cache
 def statements(name: str) -> list[ast.stmt]:
     """The statements of a module, at any depth; expressions are most of a tree, and left out."""
-    found: list[ast.stmt] = []
+    collected: list[ast.stmt] = []
     bodies: list[list[ast.stmt]] = [parse(name).body]
     while bodies:
         for statement in bodies.pop():
-            found.append(statement)
+            collected.append(statement)
             branches = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
-            for part in (statement, *branches):
-                bodies += (getattr(part, each, []) for each in ("body", "orelse", "finalbody"))
-    return found
+            for branch in (statement, *branches):
+                bodies += (getattr(branch, key, []) for key in ("body", "orelse", "finalbody"))
+    return collected
+
+
+def is_face(name: str) -> bool:
+    """Tell whether a module is the `__init__.py` of a folder."""
+    return modules()[name].name == "__init__.py"
 
 
 def folder_of(name: str) -> str:
-    """The top folder of a module; "" for the modules beside the folders."""
-    top = name.split(".")[0]
-    return top if top in FOLDERS or modules()[name].name == "__init__.py" or "." in name else ""
+    """The folder of the library that a module is in, "" for the modules beside the folders; the
+    package for a module of an application."""
+    package, *below = name.split(".")
+    if package != LIBRARY:
+        return package
+    return below[0] if len(below) > 1 or (below and is_face(name)) else ""
 
 
 def directory_of(name: str) -> list[str]:
-    """The folders that a module lies in, outermost first."""
-    parts = name.split(".") if name else []
-    return parts if modules()[name].name == "__init__.py" else parts[:-1]
+    """The package and folders that a module is in, outermost first."""
+    parts = name.split(".")
+    return parts if is_face(name) else parts[:-1]
 
 
 @cache
 def imports(name: str) -> list[Import]:
-    """The imports of a module within penstock, anywhere in it; for type checkers alone, too."""
+    """The imports of a module within the packages, anywhere in it; for type checkers alone, too."""
     return list(_imports(name))
 
 
@@ -120,14 +142,14 @@ def _imports(name: str) -> Iterator[Import]:
     for node in statements(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.split(".")[0] == "penstock":
-                    yield Import(alias.name[9:], None, node.lineno)
+                if alias.name.partition(".")[0] in {LIBRARY, *APPLICATIONS}:
+                    yield Import(alias.name, None, node.lineno)
         elif isinstance(node, ast.ImportFrom):
             source = _source(name, node)
             if source is None:
                 continue
             for alias in node.names:
-                submodule = f"{source}.{alias.name}".lstrip(".")
+                submodule = f"{source}.{alias.name}"
                 if submodule in modules() or submodule in COMPILED:
                     yield Import(submodule, None, node.lineno)
                 else:
@@ -135,56 +157,58 @@ def _imports(name: str) -> Iterator[Import]:
 
 
 def _source(name: str, node: ast.ImportFrom) -> str | None:
-    """The module below penstock that an import takes names from; None for other packages."""
+    """The module that an import takes names from; None for other packages."""
     if not node.level:
-        top, _, below = (node.module or "").partition(".")
-        return below if top == "penstock" else None
+        module = node.module or ""
+        return module if module.partition(".")[0] in {LIBRARY, *APPLICATIONS} else None
     package = directory_of(name)
     parts = package[: len(package) - node.level + 1]
     return ".".join([*parts, node.module] if node.module else parts)
 
 
 def imports_upwards() -> list[str]:
-    """The imports of a folder that the table does not allow."""
+    """The imports of a folder, or a package, that the tables do not allow."""
     problems = []
     for name in modules():
-        if not name or name == "__main__":
-            continue  # the package itself and its program hand out what lies above
+        source = folder_of(name)
+        package = name.partition(".")[0]
         for module, _, line in imports(name):
+            where = f"{modules()[name]}:{line}"
             if module in COMPILED:
-                if folder_of(name) not in NATIVE_FOLDERS[module]:
-                    problems.append(f"{modules()[name]}:{line}: {module} is not for this folder")
+                if source not in COMPILED[module]:
+                    problems.append(f"{where}: {module} is not for this folder")
                 continue
-            source, target = folder_of(name), folder_of(module)
-            if target != source and target not in FOLDERS[source]:
-                problems.append(f"{modules()[name]}:{line}: {source} does not import {target}")
+            target = module.partition(".")[0]
+            if target != package:
+                if target not in APPLICATIONS.get(package, ()):
+                    problems.append(f"{where}: {package} does not import {target}")
+                continue
+            if package != LIBRARY or name in (LIBRARY, "penstock.__main__"):
+                continue  # the package itself and its program hand out what is above
+            folder = folder_of(module)
+            if folder != source and folder not in FOLDERS[source]:
+                problems.append(f"{where}: {source} does not import {folder}")
     return problems
 
 
 def imports_past_faces() -> list[str]:
-    """The imports that reach into a folder instead of asking its face."""
+    """The imports of an application that reach into another package instead of asking a face.
+
+    Modules beside the folders are faces of their own.
+    """
     problems = []
     for name in modules():
-        here = directory_of(name)
+        package = name.partition(".")[0]
         for module, attribute, line in imports(name):
-            if module in COMPILED or not module:
+            if module.partition(".")[0] == package or module in COMPILED:
                 continue
             where = f"{modules()[name]}:{line}"
-            there = directory_of(module)
-            common = 0
-            while common < min(len(here), len(there)) and here[common] == there[common]:
-                common += 1
-            if common == len(there):
-                continue  # the module's own folder, or one that it lies in
-            face = ".".join(there[: common + 1])
-            if module == face:
-                if attribute is not None and attribute not in names_of_face(face):
-                    problems.append(f"{where}: penstock.{face} does not hand out {attribute}")
-            elif not (
-                module.rpartition(".")[0] == face
-                and module.rpartition(".")[2] in names_of_face(face)
-            ):
-                problems.append(f"{where}: penstock.{module} is past the face of {face}")
+            face, _, below = module.rpartition(".")
+            if module in modules() and (is_face(module) or face == LIBRARY):
+                if is_face(module) and attribute and attribute not in names_of_face(module):
+                    problems.append(f"{where}: {module} does not hand out {attribute}")
+            elif not (face in modules() and is_face(face) and below in names_of_face(face)):
+                problems.append(f"{where}: {module} is past the face of {face}")
     return problems
 
 
@@ -223,7 +247,137 @@ def _executed_imports(name: str) -> Iterator[Import]:
         for child in node.body
         for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
     }
-    return (each for each in imports(name) if each.line not in hidden)
+    return (entry for entry in imports(name) if entry.line not in hidden)
+
+
+@cache
+def eager_imports(name: str) -> frozenset[str]:
+    """The modules that importing a module draws in, itself included.
+
+    Imports inside functions and for type checkers alone are left out; the faces of the folders that
+    an imported module is in are run as well.
+    """
+    closure: set[str] = set()
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        if module in closure or module not in modules():
+            continue
+        closure.add(module)
+        waiting += [
+            ".".join(module.split(".")[:depth]) for depth in range(1, module.count(".") + 1)
+        ]
+        inside = {
+            line
+            for node in statements(module)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        waiting += [entry.module for entry in _executed_imports(module) if entry.line not in inside]
+    return frozenset(closure)
+
+
+def count_lines(names: frozenset[str] | list[str]) -> int:
+    """The lines of these modules together."""
+    return sum(modules()[name].read_text().count("\n") for name in names)
+
+
+def drawn_lines(name: str) -> str:
+    """The lines that importing a module of the library draws in, as text."""
+    return f"{count_lines(eager_imports(f'penstock.{name}')):,}"
+
+
+def folder_lines() -> dict[str, int]:
+    """The lines of each folder of the library, and of each application."""
+    lines: dict[str, int] = defaultdict(int)
+    for name in modules():
+        lines[folder_of(name)] += count_lines([name])
+    return dict(lines)
+
+
+def folder_modules() -> dict[str, int]:
+    """The number of modules in each directory of the packages, its face included."""
+    count: dict[str, int] = defaultdict(int)
+    for name in modules():
+        count[".".join(directory_of(name))] += 1
+    return dict(count)
+
+
+@cache
+def lines_by_kind(name: str) -> dict[str, int]:
+    """The lines of a module that are code, comments (also behind code) and raise statements.
+
+    A line of code has a token that belongs to no docstring and no comment.
+    """
+    text = modules()[name].read_text()
+    doc_lines: set[int] = set()
+    raises = 0
+    for node in ast.walk(parse(name)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                doc_lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.Raise):
+            raises += (node.end_lineno or node.lineno) - node.lineno + 1
+    code: set[int] = set()
+    comments: set[int] = set()
+    blank = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in blank:
+            code |= set(range(token.start[0], token.end[0] + 1)) - doc_lines
+    return {"code": len(code), "comments": len(comments), "raises": raises}
+
+
+def raise_share(prefix: str) -> float:
+    """The share of lines of code in a folder that belong to raise statements."""
+    kinds = [lines_by_kind(name) for name in modules() if f"{name}.".startswith(f"{prefix}.")]
+    return sum(kind["raises"] for kind in kinds) / sum(kind["code"] for kind in kinds)
+
+
+def comment_share() -> float:
+    """The share of all lines that have a comment."""
+    commented = sum(lines_by_kind(name)["comments"] for name in modules())
+    return commented / count_lines(list(modules()))
+
+
+@cache
+def docstring_texts(prefix: str = "penstock") -> str:
+    """The docstrings of modules, classes, functions and values whose names start so, joined."""
+    texts = []
+    for name in modules():
+        if name.startswith(prefix):
+            texts += [
+                node.value.value
+                for node in ast.walk(parse(name))
+                if isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ]
+    return "\n\n".join(texts)
+
+
+def phrase_rates(prefix: str = "penstock") -> dict[str, float]:
+    """Each phrase's count in 10,000 words of docstrings."""
+    text = re.sub(r"\s+", " ", docstring_texts(prefix))
+    words = max(1, len(text.split()))
+    return {
+        phrase: len(re.findall(pattern, text)) * 10_000 / words
+        for phrase, pattern in PHRASES.items()
+    }
+
+
+def vague_names() -> dict[str, int]:
+    """How often each vague name is bound to a value."""
+    counts: dict[str, int] = defaultdict(int)
+    for name in modules():
+        for node in ast.walk(parse(name)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                if node.id in VAGUE_NAMES:
+                    counts[node.id] += 1
+            elif isinstance(node, ast.arg) and node.arg in VAGUE_NAMES:
+                counts[node.arg] += 1
+    return dict(counts)
 
 
 def classes_that_stand_twice() -> dict[str, list[str]]:
@@ -233,24 +387,24 @@ def classes_that_stand_twice() -> dict[str, list[str]]:
         for node in statements(name):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
-    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+    return {name: homes for name, homes in sorted(places.items()) if len(homes) > 1}
 
 
 @cache
 def docstrings() -> list[tuple[Path, int, str]]:
-    """The docstrings of the package, its tests, benchmarks, examples and demo: file, line and text.
+    """The docstrings of the packages, tests, benchmarks and examples: file, line and text.
 
     Found in the text, where a string begins a line: trees of all these files take seconds.
     """
-    found = []
-    for top in (PACKAGE, *(ROOT / name for name in ("tests", "benchmarks", "examples", "demo"))):
+    collected = []
+    for top in (SOURCE, *(ROOT / name for name in ("tests", "benchmarks", "examples"))):
         for path in sorted(top.rglob("*.py")):
             source = path.read_text()
-            found += [
+            collected += [
                 (path, source.count("\n", 0, string.start()) + 1, string[1])
                 for string in re.finditer(r'^[ \t]*r?"""([\w`].*)', source, re.MULTILINE)
             ]
-    return found
+    return collected
 
 
 def headless_docstrings() -> list[str]:
@@ -266,20 +420,49 @@ def figures() -> dict[str, str]:
     """The figures of the structure, by what they say."""
     count = len(docstrings())
     headless = len(headless_docstrings())
-    lines = sum(len(path.read_text().splitlines()) for path in modules().values())
-    return {
-        "modules directly in src/penstock (at most 12)": str(len(list(PACKAGE.glob("*.py")))),
-        "imports that the table of folders does not allow (0)": str(len(imports_upwards())),
-        "imports past a folder's face (0)": str(len(imports_past_faces())),
+    library = [name for name in modules() if name.partition(".")[0] == LIBRARY]
+    crowded = {
+        folder: number
+        for folder, number in folder_modules().items()
+        if number > 20 and not folder.endswith("formats")
+    }
+    faces = {folder: len(names_of_face(f"penstock.{folder}")) for folder in FOLDERS if folder}
+    vague = ", ".join(f"{name} {number}" for name, number in sorted(vague_names().items()))
+    table = {
+        "modules directly in src/penstock (at most 12)": str(
+            folder_modules()[LIBRARY],
+        ),
+        "imports that the tables of folders do not allow (0)": str(len(imports_upwards())),
+        "imports of applications past a face (0)": str(len(imports_past_faces())),
         "modules in import cycles (0)": str(len(import_cycles())),
-        "lines of Python (58,000 was given up: decision 30)": f"{lines:,}",
+        "lines of Python: the library (62,000); all (90,000)": f"{count_lines(library):,}; "
+        f"{count_lines(list(modules())):,}",
+        "files of Python (330)": str(len(modules())),
+        "folders of more than 20 modules (0)": str(crowded or 0),
+        "lines that Loader draws in (30,000)": drawn_lines("loader.loader"),
+        "lines that checkpoint draws in (16,000)": drawn_lines("checkpoint"),
+        "names of the faces (25 each)": ", ".join(f"{key} {value}" for key, value in faces.items()),
+        "raise statements in code: library (5 %), index (7 %)": f"{raise_share('penstock'):.1%}, "
+        f"{raise_share('penstock.index'):.1%}",
+        "lines with a comment": f"{comment_share():.1%}",
+        "vague names of values": vague,
         "class names that stand twice (0)": str(len(classes_that_stand_twice())),
         "docstrings that open headless (below 1 %)": f"{headless} of {count:,}"
         f" ({headless / count:.1%})",
         "words of README.md (at most 1,600)": str(len((ROOT / "README.md").read_text().split())),
     }
+    for phrase, rate in phrase_rates().items():
+        table[f"{phrase} in 10,000 words of docstrings"] = f"{rate:.1f}"
+    for folder, lines in sorted(folder_lines().items()):
+        table[f"lines of {folder or 'the modules beside the folders'}"] = f"{lines:,}"
+    return table
 
 
 if __name__ == "__main__":
-    for question, answer in figures().items():
-        print(f"{question:<56} {answer}")
+    if len(sys.argv) > 1:  # the phrases and raise statements of one folder, as penstock.order
+        for phrase, rate in phrase_rates(sys.argv[1]).items():
+            print(f"{phrase:<56} {rate:.1f}")
+        print(f"{'raise statements in code':<56} {raise_share(sys.argv[1]):.1%}")
+    else:
+        for question, answer in figures().items():
+            print(f"{question:<56} {answer}")

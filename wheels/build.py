@@ -95,8 +95,10 @@ def check_wheel(wheel: Path) -> None:
     stable = "-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         modules = [each for each in archive.namelist() if each.endswith(".so")]
-    if len(modules) != 2:
-        raise SystemExit(f"{wheel.name} has the modules {modules}: _core and _sim are wanted")
+    if len(modules) != 3:
+        raise SystemExit(
+            f"{wheel.name} has the modules {modules}: _core, _replay and _kernels are wanted"
+        )
     if any(each.endswith(".abi3.so") != stable for each in modules):
         raise SystemExit(f"the name of {wheel.name} does not fit its modules {modules}")
     if stable:

@@ -13,8 +13,10 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import penstock_bench._replay
+import penstock_sim._kernels
+
 import penstock._core
-import penstock._sim
 
 from . import ROOT
 
@@ -33,9 +35,9 @@ def make_local_wheel(folder: Path) -> Path:
     with zipfile.ZipFile(pure) as source:
         contents = {entry: source.read(entry) for entry in source.namelist()}
     about = f"{name}-{version}.dist-info"
-    for module in (penstock._core, penstock._sim):
+    for module in (penstock._core, penstock_bench._replay, penstock_sim._kernels):
         path = Path(str(module.__file__))
-        contents[f"{name}/{path.name}"] = path.read_bytes()
+        contents[f"{path.parent.name}/{path.name}"] = path.read_bytes()
     lines = contents[f"{about}/WHEEL"].decode().splitlines()
     kept = [line for line in lines if not line.startswith(("Tag:", "Root-Is-Purelib:"))]
     marks = [*kept, "Root-Is-Purelib: false", f"Tag: {tag}"]

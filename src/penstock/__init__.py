@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from . import loader as loader
     from . import order as order
     from . import sharing as sharing
-    from . import sim as sim
     from . import testing as testing
     from . import torch as torch
     from .budget import Budget as Budget
@@ -66,7 +65,7 @@ else:
             "order": "Order rng",
             "topology": "Place",
         },
-        folders="checkpoint convert errors images limits loader order sharing sim testing torch "
+        folders="checkpoint convert errors images limits loader order sharing testing torch "
         "trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
         "trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
         "trainers.transformers",

@@ -14,7 +14,7 @@ from typing import Any
 
 PYTHON_MIN = (3, 11)
 
-COMPILED = ("penstock._core", "penstock._sim")
+COMPILED = ("penstock._core", "penstock_bench._replay", "penstock_sim._kernels")
 """The compiled modules."""
 
 _ELSEWHERE = "use a Linux machine, a container or WSL 2, or torch's DataLoader here"

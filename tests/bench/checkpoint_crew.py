@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.bench.checkpoint_shapes import State
-from penstock.bench.checkpoint_writers import NumpyWriter
-from penstock.bench.checkpoints import run_checkpoints
-from penstock.bench.workload import (
+from penstock_bench.checkpoint_shapes import State
+from penstock_bench.checkpoint_writers import NumpyWriter
+from penstock_bench.checkpoints import run_checkpoints
+from penstock_bench.workload import (
     CheckpointSpec,
     DlioWorkload,
     ModelSpec,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bench.contenders.task import DeliveryTask
-from penstock.bench.distribution import Distribution
-from penstock.bench.run import BenchJob
-from penstock.bench.workload import (
+from penstock_bench.contenders.task import DeliveryTask
+from penstock_bench.distribution import Distribution
+from penstock_bench.run import BenchJob
+from penstock_bench.workload import (
     DatasetSpec,
     DlioWorkload,
     EvaluationSpec,

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.bench.checkpoint_shapes import (
+from penstock.errors import UsageError
+from penstock_bench.checkpoint_shapes import (
     DTYPE_BYTES,
     count_parameters,
     count_totals,
     is_due,
     list_files_by_rank,
 )
-from penstock.bench.workload import CheckpointSpec, ModelSpec, Parallelism, Transformer
-from penstock.errors import UsageError
+from penstock_bench.workload import CheckpointSpec, ModelSpec, Parallelism, Transformer
 
 GIB = 2**30
 DEFAULT = CheckpointSpec()

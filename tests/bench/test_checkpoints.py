@@ -23,18 +23,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.bench import checkpoints as module
-from penstock.bench.checkpoint_contents import CheckpointContents, make_content
-from penstock.bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock.bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
-from penstock.bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
-from penstock.bench.workload import (
-    CheckpointSpec,
-    DlioWorkload,
-    ModelSpec,
-    Parallelism,
-    StorageSpec,
-)
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -44,6 +32,18 @@ from penstock.errors import (
     StateError,
     StorageError,
     UsageError,
+)
+from penstock_bench import checkpoints as module
+from penstock_bench.checkpoint_contents import CheckpointContents, make_content
+from penstock_bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
+from penstock_bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
+from penstock_bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
+from penstock_bench.workload import (
+    CheckpointSpec,
+    DlioWorkload,
+    ModelSpec,
+    Parallelism,
+    StorageSpec,
 )
 from tests import warm
 from tests.bench.checkpoint_crew import SmallCrew, Work, alone, llama, processes, threads
@@ -199,7 +199,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 def test_a_writer_of_ones_own() -> None:
     """A writer is named as module:name; a name that is not there, or is no writer, is told."""
-    assert isinstance(make_writer("penstock.bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
+    assert isinstance(make_writer("penstock_bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
         ("no_such_module:Writer", "no_such_module"),
@@ -220,7 +220,7 @@ def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (
         "import sys\nfrom tests.bench.checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        "from penstock_bench.checkpoints import WorkloadCheckpoints\n"
         f"made = alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew))\n"
         "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
         "print(early, made.writer.name, made.writer.name in sys.modules)"
@@ -606,7 +606,7 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """Is not taken for a checkpoint, and is replaced by the next."""
     told = (
         "from tests.bench.checkpoint_crew import alone, llama\n"
-        "from penstock.bench.checkpoints import WorkloadCheckpoints\n"
+        "from penstock_bench.checkpoints import WorkloadCheckpoints\n"
         f"alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew, "
         "writer='tests.bench.checkpoint_crew:Killed').take(1, 0))"
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.bench.files import find_paths
-from penstock.bench.generate import generate_data
-from penstock.bench.workload import DatasetSpec
-from penstock.bench.workload_file import read_workload
 from penstock.cli.app import app
 from penstock.errors import LimitError, UsageError
+from penstock_bench.files import find_paths
+from penstock_bench.generate import generate_data
+from penstock_bench.workload import DatasetSpec
+from penstock_bench.workload_file import read_workload
 from tests import warm
 
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bench import compare, recorded
-from penstock.bench.result_files import read_record
 from penstock.cli import app
 from penstock.errors import FormatError, MissingError
+from penstock_bench import compare, recorded
+from penstock_bench.result_files import read_record
 from tests.bench import records as made
 
 

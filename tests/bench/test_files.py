@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.files import data_paths, find_paths, index_path
-from penstock.bench.workload import DatasetSpec
 from penstock.errors import MissingError, UsageError
+from penstock_bench.files import data_paths, find_paths, index_path
+from penstock_bench.workload import DatasetSpec
 
 
 def touched(paths: list[str]) -> None:

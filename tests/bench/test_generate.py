@@ -27,13 +27,13 @@ import webdataset
 from PIL import Image
 
 import penstock
-from penstock.bench.files import data_paths, find_paths
-from penstock.bench.generate import MANIFEST, Generated, generate_data
-from penstock.bench.generators import LAYOUTS
-from penstock.bench.sample_contents import make_contents
-from penstock.bench.sizes import shapes
-from penstock.bench.workload import DatasetSpec, Hdf5Layout, ParquetColumnSpec, ParquetLayout
 from penstock.errors import StorageError, UsageError
+from penstock_bench.files import data_paths, find_paths
+from penstock_bench.generate import MANIFEST, Generated, generate_data
+from penstock_bench.generators import LAYOUTS
+from penstock_bench.sample_contents import make_contents
+from penstock_bench.sizes import shapes
+from penstock_bench.workload import DatasetSpec, Hdf5Layout, ParquetColumnSpec, ParquetLayout
 from tests import warm
 from tests.slices import first
 
@@ -439,14 +439,14 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 
 KILLED = """
 import os, signal, sys
-from penstock.bench.generate import generate_data
-from penstock.bench.workload import DatasetSpec
+from penstock_bench.generate import generate_data
+from penstock_bench.workload import DatasetSpec
 
 data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
-import penstock.bench.generate as module
+import penstock_bench.generate as module
 module._LOOK_S = 0.0
 generate_data(data, root=sys.argv[1], threads=2, progress=progress)
 """

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.bench.observe import (
+from penstock.engine.host_info import find_mount
+from penstock.engine.page_cache import evict
+from penstock_bench.observe import (
     CHARGED,
     ResourceUse,
     is_charged,
@@ -23,8 +25,6 @@ from penstock.bench.observe import (
     measure_memory,
     measure_use,
 )
-from penstock.engine.host_info import find_mount
-from penstock.engine.page_cache import evict
 
 MIB = 1 << 20
 

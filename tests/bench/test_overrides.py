@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import overrides
-from penstock.bench.document import make_given as as_given
 from penstock.errors import UsageError
+from penstock_bench import overrides
+from penstock_bench.document import make_given as as_given
 from tests.slices import fraction
 
 

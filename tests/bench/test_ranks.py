@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.bench.ranks import launch
 from penstock.errors import UsageError, WorkerError
+from penstock_bench.ranks import launch
 from tests import warm
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 
 SCRIPT = """
 import json, sys
-from penstock.bench.ranks import launch
+from penstock_bench.ranks import launch
 
 def work(crew):
     met = []

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import headline, recorded, report
 from penstock.errors import FormatError
+from penstock_bench import headline, recorded, report
 from tests.bench import records as made
 from tests.browser import (
     Tags,

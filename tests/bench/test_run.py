@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench import outputs, record
-from penstock.bench.distribution import Distribution
-from penstock.bench.ranks import launch
-from penstock.bench.run import BenchJob, Walks, run_workload
-from penstock.bench.workload import (
+from penstock.errors import UsageError
+from penstock_bench import outputs, record
+from penstock_bench.distribution import Distribution
+from penstock_bench.ranks import launch
+from penstock_bench.run import BenchJob, Walks, run_workload
+from penstock_bench.workload import (
     CheckpointSpec,
     DatasetSpec,
     DlioWorkload,
@@ -27,7 +28,6 @@ from penstock.bench.workload import (
     TrainSpec,
     WorkflowSpec,
 )
-from penstock.errors import UsageError
 from tests.bench.small import job, reading, workload, write
 
 
@@ -191,7 +191,7 @@ def test_bytes_are_those_that_were_delivered(tmp_path):
 
 def test_wrong_samples_are_found(tmp_path, monkeypatch):
     """--verify: what is delivered is what is on disk, or an error that says how much is not."""
-    from penstock.bench.delivered import compute_checksum
+    from penstock_bench.delivered import compute_checksum
     from tests.bench.small import content
 
     paths = write(tmp_path)
@@ -371,7 +371,7 @@ def test_the_record_is_what_reports_read(tmp_path):
 def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
     """Ceilings of what is read as one, be it a sample or a file of several, are of samples."""
     from penstock import limits
-    from penstock.bench.verdict import Verdicts
+    from penstock_bench.verdict import Verdicts
 
     for name in ("ceiling_s", "cold_s"):
         monkeypatch.setattr(limits, name, 0.01)

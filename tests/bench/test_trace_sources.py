@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import trace_sources, trace_strace
 from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
+from penstock_bench import trace_sources, trace_strace
 from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import trace_summary
-from penstock.bench.latencies import Latencies
-from penstock.bench.trace_summary import BINS, passes, rank_names, summarise
 from penstock.engine.trace_file import OPEN, READ, Trace, TraceWriter, load
+from penstock_bench import trace_summary
+from penstock_bench.latencies import Latencies
+from penstock_bench.trace_summary import BINS, passes, rank_names, summarise
 
 Read = tuple[int, int, int, int]
 """Thread, file, offset, length."""

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import document, schema
-from penstock.bench.distribution import PARAMETERS, Distribution
-from penstock.bench.workload import SECRETS, DlioWorkload
-from penstock.bench.workload_file import as_dict, preset_names, read_workload
 from penstock.errors import UsageError
+from penstock_bench import document, schema
+from penstock_bench.distribution import PARAMETERS, Distribution
+from penstock_bench.workload import SECRETS, DlioWorkload
+from penstock_bench.workload_file import as_dict, preset_names, read_workload
 
 
 def told(tmp_path: Path, text: str, *texts: str, compat: bool = False) -> tuple[str, list[str]]:

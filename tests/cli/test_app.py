@@ -17,9 +17,10 @@ import pytest
 import typer
 
 import penstock
-from penstock.cli import app, bench
-from penstock.cli.lazy_group import LazyGroup, load_command
+from penstock.cli import app
+from penstock.cli.lazy_group import LazyGroup
 from penstock.index.formats import FORMATS
+from penstock_bench.cli import bench
 from tests.command import run
 
 
@@ -221,10 +222,10 @@ def test_help_of_a_group_says_what_the_help_of_each_command_begins_with(words):
     """The summaries that stand beside the names are the first paragraphs of the commands' help."""
     group = typer.main.get_group(bench.app if words else app.app)
     assert isinstance(group, LazyGroup)
-    assert list(group.commands) == list(group.summaries)
-    for name, summary in group.summaries.items():
-        loaded = load_command(name)
-        assert " ".join(loaded.help.split("\n\n")[0].split()) == summary
+    assert list(group.commands) == list(group.added)
+    for name, command in group.added.items():
+        loaded = group.load(name)
+        assert " ".join(loaded.help.split("\n\n")[0].split()) == command.summary
         assert name in run(*words, "--help").stdout
 
 

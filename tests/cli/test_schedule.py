@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.sharing import schedule
+from penstock_sim import schedule
 from tests.command import run
 
 GOOD = """

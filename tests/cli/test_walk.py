@@ -17,7 +17,7 @@ import rich.console
 import typer
 
 from penstock.cli import app, console
-from penstock.cli.lazy_group import LazyGroup, arrange_help, load_command
+from penstock.cli.lazy_group import LazyGroup, arrange_help
 from tests.command import run
 
 
@@ -25,8 +25,8 @@ def walk(words: tuple[str, ...] = (), command: Any = None) -> Iterator[tuple[tup
     """Each command and group, with the words that call it."""
     command = command or typer.main.get_group(app.app)
     yield words, command
-    for name, below in getattr(command, "commands", {}).items():
-        loaded = load_command(name) if isinstance(command, LazyGroup) else below
+    for name, below in list(getattr(command, "commands", {}).items()):
+        loaded = command.load(name) if isinstance(command, LazyGroup) else below
         yield from walk((*words, name), loaded)
 
 

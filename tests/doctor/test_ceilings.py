@@ -11,11 +11,11 @@ import pytest
 
 import penstock
 from penstock import limits
-from penstock.bench.observe import CHARGED, measure_use
 from penstock.doctor import ceilings
 from penstock.engine.host_info import find_mount
 from penstock.engine.open import open_engine
 from penstock.errors import ChangedError, MissingError, StorageError, UsageError
+from penstock_bench.observe import CHARGED, measure_use
 
 RECORD = 64 * 1024
 COUNT = 256

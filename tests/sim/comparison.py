@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from penstock.order import Order
-from penstock.sim.importance import (
+from penstock_sim.importance import (
     Draw,
     FirstSeenCache,
     History,

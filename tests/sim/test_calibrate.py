@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.sim import fluid_model, scenario, simulate
-from penstock.sim.calibrate import Measured, calibrate, resize
-from penstock.sim.record import LiveRun, load_run, merge_ranks, parse_rank
-from penstock.sim.scenario import Scenario
+from penstock_sim import fluid_model, scenario, simulate
+from penstock_sim.calibrate import Measured, calibrate, resize
+from penstock_sim.record import LiveRun, load_run, merge_ranks, parse_rank
+from penstock_sim.scenario import Scenario
 from tests.command import run
 
 

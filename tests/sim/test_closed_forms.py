@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.assignment import assign_nodes, expected_moves
-from penstock.sim.closed_forms import (
+from penstock_sim.closed_forms import (
     RESOURCES,
     Settings,
     find_shares,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sim import Policy, Scenario, load_scenario, simulate
-from penstock.sim.fluid_model import TRAFFIC
-from penstock.sim.policies import place_cache_blocks
-from penstock.sim.workload import BYTES, SimulatedWorkload
+from penstock_sim import Policy, Scenario, load_scenario, simulate
+from penstock_sim.fluid_model import TRAFFIC
+from penstock_sim.policies import place_cache_blocks
+from penstock_sim.workload import BYTES, SimulatedWorkload
 from tests.slices import first
 
 SHIPPED: tuple[Policy, ...] = ("penstock", "penstock_local")

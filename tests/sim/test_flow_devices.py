@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import _sim
 from penstock.clock import EventQueue
-from penstock.sim.flow_devices import Device, Flow, SharedStorage
+from penstock_sim import _kernels
+from penstock_sim.flow_devices import Device, Flow, SharedStorage
 from tests.slices import first
 
 
@@ -37,7 +37,7 @@ def test_storage_is_that_of_the_core(seed: int) -> None:
     while queue.step():
         pass
     none = np.empty(0, np.int64)
-    wanted = _sim.run_fluid(
+    wanted = _kernels.run_fluid(
         nodes=nodes, window=1 << 60, batch=1, serial=False, setup=False, overhead=0, epoch=0,
         compute=1e18, stage=1e18, link=1.0, storage_shares=shares, tier_rates=np.empty(0),
         need=sizes.reshape(-1), ring=sizes.reshape(-1), demand=none, ahead=none, tiers=none,

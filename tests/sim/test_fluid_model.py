@@ -14,11 +14,11 @@ from penstock.errors import UsageError
 from penstock.order.order import Order
 from penstock.plan.assignment import Locality
 from penstock.plan.placement import Placement
-from penstock.sim import POLICIES, Scenario, load_scenario, simulate
-from penstock.sim.devices import divide_rates, interpolate_rates
-from penstock.sim.fluid_model import TRAFFIC, _sum_needed, bound_epochs, run_traffic
-from penstock.sim.policies import NodeTraffic, place_cache_blocks
-from penstock.sim.workload import BYTES, SimulatedWorkload
+from penstock_sim import POLICIES, Scenario, load_scenario, simulate
+from penstock_sim.devices import divide_rates, interpolate_rates
+from penstock_sim.fluid_model import TRAFFIC, _sum_needed, bound_epochs, run_traffic
+from penstock_sim.policies import NodeTraffic, place_cache_blocks
+from penstock_sim.workload import BYTES, SimulatedWorkload
 from tests.slices import first
 
 SEEDS = range(25)

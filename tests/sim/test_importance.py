@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.sim.importance import (
+from penstock_sim.importance import (
     Draw,
     FirstSeenCache,
     History,

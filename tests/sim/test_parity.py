@@ -9,8 +9,8 @@ import pytest
 from benchmarks.published_simulator import ROWS
 
 from penstock.errors import UsageError
-from penstock.sim import Scenario, load_scenario, simulate
-from penstock.sim.parity import RULES, _draw, _draw_alike, draw_stream
+from penstock_sim import Scenario, load_scenario, simulate
+from penstock_sim.parity import RULES, _draw, _draw_alike, draw_stream
 from tests.slices import first
 
 

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import sim
-from penstock.cli import app
+import penstock_sim as sim
+from penstock.cli import app, quantities
 from penstock.errors import UsageError
-from penstock.page import document, layout, quantities
-from penstock.sim import report, sweep
-from penstock.sim.fluid_model import TRAFFIC
-from penstock.sim.results import SOURCES, Result
-from penstock.sim.workload import SimulatedWorkload
+from penstock_bench.page import document, layout
+from penstock_sim import report, sweep
+from penstock_sim.fluid_model import TRAFFIC
+from penstock_sim.results import SOURCES, Result
+from penstock_sim.workload import SimulatedWorkload
 from tests.browser import Tags, asked_for, browse, colours_of, needs_chromium, page_of, values_of
 from tests.command import run
 from tests.slices import first
@@ -248,10 +248,10 @@ def test_templates_are_loaded_with_the_first_page():
     """Reports are imported without jinja2; a page without it is refused with the remedy."""
     code = (
         "import sys\n"
-        "from penstock.bench import report\n"
-        "from penstock.sim import report\n"
+        "from penstock_bench import report\n"
+        "from penstock_sim import report\n"
         "from penstock.errors import UsageError\n"
-        "from penstock.page import document\n"
+        "from penstock_bench.page import document\n"
         "assert 'jinja2' not in sys.modules\n"
         "sys.modules['jinja2'] = None\n"
         "try:\n"
@@ -414,7 +414,7 @@ def test_ctrl_c_ends_all_processes(tmp_path):
     code = (
         "import os, signal, sys\n"
         "from penstock import cli\n"
-        "from penstock.sim import sweep\n"
+        "from penstock_sim import sweep\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    started = sweep.as_completed\n"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from penstock.errors import UsageError
-from penstock.sim import (
+from penstock_sim import (
     POLICIES,
     SAMPLED,
     Scenario,

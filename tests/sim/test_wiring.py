@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.cli import app
 from penstock.errors import UsageError
-from penstock.sim import (
+from penstock_sim import (
     POLICIES,
     SAMPLED,
     Scenario,
@@ -30,11 +30,11 @@ from penstock.sim import (
     sizing,
     sweep,
 )
-from penstock.sim.importance import History
-from penstock.sim.importance_policies import count_room
-from penstock.sim.network import Traffic
-from penstock.sim.routed_networks import Dragonfly
-from penstock.sim.workload import SimulatedWorkload
+from penstock_sim.importance import History
+from penstock_sim.importance_policies import count_room
+from penstock_sim.network import Traffic
+from penstock_sim.routed_networks import Dragonfly
+from penstock_sim.workload import SimulatedWorkload
 from tests.slices import first
 
 from .comparison import compare

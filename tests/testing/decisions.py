@@ -37,12 +37,12 @@ from penstock.engine import Buffer, Completion, Failure, Purpose, ReadMethod
 from penstock.extent import Requests
 from penstock.plan import CacheSession
 from penstock.plan.cache_actions import AnswerPeer
-from penstock.testing.virtual import Fault, FaultKind, VirtualScenario, draw_scenario
-from penstock.testing.virtual.cluster import VirtualCluster
-from penstock.testing.virtual.rank import RankEvent, VirtualRank
-from penstock.testing.virtual.shell import IO_ERROR
 from tests.cache.memory import MemoryPeer
 from tests.engine.memory import MemoryEngine
+from tests.virtual import Fault, FaultKind, VirtualScenario, draw_scenario
+from tests.virtual.cluster import VirtualCluster
+from tests.virtual.rank import RankEvent, VirtualRank
+from tests.virtual.shell import IO_ERROR
 
 EVENTS = (
     "advance",

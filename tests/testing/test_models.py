@@ -12,9 +12,9 @@ import pytest
 from penstock.cache.disk import DiskTier
 from penstock.cache.shared_memory import RamTier
 from penstock.plan.cache_actions import MINE
-from penstock.testing.virtual import Fault, FaultKind, ScenarioError, draw_scenario
-from penstock.testing.virtual.cluster import VirtualCluster
-from penstock.testing.virtual.node import Buffer, VirtualDisk, VirtualSlab
+from tests.virtual import Fault, FaultKind, ScenarioError, draw_scenario
+from tests.virtual.cluster import VirtualCluster
+from tests.virtual.node import Buffer, VirtualDisk, VirtualSlab
 
 IDENTITY = bytes(16)
 SLOTS, ROOM_BYTES = 8, 900

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.plan.cache_actions import Action, Stop
-from penstock.testing.virtual import (
+from tests.mutations import Mutation, edit_source, find_bug, make_session, read_mutations
+from tests.virtual import (
     Fault,
     FaultKind,
     ScenarioError,
@@ -20,10 +21,9 @@ from penstock.testing.virtual import (
     minimise,
     run_scenario,
 )
-from penstock.testing.virtual.__main__ import main
-from penstock.testing.virtual.search import run_in_order, run_seeds
-from penstock.testing.virtual.shell import VirtualShell
-from tests.mutations import Mutation, edit_source, find_bug, make_session, read_mutations
+from tests.virtual.__main__ import main
+from tests.virtual.search import run_in_order, run_seeds
+from tests.virtual.shell import VirtualShell
 
 SEEDS = range(1, 41)
 EASY = [
@@ -224,7 +224,7 @@ def test_processes_change_nothing_but_time() -> None:
 
 @pytest.mark.long
 def test_the_command_runs_alone() -> None:
-    """`python -m penstock.testing.virtual` needs nothing but the package."""
-    command = [sys.executable, "-m", "penstock.testing.virtual", "4"]
+    """`python -m tests.virtual` needs nothing but the package."""
+    command = [sys.executable, "-m", "tests.virtual", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

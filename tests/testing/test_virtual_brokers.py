@@ -16,7 +16,8 @@ from penstock.sharing.allocation import Resources
 from penstock.sharing.fallback_rate import Holding
 from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
-from penstock.testing.virtual import (
+from tests.mutations import SHARING, Mutation, find_bug, make_sharing, read_mutations
+from tests.virtual import (
     BrokerFault,
     BrokerFaultKind,
     BrokerJob,
@@ -24,8 +25,7 @@ from penstock.testing.virtual import (
     draw_broker_scenario,
     run_broker_scenario,
 )
-from penstock.testing.virtual.__main__ import main
-from tests.mutations import SHARING, Mutation, find_bug, make_sharing, read_mutations
+from tests.virtual.__main__ import main
 
 S = 10**9
 ALARMS = [10058, 20758, 30043, 30148, 40413, 50584, 60031]

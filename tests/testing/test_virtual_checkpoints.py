@@ -19,7 +19,9 @@ from penstock.checkpoint.folder_steps import empty_folder
 from penstock.checkpoint.perform import perform
 from penstock.engine import ObjectRefused, open_bucket
 from penstock.errors import FormatError, PenstockError
-from penstock.testing.virtual import (
+from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
+from tests.services import S3, environment, moto
+from tests.virtual import (
     CheckpointFault,
     CheckpointFaultKind,
     CheckpointJob,
@@ -31,9 +33,7 @@ from penstock.testing.virtual import (
     minimise,
     run_checkpoint_scenario,
 )
-from penstock.testing.virtual.__main__ import main
-from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
-from tests.services import S3, environment, moto
+from tests.virtual.__main__ import main
 
 SEEDS = range(1, 9)
 EASY = [

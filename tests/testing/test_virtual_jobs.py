@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.testing.virtual import (
+from tests.mutations import JOBS, Mutation, find_bug, make_parts, read_mutations
+from tests.virtual import (
     FaultKind,
     JobScenario,
     ScenarioError,
@@ -15,8 +16,7 @@ from penstock.testing.virtual import (
     minimise,
     run_job_scenario,
 )
-from penstock.testing.virtual.__main__ import main
-from tests.mutations import JOBS, Mutation, find_bug, make_parts, read_mutations
+from tests.virtual.__main__ import main
 
 SEEDS = range(1, 41)
 BUGS = [mutation for mutation in read_mutations() if mutation.module in JOBS]

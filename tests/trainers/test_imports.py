@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.tidy import PACKAGE
+from tests.tidy import SOURCE
 
 TRAINERS = {"accelerate", "grain", "jax", "keras", "lightning", "megatron", "pytorch_lightning"} | {
     "ray",
@@ -40,5 +40,5 @@ def test_an_adapter_is_an_attribute_and_a_name() -> None:
 
 def test_adapters_are_small() -> None:
     """An adapter translates: what needs more lines belongs to the loader."""
-    for path in (PACKAGE / "trainers").glob("*.py"):
+    for path in (SOURCE / "penstock" / "trainers").glob("*.py"):
         assert len(path.read_text().splitlines()) <= 120, path

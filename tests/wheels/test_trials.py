@@ -19,11 +19,11 @@ TAG = "manylinux_2_28_x86_64"
 
 
 def make_wheel(folder: Path, tag: str, suffix: str, size: int = 10, system: str = TAG) -> Path:
-    """A wheel by its name, with two modules whose names end so."""
+    """A wheel by its name, with three modules whose names end so."""
     path = folder / f"penstock-1.0-{tag}-{system}.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in ("_core", "_sim"):
-            archive.writestr(f"penstock/{name}{suffix}", b"x" * size)
+        for name in ("penstock/_core", "penstock_bench/_replay", "penstock_sim/_kernels"):
+            archive.writestr(f"{name}{suffix}", b"x" * size)
     return path
 
 

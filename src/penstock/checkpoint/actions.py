@@ -3,7 +3,7 @@
 The protocol consists of generators. Each yields an action and waits for its outcome: the result is
 sent in, an error is raised at the `yield`. So nothing of it opens a file, asks a service, reads a
 clock or starts a thread. `perform` is the driver of a training job, which performs actions over
-files, object stores and threads; `penstock.testing.virtual` performs the same ones over modelled
+files, object stores and threads; `tests.virtual` performs the same ones over modelled
 storage, in virtual time, with faults between any two of them.
 
     who decides                   about

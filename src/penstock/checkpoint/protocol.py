@@ -1,5 +1,5 @@
 """The protocol of checkpoints: the classes and functions that a driver needs to run it. `actions`
-says who decides what; `Checkpoints` is one driver, `penstock.testing.virtual` another."""
+says who decides what; `Checkpoints` is one driver, `tests.virtual` another."""
 
 from __future__ import annotations
 

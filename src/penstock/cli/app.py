@@ -11,6 +11,7 @@ import sys
 
 from ..errors import PenstockError
 from ..lazy_exports import COMPILED, explain_import_error
+from .added_command import find_added_commands
 from .lazy_group import make_app
 
 app = make_app(
@@ -41,21 +42,16 @@ app = make_app(
             "race.",
             "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
             "Writes nothing.",
-            "bench": "DLIO and MLPerf Storage workloads, any loader, one report.",
-            "simulate": "Simulate policies of caching and prefetching on a cluster that is "
-            "described.",
-            "plan": "Find the cheapest cluster whose epochs are short enough: nodes, caches and "
-            "storage.",
-            "schedule": "Plan when jobs transfer through a storage that they share.",
         },
         "During and after": {
             "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
             "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
-            "trace": "Record what a job reads, take it from logs, or look at it.",
             "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
             "one.",
         },
     },
+    __package__,
+    added=find_added_commands(),
     completion=True,
 )
 

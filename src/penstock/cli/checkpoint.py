@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import DataError, FormatError
-from ..page import counted, duration
 from . import console
 from .interrupt import explain_interrupt
 from .lazy_group import HelpedCommand, HelpedGroup
+from .quantities import counted, duration
 
 if TYPE_CHECKING:
     from ..checkpoint import Advice, CheckpointEntry, Repository

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..page import duration, number
+from .quantities import duration, number
 
 try:
     import rich.box

@@ -10,11 +10,11 @@ import typer
 from ..convert import Converted
 from ..convert import convert as convert_data
 from ..errors import UsageError
-from ..page import counted
 from . import console
 from .amounts import parse_bytes
 from .interrupt import GOES_ON, explain_interrupt
 from .options import FormatOptions, Path, open_data, takes_format_options
+from .quantities import counted
 
 
 @takes_format_options

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
-from ..page import counted
 from . import console
 from .interrupt import explain_interrupt
 from .options import (
@@ -18,6 +17,7 @@ from .options import (
     open_data,
     takes_format_options,
 )
+from .quantities import counted
 
 if TYPE_CHECKING:
     from ..doctor import Examination, Finding, Resource, Roofline

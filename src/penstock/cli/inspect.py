@@ -24,10 +24,10 @@ from ..loader import (
     sidecar_paths,
 )
 from ..loader import open as open_dataset
-from ..page import counted
 from . import console
 from .interrupt import explain_interrupt
 from .options import FormatOptions, Path, hide_credentials, takes_format_options
+from .quantities import counted
 
 _SHOWN = 8
 """Rows shown of what may have many."""

@@ -9,19 +9,19 @@ import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from .added_command import AddedCommand, explain_missing
+
 try:
     import rich.console
     import rich.markup
     import typer
 except ModuleNotFoundError as missing:
-    extra = "bench" if sys.argv[1:2] == ["bench"] else "cli"
-    raise SystemExit(
-        f"penstock: the command line needs {missing.name}: pip install 'penstock[{extra}]'"
-    ) from None
+    raise SystemExit(explain_missing(missing.name, sys.argv[1:])) from None
 
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
+from ..errors import UsageError
 
 
 def arrange_help(text: str) -> tuple[str, list[str]]:
@@ -84,42 +84,64 @@ class HelpedGroup(_HelpMixin, TyperGroup):
 class LazyGroup(HelpedGroup):
     """Group that imports a command's module when the command, or its help, is asked for.
 
-    sections:  first paragraph of the help of each command, by heading. The help of the group shows
-               them, so that it appears without the packages of any command.
+    added:  the commands by name, with the first paragraph of the help of each. The help of the
+               group shows them, so that it appears without the packages of any command.
     """
 
-    sections: ClassVar[Mapping[str, Mapping[str, str]]]
+    added: ClassVar[Mapping[str, AddedCommand]]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.summaries: dict[str, str] = {}
-        for heading, summaries in self.sections.items():
-            self.summaries |= summaries
-            for name, summary in summaries.items():
-                self.add_command(HelpedCommand(name, help=summary, rich_help_panel=heading))
+        for name, command in self.added.items():
+            shown = HelpedCommand(name, help=command.summary, rich_help_panel=command.heading)
+            self.add_command(shown)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a command; completion asks for its options, so that it replaces its summary."""
-        if ctx.resilient_parsing and cmd_name in self.summaries:
-            self.add_command(load_command(cmd_name), cmd_name)
+        if ctx.resilient_parsing and cmd_name in self.added:
+            self.load(cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first argument names; it replaces its summary."""
-        if args and args[0] in self.summaries:
-            self.add_command(load_command(args[0]), args[0])
+        if args and args[0] in self.added:
+            self.load(args[0])
         return super().resolve_command(ctx, args)
+
+    def load(self, name: str) -> Any:
+        """Import the module of a command and return the command, in place of its summary."""
+        command = load_command(name, self.added[name])
+        self.add_command(command, name)
+        return command
 
 
 def make_app(
-    help: str, sections: Mapping[str, Mapping[str, str]], *, completion: bool = False
+    help: str,
+    sections: Mapping[str, Mapping[str, str]],
+    package: str,
+    *,
+    extra: str = "cli",
+    added: Mapping[str, AddedCommand] | None = None,
+    completion: bool = False,
 ) -> typer.Typer:
-    """Make the typer app of a lazy group of these commands, under these headings.
+    """Make the typer app of a lazy group.
 
+    sections:    the summaries of the group's own commands, by heading and name.
+    package:     the package whose modules, one a command, have them.
+    extra:       the extra that installs what these modules import.
+    added:       commands of applications, shown under their headings after the group's own.
     completion:  it has --install-completion and --show-completion, for bash, zsh and fish.
     """
+    commands = {
+        name: AddedCommand(heading, summary, f"{package}.{name}", extra)
+        for heading, summaries in sections.items()
+        for name, summary in summaries.items()
+    }
+    headings = list(sections)
+    commands |= added or {}
+    ordered = sorted(commands.items(), key=lambda item: headings.index(item[1].heading))
     app = typer.Typer(
-        cls=type("LazyCommands", (LazyGroup,), {"sections": sections}),
+        cls=type("LazyCommands", (LazyGroup,), {"added": dict(ordered)}),
         help=help,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -147,9 +169,19 @@ def _begin(
     """Tell typer that an app without commands of its own is a group."""
 
 
-def load_command(name: str) -> Any:
-    """Import the module of a command and make the command: its `app`, or its function by name."""
-    module = importlib.import_module(f".{name}", __package__)
+def load_command(name: str, command: AddedCommand) -> Any:
+    """Import the module of a command and make the command: its `app`, or its function by name.
+
+    UsageError if the module needs a package that is not installed.
+    """
+    try:
+        module = importlib.import_module(command.module)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0].startswith("penstock"):
+            raise
+        raise UsageError(
+            f"penstock {name} needs {missing.name}: pip install 'penstock[{command.extra}]'"
+        ) from None
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import PenstockError, UsageError
+from .added_command import explain_missing
 
 _HELP = """\
 Training data from storage to accelerators.
@@ -44,11 +45,7 @@ def run_plain(arguments: list[str], missing: str) -> int:
         case ["doctor"]:
             show_host(print_line)
             return 0
-    extra = "bench" if arguments[0] == "bench" else "cli"
-    print(
-        f"penstock: the command line needs {missing}: pip install 'penstock[{extra}]'",
-        file=sys.stderr,
-    )
+    print(explain_missing(missing, arguments), file=sys.stderr)
     return 1
 
 

@@ -17,9 +17,9 @@ import rich.text
 import typer
 
 from ..errors import UsageError
-from ..page import counted
 from ..sharing import UNITS, find_socket, watch_broker
 from . import console
+from .quantities import counted
 
 State = dict[str, Any]
 

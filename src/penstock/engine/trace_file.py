@@ -3,7 +3,7 @@
 A trace holds *operations* by *thread*. A thread performs one operation after the other: it is a
 thread of the job, or, if the job's threads are not known, one of the fewest threads that explain
 the overlaps. The time between two operations of a thread, its think time, is the time that the
-job spent on the data it had read. A trace can therefore be replayed (`penstock.bench.replay`).
+job spent on the data it had read. A trace can therefore be replayed (`penstock_bench.replay`).
 
 The file, all numbers little-endian:
 

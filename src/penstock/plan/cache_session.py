@@ -3,7 +3,7 @@
 The session is a state machine of one thread. It reads nothing, waits for nothing, knows no clock
 and holds no bytes. A driver tells it events by its methods, and performs the actions that it puts
 into `actions` (`cache_actions`), in their order, before the next event. `penstock.cache` drives it
-over real memory, disks, peers and engines, `penstock.testing.virtual` over modelled ones.
+over real memory, disks, peers and engines, `tests.virtual` over modelled ones.
 
     event                                  method(s)            its actions, mostly
     a step is requested                    request              ClaimSlots, TakeReplicas,

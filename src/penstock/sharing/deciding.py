@@ -1,5 +1,5 @@
 """Deciding classes of sharing, and their values: what a driver needs to run them. `Broker`,
-`LeasedBudget` and `TransferPermit` drive them over sockets, `penstock.testing.virtual` does so in
+`LeasedBudget` and `TransferPermit` drive them over sockets, `tests.virtual` does so in
 virtual time."""
 
 from __future__ import annotations

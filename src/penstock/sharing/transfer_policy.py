@@ -18,7 +18,7 @@ from typing import Any
 from .. import limits
 from ..errors import UsageError
 from .lease import Grant, Terms
-from .schedule import Rule, Waiting, grant
+from .online import Rule, Waiting, grant
 
 Key = tuple[int, int]
 """Connection of the caller, and number of the transfer on it."""

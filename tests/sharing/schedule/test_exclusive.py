@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.sharing.schedule import (
+from penstock_sim.schedule import (
     SHARED,
     list_schedule,
     lower_bound,

@@ -15,14 +15,13 @@ from scipy.optimize import linprog
 
 from penstock import limits
 from penstock.errors import LimitError, UsageError
-from penstock.sharing.schedule import (
+from penstock.sharing import Waiting, grant
+from penstock_sim.schedule import (
     RULES,
     Pattern,
     PeriodicJob,
     Rule,
-    Waiting,
     fluid_bounds,
-    grant,
     plan_periodic,
     simulate,
 )

@@ -1,0 +1,1 @@
+"""The commands `penstock bench` and `penstock trace`: one module a command."""

@@ -1,0 +1,28 @@
+"""`penstock bench`: DLIO's workloads, with any loader."""
+
+from __future__ import annotations
+
+from penstock.cli import make_app
+
+app = make_app(
+    """DLIO and MLPerf Storage workloads, any loader, one report.
+
+    Examples:
+
+      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+
+      penstock bench compare monday/record.json friday/record.json
+    """,
+    {
+        "Commands": {
+            "generate": "Write the data of a workload, or what is missing of it.",
+            "run": "Run a workload of DLIO or MLPerf Storage, with one loader or several, and say "
+            "what is slow.",
+            "compare": "Compare results: each figure, its ratio to the first, and whether that is "
+            "more than noise.",
+            "replay": "Do a recorded job's reads again: here, elsewhere, faster, and by penstock.",
+        }
+    },
+    __package__,
+    extra="bench",
+)

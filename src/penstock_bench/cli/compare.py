@@ -1,0 +1,118 @@
+"""`penstock bench compare`: results beside each other, and which differences are no noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import check_writable, console, explain_interrupt, write_page, write_text
+from penstock.errors import UsageError
+
+_SHOWN = 3
+"""Differences that are named."""
+
+
+@explain_interrupt()
+def compare(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="record.json of runs, folders that hold one, or folders of DLIO with summary.json."
+        ),
+    ],
+    html: Annotated[
+        Path | None, typer.Option(help="Write the page of these results beside each other, too.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option(help="Compare what is not alike, such as other workloads or ranks.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare results: each figure, its ratio to the first, and whether that is more than noise.
+
+    Intervals are of 95 %, by bootstrap over the epochs or steps of the runs; what has one value
+    only has none. Results of other workloads or another number of ranks are refused; another
+    machine, seed or version is said.
+
+    Examples:
+
+      penstock bench compare monday/record.json friday/record.json
+
+      penstock bench compare results/penstock results/dlio --html both.html
+
+      penstock bench compare monday friday --json | jq '.metrics[] | {name, verdicts}'
+    """
+    from .. import compare as comparing  # other commands start without it
+    from .. import read_record, recorded, report
+
+    check_writable(html)
+    values = [read_record(path) for path in results]
+    found = recorded.records(values, [str(path) for path in results])
+    runs = [run for record in found for run in record.runs]
+    if len(runs) < 2:
+        raise UsageError(f"{results[0]} holds one run: name another result to compare it with")
+    unlike = comparing.find_differences(found)
+    serious = [each for each in unlike if each.serious]
+    if serious and not force:
+        said = "; ".join(map(str, serious[:_SHOWN]))
+        more = f"; and {len(serious) - _SHOWN} more" if len(serious) > _SHOWN else ""
+        raise UsageError(f"{said}{more}: compare runs of one workload, or give --force")
+    for record in found:
+        for note in record.values.get("notes") or ():
+            console.say(f"{record.name}: {note}")
+    for each in unlike:
+        console.say(f"warning: {each}")
+    rows = comparing.compare_runs(runs)
+    if as_json:
+        values_of = {"runs": [run.label for run in runs], "basis": comparing.basis(runs)}
+        console.print_json(values_of | {"metrics": _list_metrics(rows)})
+    else:
+        for place in range(1, len(runs)):
+            _show_comparison(rows, runs[0].label, runs[place].label, place)
+        console.show(console.escape(comparing.basis(runs)))
+    if html is not None:
+        page = report.render_page(values, [str(path) for path in results])
+        if as_json:
+            write_text(html, page)  # nothing stands beside the JSON
+        else:
+            write_page(html, page)
+
+
+def _list_metrics(rows: Any) -> list[dict[str, Any]]:
+    """List each metric with the value of each run; for all but the first the ratio to that."""
+    from .. import judge_ratio
+
+    return [
+        {
+            "name": row.metric.name,
+            "values": list(row.values),
+            "ratios": [None if ratio is None else ratio._asdict() for ratio in row.ratios],
+            "verdicts": [judge_ratio(row, place) for place in range(len(row.values))],
+        }
+        for row in rows
+    ]
+
+
+def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
+    """Show one run against the first."""
+    from .. import factor, judge_ratio
+
+    title = console.escape(f"{other} against {first}")
+    numbers = [console.escape(first), console.escape(other), "ratio", "95 %"]
+    table = console.make_table("", *numbers, "", right=numbers, title=title)
+    for row in rows:
+        ratio = row.ratios[place]
+        said = [
+            "–" if row.values[at] is None else row.metric.said(row.values[at]) for at in (0, place)
+        ]
+        told = judge_ratio(row, place)
+        style = {"better": "green", "worse": "red"}.get(told)
+        cells = ["", ""]
+        if ratio is not None:
+            cells[0] = factor(ratio.value)
+            if ratio.low is not None and ratio.high is not None:
+                cells[1] = f"{factor(ratio.low)}–{factor(ratio.high)}"
+        table.add_row(row.metric.name, *said, *cells, told, style=style)
+    console.print_wide(table)

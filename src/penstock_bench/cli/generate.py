@@ -1,0 +1,122 @@
+"""`penstock bench generate`: the data of a workload."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock import limits
+from penstock.arguments import check_choice
+from penstock.cli import GOES_ON, console, explain_interrupt
+from penstock.errors import UsageError
+from penstock.topology import detect
+
+from .. import KINDS, MODELS, PARTS
+from .completion import complete_workload
+
+
+@explain_interrupt(GOES_ON)
+def generate(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            autocompletion=complete_workload,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="As DLIO takes them: ++workload.dataset.num_files_train=100."),
+    ] = None,
+    part: Annotated[str, typer.Option(help=f"{', '.join(PARTS)}, or all.")] = "all",
+    contents: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")] = "random",
+    sizes: Annotated[
+        str,
+        typer.Option(help=f"One of {', '.join(MODELS)}, or a file with a size on each line."),
+    ] = "normal",
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of sizes and contents.")] = 10,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="That write. (default: two a core, 16 at most)")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Replace other data that is there.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
+    ] = False,
+) -> None:
+    """Write the data of a workload, or what is missing of it.
+
+    Sizes have exactly the mean and the deviation that the workload says; --sizes dlio gives those
+    of DLIO instead. The bytes are the same for one seed, however many threads and ranks write them:
+    below mpiexec, srun or torchrun each rank writes its share. A run that was ended is gone on with
+    by the same command.
+
+    contents: random bytes; compressible ones, which gzip halves; or field, smooth fields with noise
+    that compress as data of simulations and detectors does.
+
+    Examples:
+
+      penstock bench generate unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+
+      penstock bench generate mine.yaml ++workload.dataset.num_files_train=1000 --contents field
+
+      mpiexec -n 8 penstock bench generate resnet50_h100 --part train
+    """
+    from .. import generate_data, read_workload
+
+    check_choice("--part", part, (*PARTS, "all"))
+    found = read_workload(workload, overrides or (), warn=console.say)
+    place = detect(None, None, os.environ, sys.modules)
+    with (
+        console.show_progress(f"Generating {found.dataset.data_folder}", "MB") as progress,
+    ):
+        result = generate_data(
+            found.dataset,
+            PARTS if part == "all" else (part,),
+            root=found.storage.storage_root,
+            seed=seed,
+            sizes=sizes if sizes in MODELS else read_sizes(sizes),
+            kind=contents,
+            threads=threads,
+            rank=place.rank,
+            ranks=place.world_size,
+            force=force,
+            bytes_max=None if yes else limits.generated_bytes_max,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+        )
+    rate = result.written_bytes / max(result.seconds, 1e-9) / 1e6
+    console.show(
+        f"[bold]{console.escape(result.folder)}[/]: {result.files:,} files, "
+        f"{console.format_bytes(result.bytes)} of samples; {result.written:,} of them written in "
+        f"{result.seconds:.1f} s ({rate:,.0f} MB/s)"
+    )
+
+
+def read_sizes(path: str) -> list[float]:
+    """Read the sizes of an empirical model: one on each line, in bytes.
+
+    Empty lines and those that start with "#" are skipped.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"sizes {path!r} cannot be read ({error}): use {', '.join(MODELS)} or the path of a "
+            f"text file with a size in bytes on each line"
+        ) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line and not line.startswith("#"):
+            try:
+                found.append(float(line))
+            except ValueError:
+                found.append(-1.0)
+            if not 1 <= found[-1] < 2**53:
+                raise UsageError(f"{path}, line {number}: {line!r} is no size in bytes from 1 on")
+    if not found:
+        raise UsageError(f"{path} holds no sizes: write one in bytes on each line")
+    return found

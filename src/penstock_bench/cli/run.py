@@ -1,0 +1,464 @@
+"""`penstock bench run`: a workload, with any loader."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from penstock import limits
+from penstock.arguments import check_choice
+from penstock.cli import explain_interrupt
+from penstock.errors import PenstockError, UsageError
+
+from .completion import complete_loader, complete_workload
+
+if TYPE_CHECKING:
+    from .. import BenchJob, Crew, DlioWorkload, Walks
+
+T = TypeVar("T")
+
+# What is not needed before the first step is imported later: the first step should come soon.
+
+
+@explain_interrupt(
+    "no results were written; data that were generated stay, and the same command uses them"
+)
+def run(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="A name of a workload, or the path of a .yaml file of DLIO.",
+            autocompletion=complete_workload,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as ++workload.reader.batch_size=8, as DLIO takes them."),
+    ] = None,
+    loader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="penstock, torch, grain, litdata, webdataset, spdl, ffcv, none (no reading), "
+            "or module:function for your own; repeatable. (default: penstock)",
+            autocompletion=complete_loader,
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Emulated accelerators, where no mpiexec or torchrun starts them."
+        ),
+    ] = None,
+    compat: Annotated[
+        bool, typer.Option("--compat", help="As DLIO does: its order of samples, its leniency.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results. (default: bench-results/NAME/TIME)")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the checksum of each sample with what is on disk."),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Steps of an epoch at most, for a first look.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Times that each loader runs, in turn.")] = 1,
+    stage: Annotated[
+        Path | None,
+        typer.Option(help="Copy the data to a folder here first; that is timed and removed again."),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="The page cache before each loader: cold (the data are put out of it), warm (read "
+            "once) or as-is. (default: cold with several loaders or --repeat, else as-is)"
+        ),
+    ] = None,
+    writer: Annotated[
+        str,
+        typer.Option(
+            help="What saves checkpoints: torch, numpy, penstock, or module:name for your own. "
+            "(default: torch where it is installed)"
+        ),
+    ] = "auto",
+    scale: Annotated[
+        float, typer.Option(help="Shrink the tensors of checkpoints; the record says so.")
+    ] = 1.0,
+    control: Annotated[
+        bool, typer.Option(help="Also take the steps without reading: what could be reached.")
+    ] = True,
+    verdict: Annotated[
+        bool, typer.Option(help="Measure the machine afterwards (3 s) and say what binds.")
+    ] = True,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help=f"Generate more than {limits.generated_bytes_max / 1e9:g} GB."),
+    ] = False,
+) -> None:
+    """Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is slow.
+
+    Each step waits for a batch, "computes" as long as the workload says, and meets the other ranks.
+    Utilisation is given as it is (raw), as it would be without reading (ceiling), and as their
+    quotient (net). Files as DLIO writes them and record.json are in the folder of results.
+
+    Your own loader is any function in a module here that returns batches. It is given those of
+    path, batch_size, rank, world_size, seed and epochs that it takes.
+
+    Examples:
+
+      penstock bench run unet3d_h100 ++workload.dataset.data_folder=/data/unet3d
+
+      penstock bench run mine.yaml --loader penstock --loader torch --ranks 4
+
+      penstock bench run resnet50_h100 --loader train:make_loader --limit 200
+    """
+
+    from .. import check
+
+    started, load_before = time.time(), os.getloadavg()
+    asked, given = _read_workload(workload, overrides or [], compat)
+    for option, folder in (("--out", out), ("--stage", stage)):
+        if folder is not None and re.match(r"\w+:/", str(folder)):  # a Path has made // to /
+            raise UsageError(f"{option} is {folder}: that is a URL: give a folder")
+    names = loader or ["penstock"]
+    if cache is not None:
+        check_choice("--cache", cache, ("cold", "warm", "as-is"))
+    # Whoever comes second must not find what the first one has read.
+    cached = cache or ("cold" if len(names) * repeat > 1 else "as-is")
+    for name in names:
+        check(name, asked.dataset.format)
+    _run_before_ranks(partial(_generate_parts, asked, yes))
+    results = _Results(out or _make_folder(asked, started, compat), given, started, load_before)
+    if not asked.workflow.train:
+        if asked.workflow.checkpoint:
+            results.checkpoints(asked, ranks, compat, verify=verify, writer=writer, scale=scale)
+        return
+    job = _run_before_ranks(lambda _: _make_job(asked, compat, verify))
+    job = replace(job, limit=limit, control=control, stage=None if stage is None else str(stage))
+    job = replace(job, writer=writer, scale=scale)
+    for turn in range(repeat):
+        for name in names:
+            _run_before_ranks(lambda _: _prepare_page_cache(job, cached))
+            results.measure(replace(job, loader=name), ranks, turn)
+    results.write(verdict)
+
+
+class _Given(NamedTuple):
+    """Overrides of the workload, as they may be written; and the folder of the configuration."""
+
+    overrides: list[str]
+    subfolder: str
+
+
+def _read_workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
+    """Read the workload and its overrides, and print warnings."""
+    from .. import overrides, read_workload
+
+    warnings: list[str] = []
+    found = read_workload(source, texts, compat=compat, warn=warnings.append)
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)
+    own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
+    return found, _Given(overrides.hide_secrets(own), overrides.read(texts).subfolder)
+
+
+def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
+    """Do the work of each process before there are ranks.
+
+    Under a launcher the work gets the barrier of its processes, so that one that fails ends the
+    others.
+    """
+    from .. import detect_launch, launch
+
+    if detect_launch(os.environ) is None:
+        return work(None)
+    done: list[T] = []
+    launch(None, lambda crew: done.append(work(crew.barrier)))
+    return done[0]
+
+
+def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
+    """Make the job that each loader runs."""
+    from .. import BenchJob, find_paths, folder_of
+
+    data, root = workload.dataset, workload.storage.storage_root
+    parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
+    reader, seed = workload.reader, workload.train.seed
+    if "random" in (reader.file_shuffle, reader.sample_shuffle):
+        seed = int.from_bytes(os.urandom(6), "little")  # the record has it
+    job = BenchJob(
+        loader="penstock",
+        workload=workload,
+        paths={part: find_paths(data, part, root) for part in parts},
+        folders={part: os.path.join(folder_of(data, root), part) for part in parts},
+        seed=seed,
+        compat=compat,
+    )
+    return replace(job, truth=_checksum_data(job)) if verify else job
+
+
+def _prepare_page_cache(job: BenchJob, how: str) -> None:
+    """Fill the page cache with all of the data, or empty it of them, as far as possible."""
+    if how != "as-is":
+        from .replay import prepare_page_cache
+
+        prepare_page_cache([path for part in job.paths.values() for path in part], how)
+
+
+def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
+    """Compute the checksum of every sample on disk, by part."""
+    from penstock.cli import console
+    from penstock.engine import ThreadPool
+
+    from .. import compute_checksum, open_samples
+
+    data = job.workload.dataset
+
+    def sums(path: str) -> list[int]:
+        samples = open_samples(data, path)
+        return [compute_checksum(samples[number]) for number in range(data.num_samples_per_file)]
+
+    found = {}
+    for part, paths in job.paths.items():
+        with (
+            console.show_progress(f"Checksums of {part}") as progress,
+            ThreadPool(os.cpu_count()) as threads,
+        ):
+            seen: set[int] = set()
+            for done, each in enumerate(threads.map(sums, paths), 1):
+                seen.update(each)
+                progress(done, len(paths))
+            found[part] = frozenset(seen)
+    return found
+
+
+def _make_folder(workload: DlioWorkload, started: float, compat: bool) -> Path:
+    if workload.output.folder is not None:
+        return Path(workload.output.folder)
+    when = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(started))
+    return Path("hydra_log" if compat else "bench-results") / workload.model.name / when
+
+
+def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], None] | None) -> None:
+    """Generate the data that the workload wants, or the missing part of it: each rank its share."""
+    if not workload.workflow.generate_data:
+        return
+    from penstock.cli import console
+    from penstock.topology import detect
+
+    from .. import PARTS, generate_data
+
+    data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
+    with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
+        generate_data(
+            data,
+            PARTS,
+            root=workload.storage.storage_root,
+            rank=place.rank,
+            ranks=place.world_size,
+            barrier=barrier,
+            bytes_max=None if yes else limits.generated_bytes_max,
+            progress=lambda done, total: progress(done / 1e6, total / 1e6),
+        )
+    if barrier is not None:
+        barrier()
+
+
+class _Results:
+    """Results measured so far, and the folder that they are written to."""
+
+    def __init__(self, folder: Path, given: _Given, started: float, load: Sequence[float]) -> None:
+        self._folder, self._given = folder, given
+        self._started, self._load = started, load
+        self._runs: list[dict[str, Any]] = []
+        self._measured: list[tuple[BenchJob, list[Walks]]] = []
+        above = (folder.absolute(), *folder.absolute().parents)
+        there = next(each for each in above if each.exists())
+        with self._storing(), tempfile.TemporaryFile(dir=there):
+            pass  # said before hours of measuring, not after; nothing is left
+
+    def _storing(self) -> AbstractContextManager[None]:
+        from penstock.engine import storage_errors
+
+        return storage_errors(str(self._folder), "run it again, or give another folder (--out)")
+
+    def measure(self, job: BenchJob, ranks: int | None, turn: int) -> None:
+        """Run a loader; on the first rank, keep what was measured."""
+        from .. import launch, run_workload
+
+        try:
+            walks = launch(ranks, partial(run_workload, job))
+        finally:  # a rank that was killed has not removed what was staged
+            shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
+        if walks is None:
+            return
+        from .. import make_run
+
+        self._runs.append(make_run(job, walks) | {"repeat": turn + 1})
+        self._measured.append((job, walks))
+
+    def checkpoints(
+        self,
+        workload: DlioWorkload,
+        ranks: int | None,
+        compat: bool,
+        **options: Any,
+    ) -> None:
+        """Save and load checkpoints alone."""
+        from .. import launch, run_checkpoints
+
+        def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
+            found = run_checkpoints(workload, crew, compat=compat, **options)
+            return found, crew.ranks, crew.hosts
+
+        done = launch(ranks, work)
+        if done is None:
+            return
+        found, count, hosts = done
+        from penstock.cli import console
+
+        for name, value in found["dlio"].items():
+            console.show(f"{name}: {value:,.4f}")
+        run = {"loader": "checkpoints", "epochs": [], **found}
+        folder = workload.checkpoint.checkpoint_folder
+        seed = workload.train.seed
+        path = self._record(
+            workload, folder, runs=[run], compat=compat, seed=seed, ranks=count, hosts=hosts
+        )
+        console.show(f"results: {console.escape(str(path))}")
+
+    def write(self, verdict: bool) -> None:
+        """Show what was found; write record.json and the files that DLIO leaves."""
+        if not self._runs:
+            return
+        from penstock.cli import console
+
+        from .. import as_dict, outputs
+
+        job, walks = self._measured[0]
+        config, where = as_dict(job.workload), job.folders["train"]
+        if verdict:
+            self._judge(job, len(walks))
+        # Shown first: it is not lost where it cannot be written.
+        _show_runs(job.workload.model.name, len(walks), self._runs)
+        first, ranks = walks[0], len(walks)
+        path = self._record(
+            job.workload, where, runs=self._runs, compat=job.compat, seed=first.seed, ranks=ranks,
+            hosts=first.hosts,
+        )  # fmt: skip
+        for number, (each, found) in enumerate(self._measured):
+            name = self._name(number)
+            folder = self._folder / name if len(self._measured) > 1 else self._folder
+            with self._storing():
+                outputs.write(
+                    folder,
+                    each,
+                    found,
+                    self._runs[number],
+                    config=config,
+                    overrides=self._given.overrides,
+                    subfolder=self._given.subfolder,
+                )
+        console.show(f"results: {console.escape(str(path))}")
+
+    def _judge(self, job: BenchJob, ranks: int) -> None:
+        """Add to each run the resource that binds it, if that can be measured."""
+        from penstock.cli import console
+
+        from .. import Verdicts
+
+        try:
+            with console.show_progress("Measuring this machine", "measurements"):
+                verdicts = Verdicts(job, ranks)
+            for run in self._runs:
+                run["roofline"] = verdicts.of(run)
+        except PenstockError as error:
+            console.say(f"no verdict: {error}")
+
+    def _record(
+        self,
+        workload: DlioWorkload,
+        where: str,
+        **found: Any,
+    ) -> Path:
+        """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
+        from .. import as_dict, hide_secrets, make_record, outputs, render_page
+
+        about = {
+            "command": shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
+            "workload": as_dict(workload),
+            "overrides": self._given.overrides,
+            "started": self._started,
+            "ended": time.time(),
+        }
+        values = make_record(about | found, where, self._load)
+        with self._storing():
+            path = outputs.write_record(self._folder, values)
+            outputs.write_text(path.with_name("report.html"), render_page([values]))
+        return path
+
+    def _name(self, number: int) -> str:
+        run = self._runs[number]
+        repeated = any(each["repeat"] > 1 for each in self._runs)
+        loader = str(run["loader"]).replace(":", ".")
+        return f"{loader}-{run['repeat']}" if repeated else loader
+
+
+def _show_runs(name: str, ranks: int, runs: list[dict[str, Any]]) -> None:
+    """Show a column for each loader, of several runs the one of median throughput."""
+    from penstock.cli import console, counted
+
+    loaders = list(dict.fromkeys(run["loader"] for run in runs))
+    headings = [console.escape(loader) for loader in loaders]
+    title = f"{console.escape(name)}, {counted(ranks, 'rank')}"
+    table = console.make_table("", *headings, right=headings, title=title)
+    columns = [_format_runs([run for run in runs if run["loader"] == loader]) for loader in loaders]
+    for line in (line for line in columns[0] if any(column[line] for column in columns)):
+        table.add_row(line, *(column[line] for column in columns))
+    console.out.print(table)
+    for sentence in runs[0].get("roofline", {}).get("advice", ()):
+        console.show(f"- {console.escape(sentence)}")
+
+
+def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Format the figures of a loader's runs."""
+    from penstock.cli import console
+
+    from .. import interval
+
+    run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
+    au, parts, waits = run["au"], run["decomposition"], run["stall_s"]
+    low, high = interval([each["samples_per_s"] for each in runs])
+    return {
+        "samples/s": f"{run['samples_per_s']:,.1f}",
+        "95 % of runs' means": f"{low:,.1f} to {high:,.1f}" if len(runs) > 1 else "",
+        "bytes/s": f"{console.format_bytes(run['bytes_per_s'])}/s",
+        "utilisation, %": _percent(au["raw"]),
+        "without reading, %": _percent(au["ceiling"]),
+        "of that, %": _percent(au["net"]),
+        "waits for storage, %": _percent(parts["storage_wait"]),
+        "waits for ranks, %": _percent(parts["barrier"]),
+        "else, %": _percent(parts["other"]),
+        "a batch: median, ms": f"{1e3 * waits['p50']:,.2f}",
+        "99th percentile, ms": f"{1e3 * waits['p99']:,.2f}",
+        "start, s": f"{run['startup_s'] + run['first_batch_s']:,.2f}",
+        "staging, s": f"{run['staging_s']:,.2f}",
+        "CPU s/1000 samples": f"{run['cpu_s_per_1000'] or 0:,.2f}",
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"

@@ -1,0 +1,110 @@
+"""Contenders: the loaders under measurement, each behind one small protocol.
+
+A contender hands over real bytes in the form that its users get. It is made anew for each run, on
+each rank, and is told what to deliver by a `DeliveryTask`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.arguments import check_choice
+from penstock.errors import UsageError
+from penstock.lazy_exports import hand_out
+
+from .task import DeliveryTask as DeliveryTask
+
+if TYPE_CHECKING:
+    from .penstock import choose_decode as choose_decode
+    from .penstock import open_task as open_task
+    from .samples import open_samples as open_samples
+
+
+class Contender(Protocol):
+    """A loader under measurement.
+
+    settings:  its threads, read-ahead and order, for the record.
+    """
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        """The batches of this rank in an epoch, which count from 0; of more than `task.steps` the
+        first are taken."""
+        ...
+
+    def close(self) -> None:
+        """End all threads and processes."""
+        ...
+
+
+PACKAGES = {
+    "penstock": (),
+    "torch": ("torch",),
+    "grain": ("grain",),
+    "litdata": ("litdata", "torch"),
+    "ffcv": ("ffcv", "torch"),
+    "webdataset": ("webdataset",),
+    "spdl": ("spdl",),
+    "none": (),
+}
+"""The contenders that need no code of the user's, and what has to be installed for each. "none"
+hands over the same batch again and again: reading switched off."""
+
+FORMATS = {"webdataset": ("tar",)}
+"""The formats of contenders that do not read them all."""
+
+
+def check(name: str, format: str) -> None:
+    """Raise UsageError if a contender is not known, not installed, or does not read the format."""
+    if ":" in name:
+        return
+    check_choice("--loader", name, PACKAGES, ", or module:function for a loader of your own")
+    for package in PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"--loader {name} needs {package}: pip install {package}")
+    if format not in FORMATS.get(name, (format,)):
+        raise UsageError(
+            f"--loader {name} reads {', '.join(FORMATS[name])}, and dataset.format is {format!r}: "
+            f"generate the data as {FORMATS[name][0]}, or leave this loader out"
+        )
+
+
+def make(name: str, task: DeliveryTask) -> Contender:
+    """The contender of this name, or of the user's module:function."""
+    if ":" in name:
+        from .user import User
+
+        return User(name, task)
+    made: Contender = _module(name).make(task)
+    return made
+
+
+def converts(name: str) -> bool:
+    """True if a contender reads a format of its own, into which the data is converted first."""
+    return name in ("litdata", "ffcv")
+
+
+def convert(name: str, task: DeliveryTask) -> None:
+    """Convert the data of a part into `task.place`, for a contender that needs it."""
+    _module(name).convert(task)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{'nothing' if name == 'none' else name}")
+
+
+if not TYPE_CHECKING:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "penstock": "choose_decode open_task",
+            "samples": "open_samples",
+            "task": "DeliveryTask",
+        },
+    )

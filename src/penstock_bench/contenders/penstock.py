@@ -1,0 +1,326 @@
+"""penstock's own loader.
+
+If files of many samples are read as a whole, it reads files, and batches are cut from them.
+Arrays that a format stores as they are (npz, npy) are used in the batch's memory, without a copy.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.budget import Budget
+from penstock.engine import Posix
+from penstock.errors import FormatError
+from penstock.index import Field, Index, RowTable
+from penstock.loader import Batch, Dataset, Loader, Ragged
+from penstock.loader import open as open_dataset
+from penstock.order import Shuffle
+
+from ..delivered import LABELS
+from .samples import decode_image, emulate_cost, read_places, stack_samples
+from .task import DeliveryTask
+
+Bytes = npt.NDArray[np.uint8]
+Take = Callable[[dict[str, Any]], Any]
+
+
+class Penstock:
+    """penstock.Loader; reading threads as it chooses, reader.read_threads threads that decode."""
+
+    def __init__(self, task: DeliveryTask) -> None:
+        reader = task.workload.reader
+        self._task = task
+        mine = task.stretch() if task.compat else task
+        dataset = open_task(mine)
+        self._whole = whole = mine.per_file > 1 and len(dataset) == len(mine.paths)
+        mixing = mine.mixing(whole)
+        shuffle: Shuffle = "none" if mixing == "none" else "exact"
+        self.settings: dict[str, Any] = {"shuffle": mixing}
+        more: dict[str, Any] = {}
+        if mixing == "files" and mine.per_file > 1 and not whole:
+            shuffle = "blocked"
+            more = {"block": mine.per_file, "group": 1}
+        decode = choose_decode(task)
+        if decode is not None:
+            more |= {"decode": decode, "collate": list}
+            more["decode_threads"] = self.settings["decode_threads"] = max(1, reader.read_threads)
+        budget = Budget(direct="required" if reader.odirect else "auto")
+        self._loader = Loader(
+            dataset,
+            max(1, mine.batch_size // mine.per_file) if whole else mine.batch_size,
+            shuffle=shuffle,
+            seed=mine.seed,
+            drop_last=not whole,
+            pad=whole,
+            rank=mine.rank,
+            world_size=mine.ranks,
+            budget=budget,
+            **more,
+        )
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        self._loader.set_epoch(self._task.order_epoch(epoch))
+        if self._whole:
+            return self._cut(self._task.within(self._task.order_epoch(epoch)).tolist())
+        as_stored = self._task.workload.dataset.format in ("npz", "npy")
+        if as_stored and self._loader._decode is None:
+            return map(Payloads(whole=False), self._loader)
+        return self._loader
+
+    def _cut(self, sequence: list[int]) -> Iterator[Any]:
+        """Batches of the samples of files, those of each file in this sequence."""
+        size = self._task.batch_size
+        left: list[Any] = []
+        payloads = Payloads(whole=True)
+        for batch in self._loader:
+            for samples in payloads(batch) if isinstance(batch, Batch) else batch:
+                rows = samples if isinstance(samples, list) else np.moveaxis(samples, -1, 0)
+                left += (rows[k] for k in sequence)
+                while len(left) >= size:
+                    yield stack_samples(left[:size])
+                    del left[:size]
+
+    def close(self) -> None:
+        stats = self._loader.stats()
+        self.settings |= {key: stats[key] for key in ("backend", "threads") if key in stats}
+        self._loader.close()
+
+
+make = Penstock
+
+
+def open_task(task: DeliveryTask) -> Dataset:
+    data = task.workload.dataset
+    match data.format:
+        case "npz" | "npy" | "jpeg" | "png" | "synthetic":
+            return _index_files(task)
+        case "csv":
+            return _index_files(task) if data.compression != "none" else _index_lines(task)
+        case "indexed_binary" | "mmap_indexed_binary":
+            return _index_places(task, [read_places(path) for path in task.paths])
+        case "hdf5":
+            parts = data.hdf5.num_dset_per_record
+            fields = {f"records_{n}": f"records_{n}" for n in range(parts)}
+            return _open_format(task, fields=fields, label="", isolate=False)
+    return _open_format(task)
+
+
+def _open_format(task: DeliveryTask, **options: Any) -> Dataset:
+    """The files as penstock opens them; a saved index of their folder is used where all of it is
+    wanted. None is saved: a benchmark leaves nothing in the data."""
+    format = task.workload.dataset.format
+    inside = sum(len(names) for _, _, names in os.walk(task.folder))
+    whole = inside == len(task.paths) and format != "lmdb"  # a folder is one environment there
+    given: str | list[str] = task.folder if whole else list(task.paths)
+    return open_dataset(given, format=format, index="read", **options)
+
+
+def _index(task: DeliveryTask, table: Callable[[Any], RowTable]) -> Dataset:
+    """A dataset of bytes in these files, wherever in them the samples are."""
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in task.paths])
+    names = [os.path.relpath(path, root) for path in task.paths]
+    files = Posix(root).stat(names)
+    fields = (Field("data", np.dtype(np.uint8), None),)
+    return Dataset(
+        task.folder,
+        Index(
+            format=task.workload.dataset.format,
+            files=files,
+            fields=fields,
+            layouts=(table(files),),
+            sources=files,
+        ),
+    )
+
+
+def _index_files(task: DeliveryTask) -> Dataset:
+    return _index(task, lambda files: RowTable(None, None, files.size))
+
+
+def _index_places(
+    task: DeliveryTask, file_places: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+) -> Dataset:
+    """Samples at these offsets, of these sizes, in each file."""
+    file = np.repeat(
+        np.arange(len(file_places), dtype=np.uint32), [len(size) for _, size in file_places]
+    )
+    offset = np.concatenate([place for place, _ in file_places])
+    size = np.concatenate([place for _, place in file_places])
+    return _index(task, lambda _: RowTable(file, offset, size))
+
+
+def _index_lines(task: DeliveryTask) -> Dataset:
+    """Each line of text a sample; the files are read once to find them."""
+    lines = []
+    for path in task.paths:
+        text = np.fromfile(path, np.uint8)
+        ends = np.flatnonzero(text == ord("\n")) + 1
+        if len(text) and (not len(ends) or ends[-1] != len(text)):
+            ends = np.append(ends, len(text))
+        starts = np.concatenate([[0], ends])[:-1]
+        lines.append((starts.astype(np.int64), np.diff(ends, prepend=0).astype(np.int64)))
+    return _index_places(task, lines)
+
+
+def choose_decode(task: DeliveryTask) -> Take | None:
+    """The function that decodes a sample; None if its bytes are used as they are."""
+    data = task.workload.dataset
+    wait = emulate_cost(task.workload.reader, task.seed + task.rank)
+    take: Take | None = None
+    match data.format:
+        case "jpeg" | "png":
+            per_file = data.num_samples_per_file
+
+            def take(sample: dict[str, Any]) -> Any:
+                image = decode_image(sample["data"])
+                return image if per_file == 1 else [image] * per_file
+
+        case "csv":
+            dtype = np.dtype(data.record_element_type)
+            if data.compression == "none":
+
+                def take(sample: dict[str, Any]) -> Any:
+                    return np.fromstring(bytes(sample["data"]), dtype, sep=",")
+
+            else:
+                take = _decode_table(data.record_element_type)
+        case "npz" | "npy" if data.compression not in ("none", "") or wait is not None:
+            per_file = data.num_samples_per_file
+
+            def take(sample: dict[str, Any]) -> Any:
+                array = _inflate(sample["data"])
+                return array[..., 0] if per_file == 1 else array
+
+    if wait is None:
+        return take
+    inner = take or _take_fields
+
+    def slow(sample: dict[str, Any]) -> Any:
+        wait()
+        return inner(sample)
+
+    return slow
+
+
+def _take_fields(sample: dict[str, Any]) -> Any:
+    """A sample as it is stored."""
+    parts = [part for name, part in sample.items() if name not in LABELS]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _decode_table(dtype: str) -> Take:
+    """Text that was compressed as a whole, as rows."""
+    import bz2
+    import gzip
+    import lzma
+
+    unpack = {b"\x1f": gzip.decompress, b"B": bz2.decompress, b"\xfd": lzma.decompress}
+
+    def take(sample: dict[str, Any]) -> Any:
+        packed = bytes(sample["data"])
+        text = unpack[packed[:1]](packed)
+        return [np.fromstring(line, dtype, sep=",") for line in text.splitlines()]
+
+    return take
+
+
+class PayloadLayout(NamedTuple):
+    """Place, type and shape of the array in an uncompressed .npz or .npy file.
+
+    checked:  the parts of the file, as slices, that are equal in all files of this layout (other
+              parts of their head are times and checksums), and `head`, their content.
+    """
+
+    begin: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    checked: tuple[slice, ...]
+    head: tuple[Bytes, ...]
+
+    def fits(self, files: Bytes) -> bool:
+        """True if all of these files (n, bytes) are of this layout."""
+        pairs = zip(self.checked, self.head, strict=True)
+        return all(bool((files[:, part] == content).all()) for part, content in pairs)
+
+    def array(self, file: Bytes) -> npt.NDArray[Any]:
+        """The array in a file's bytes, a view; FormatError if the file is too short."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        content = file[self.begin : self.begin + size]
+        if len(content) != size:
+            raise FormatError(f"a data file is cut short: {len(content):,} of {size:,} bytes")
+        return content.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+class Payloads:
+    """The arrays in batches of .npz or .npy files: views of their memory where they lie there
+    uncompressed. Those of one sample lose the axis that counts samples."""
+
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._last: PayloadLayout | None = None
+
+    def __call__(self, batch: Batch) -> Any:
+        files: Bytes | Ragged = batch["data"]
+        if isinstance(files, np.ndarray) and len(files):
+            layout = self._last
+            if layout is None or not layout.fits(files):
+                layout = self._last = read_layout(files[0])
+            if layout is not None and not layout.fortran and layout.fits(files):
+                end = layout.begin + math.prod(layout.shape) * layout.dtype.itemsize
+                array = files[:, layout.begin : end].view(layout.dtype)
+                array = array.reshape(len(files), *layout.shape)
+                return array if self._whole else array[..., 0]
+        arrays = [read_stored(file) for file in files]
+        return arrays if self._whole else [array[..., 0] for array in arrays]
+
+
+def read_stored(file: Bytes) -> npt.NDArray[Any]:
+    """The array in the bytes of an .npz (of the name x) or .npy file: a view, unless that is
+    compressed, or not as DLIO and numpy write it."""
+    layout = read_layout(file)
+    return _inflate(file) if layout is None else layout.array(file)
+
+
+def read_layout(file: Bytes) -> PayloadLayout | None:
+    """The layout of a file; None where numpy itself has to read it. FormatError where it is of
+    neither format."""
+    head = bytes(file[:512])
+    at, method = 0, slice(0, 0)
+    if head[:4] == b"PK\x03\x04":
+        flags, packed = struct.unpack_from("<HH", head, 6)
+        name, extra = struct.unpack_from("<HH", head, 26)
+        if packed or flags & 8 or head[30 : 30 + name] != b"x.npy":
+            return None
+        at, method = 30 + name + extra, slice(6, 10)
+    if head[at : at + 6] != b"\x93NUMPY":
+        raise FormatError(f"a data file starts with {head[:8]!r}: it is no .npz or .npy file")
+    start = at + (12 if head[at + 6] > 1 else 10)
+    (length,) = struct.unpack_from("<I" if head[at + 6] > 1 else "<H", head, at + 8)
+    begin = start + length
+    said = ast.literal_eval(bytes(file[start:begin]).decode("latin-1"))
+    checked = (method, slice(18 if at else 0, begin))
+    return PayloadLayout(
+        begin=begin,
+        dtype=np.dtype(said["descr"]),
+        shape=tuple(said["shape"]),
+        fortran=bool(said["fortran_order"]),
+        checked=checked,
+        head=tuple(file[part].copy() for part in checked),
+    )
+
+
+def _inflate(file: Any) -> npt.NDArray[Any]:
+    import io
+
+    found = np.load(io.BytesIO(file))
+    array: npt.NDArray[Any] = found if isinstance(found, np.ndarray) else found["x"]
+    return array

@@ -1,0 +1,148 @@
+"""Distributions of times, as DLIO's files describe them. Pure.
+
+Parameters by kind: constant (value), normal (mean, stdev), uniform (low, high), gamma (shape,
+scale), exponential (scale), poisson (mean).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.arguments import suggest
+from penstock.index import missing_library
+
+from .problems import tell_value
+
+try:
+    from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+except ModuleNotFoundError:
+    raise missing_library("pydantic", "bench", "a workload") from None
+
+PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "normal": ("mean", "stdev"),
+        "uniform": ("min", "max"),
+        "gamma": ("shape", "scale"),
+        "exponential": ("scale",),
+        "poisson": ("lam",),
+    }
+)
+"""Parameters of each kind but constant, by the names and in the order of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Seconds, by a distribution. Draws are never negative: what falls below 0 is 0."""
+
+    kind: str
+    parameters: tuple[float, ...]
+
+    @classmethod
+    def constant(cls, seconds: float) -> Distribution:
+        """Always the same."""
+        return cls("constant", (seconds,))
+
+    @property
+    def mean(self) -> float:
+        """The mean before draws below 0 are cut."""
+        first, *rest = self.parameters
+        if self.kind == "uniform":
+            return (first + rest[0]) / 2
+        return first * rest[0] if self.kind == "gamma" else first
+
+    @property
+    def stdev(self) -> float:
+        """The deviation before draws below 0 are cut."""
+        first, *rest = self.parameters
+        match self.kind:
+            case "normal":
+                return rest[0]
+            case "uniform":
+                return (rest[0] - first) / math.sqrt(12)
+            case "gamma":
+                return math.sqrt(first) * rest[0]
+            case "exponential":
+                return first
+            case "poisson":
+                return math.sqrt(first)
+        return 0.0
+
+    def draw(
+        self, generator: np.random.Generator, count: int, *, folded: bool = False
+    ) -> npt.NDArray[np.float64]:
+        """So many values. folded: negative ones lose their sign, as in DLIO."""
+        p = self.parameters
+        drawn: npt.NDArray[np.float64]
+        match self.kind:
+            case "constant":
+                drawn = np.full(count, p[0], np.float64)  # YAML's 5 is an int
+            case "normal":
+                drawn = generator.normal(p[0], p[1], count)
+            case "uniform":
+                drawn = generator.uniform(p[0], p[1], count)
+            case "gamma":
+                drawn = generator.gamma(p[0], p[1], count)
+            case "exponential":
+                drawn = generator.exponential(p[0], count)
+            case "poisson":
+                drawn = generator.poisson(p[0], count).astype(np.float64)
+            case _:
+                raise ValueError(f"unknown kind of distribution {self.kind!r}")
+        np.abs(drawn, out=drawn) if folded else np.maximum(drawn, 0.0, out=drawn)
+        return drawn
+
+
+def _read_distribution(value: Any) -> Distribution:
+    """Read a number of seconds, or the parameters of a distribution; raise ValueError."""
+    if isinstance(value, Distribution):
+        return value
+    if not isinstance(value, dict):
+        return Distribution.constant(_read_seconds("", value))
+    kind = value.get("type", "normal")
+    parameters = {name: number for name, number in value.items() if name != "type"}
+    if "type" not in value and parameters.keys() <= {"mean"}:
+        return Distribution.constant(_read_seconds("mean ", parameters.get("mean", 0.0)))
+    if not isinstance(kind, str) or kind not in PARAMETERS:
+        raise ValueError(
+            f"{kind!r} is not one of {', '.join(PARAMETERS)}{suggest(str(kind), PARAMETERS)}"
+        )
+    names = PARAMETERS[kind]
+    needs = f"{kind} needs {' and '.join(names)}"
+    if unknown := [name for name in parameters if name not in names]:
+        raise ValueError(f"{needs}, and not {', '.join(unknown)}")
+    if len(parameters) < len(names):
+        raise ValueError(needs)
+    numbers = tuple(_read_seconds(f"{name} ", parameters[name]) for name in names)
+    if kind == "uniform" and numbers[0] > numbers[1]:
+        raise ValueError(f"min is {numbers[0]:g}, above max, which is {numbers[1]:g}")
+    return Distribution(kind, numbers)
+
+
+def _read_seconds(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{name}expected seconds or a distribution, got {tell_value(value)}")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name}must be >= 0, got {value!r}")
+    return value
+
+
+def _write_distribution(time: Distribution) -> Any:
+    if time.kind == "constant":
+        return time.parameters[0]
+    return {"type": time.kind, **dict(zip(PARAMETERS[time.kind], time.parameters, strict=True))}
+
+
+Seconds = Annotated[
+    Distribution,
+    BeforeValidator(_read_distribution),
+    PlainSerializer(_write_distribution),
+    WithJsonSchema({"type": "distribution"}),
+]
+"""A distribution in a file: a number of seconds, {mean, stdev}, or {type, parameters}."""

@@ -1,0 +1,229 @@
+"""Measurements as plain values of record.json, from which reports are made."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from penstock.engine import find_mount, read_machine
+
+from . import metrics
+from .recorded import VERSION
+from .run import BenchJob, WalkedEpoch, Walks
+
+_PACKAGES = (
+    "penstock",
+    "numpy",
+    "torch",
+    "grain",
+    "litdata",
+    "webdataset",
+    "spdl",
+    "ffcv",
+    "mpi4py",
+)
+
+
+def make_run(job: BenchJob, ranks: Sequence[Walks]) -> dict[str, Any]:
+    """Make the record of one contender's run from its ranks' measurements.
+
+    docs/bench/figures.md says what each figure is.
+    """
+    output = job.workload.output
+    left_out = output.metric.exclude_start_steps, output.metric.exclude_end_steps
+    epochs = [list(each) for each in zip(*(rank.epochs for rank in ranks), strict=True)]
+    trained = [each for each in epochs if each[0].kind == "train"]
+    walks = [[walked.stamps for walked in each] for each in trained]
+    samples = sum(walked.samples for each in trained for walked in each)
+    size = sum(walked.bytes for each in trained for walked in each)
+    steps = sum(len(stamps) for each in walks for stamps in each)
+    rate = metrics.throughput(walks, *left_out, samples / steps)
+    raw = metrics.utilisation(walks, *left_out)
+    controls = [rank.control for rank in ranks if rank.control is not None]
+    ceiling = metrics.utilisation([controls], *left_out) if controls else None
+    spent = [walked.spent for each in trained for walked in each]
+    cpu_s = _add_known(each.cpu_s for each in spent)
+    first = trained[0]
+    return {
+        "loader": job.loader,
+        "settings": dict(ranks[0].settings),
+        "startup_s": max(rank.startup_s for rank in ranks),
+        "staging_s": max(rank.staging_s for rank in ranks),
+        "first_batch_s": max(float(w.stamps.got[0] - w.stamps.asked[0]) for w in first) * metrics.S,
+        "epochs": [_make_epoch(each, _is_counted(ranks[0].settings)) for each in epochs],
+        "au": {"raw": raw, "ceiling": ceiling, "net": raw / ceiling if ceiling else None},
+        "samples_per_s": rate,
+        "bytes_per_s": rate * size / samples if samples else 0.0,
+        "stall_s": metrics.summarise_waits(metrics.waits_s(walks, *left_out)),
+        "cpu_s_per_1000": 1000 * cpu_s / samples if samples and cpu_s is not None else None,
+        "peak_rss_bytes": _add_known(rank.peak_rss_bytes for rank in ranks),
+        "pss_bytes": _add_known(rank.pss_bytes for rank in ranks),
+        "device_bytes": _add_known(each.device_bytes for each in spent),
+        "verified": True if job.truth is not None else None,
+        "decomposition": metrics.decomposition(walks, *left_out),
+        "dlio": compute_dlio(job, epochs),
+    }
+
+
+def _add_known(values: Iterable[float | None]) -> float | None:
+    """The sum, if all values are known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
+
+
+def _is_counted(settings: Mapping[str, Any]) -> bool:
+    """True if the kernel counts as read what a loader reads: not by io_uring and memory maps."""
+    return settings.get("backend") not in ("io_uring", "mmap")
+
+
+def _make_epoch(ranks: Sequence[WalkedEpoch], counted: bool) -> dict[str, Any]:
+    first = ranks[0]
+    return {
+        "epoch": first.number,
+        "kind": first.kind,
+        "started": format_iso(min(each.started for each in ranks)),
+        "seconds": max(each.ended - each.started for each in ranks),
+        "samples": sum(each.samples for each in ranks),
+        "bytes": sum(each.bytes for each in ranks),
+        "ranks": [_make_rank(number, each, counted) for number, each in enumerate(ranks)],
+        "checkpoints": [
+            {name: each[name] for name in ("step", "seconds", "bytes")}
+            for each in first.checkpoints
+        ],
+        "cached_before": first.cached_before,
+        "cached_after": first.cached_after,
+    }
+
+
+def _make_rank(number: int, walked: WalkedEpoch, counted: bool) -> dict[str, Any]:
+    stamps = walked.stamps
+    columns = {
+        "wait_s": stamps.got - stamps.asked,
+        "compute_s": stamps.nominal,
+        "computed_s": stamps.computed - stamps.got,
+        "barrier_s": stamps.left - stamps.computed,
+    }
+    return {
+        "rank": number,
+        **{name: (column * metrics.S).round(9).tolist() for name, column in columns.items()},
+        "samples": walked.samples,
+        "bytes": walked.bytes,
+        "cpu_s": walked.spent.cpu_s,
+        "read_bytes": walked.spent.read_bytes if counted else None,
+        "device_bytes": walked.spent.device_bytes,
+    }
+
+
+def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict[str, Any]:
+    """DLIO's metrics of a run, by its formulas. Bytes of a sample are those delivered; in compat
+    mode dataset.record_length_bytes."""
+    entries: dict[str, Any] = {}
+    for kind in ("train", "eval"):
+        chosen = [each for each in epochs if each[0].kind == kind]
+        if not chosen:
+            continue
+        samples = sum(walked.samples for each in chosen for walked in each)
+        size = sum(walked.bytes for each in chosen for walked in each)
+        length = size / samples if samples else 0.0
+        if job.compat:
+            length = job.workload.dataset.record_length_bytes
+        figures = [[rank_figures(job, walked) for walked in each] for each in chosen]
+        au = [[each[1] for each in ranks] for ranks in figures]
+        rates = [[each[2] for each in ranks] for ranks in figures]
+        entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
+    saved = [taken for each in epochs for taken in each[0].checkpoints]
+    if saved:
+        from .checkpoint_shapes import count_totals
+        from .checkpoints import dlio_metrics
+
+        whole = count_totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
+        entries |= dlio_metrics(whole, saved, (), compat=job.compat)
+    return entries
+
+
+def rank_figures(
+    job: BenchJob, walked: WalkedEpoch
+) -> tuple[list[tuple[metrics.CheckpointBlock, float, float]], float, float]:
+    """By DLIO's formulas, of one rank and epoch: each block with its utilisation and throughput;
+    and those of the epoch."""
+    reader, output = job.workload.reader, job.workload.output
+    ends = output.metric.exclude_start_steps, output.metric.exclude_end_steps
+    blocks = metrics.blocks(walked.stamps)
+    steps = len(walked.stamps)
+    if walked.kind == "eval":
+        pairs = [metrics.dlio_eval(each, steps, reader.batch_size_eval, *ends) for each in blocks]
+    else:
+        pairs = [metrics.dlio_block(each, steps, reader.batch_size, *ends) for each in blocks]
+    detailed = [(block, *pair) for block, pair in zip(blocks, pairs, strict=True)]
+    au = metrics.weigh_blocks(blocks, [each[0] for each in pairs])
+    return detailed, au, metrics.weigh_blocks(blocks, [each[1] for each in pairs])
+
+
+def make_record(
+    values: Mapping[str, Any], path: str, load_before: Sequence[float]
+) -> dict[str, Any]:
+    """Make record.json of a command's runs; strict JSON.
+
+    values:       command, workload, overrides, compat, seed, ranks, hosts, runs, and the times at
+                  which it started and ended.
+    path:         a folder of the data; load_before: of the machine, before the command.
+    """
+    record = {
+        "penstock_bench": VERSION,
+        **values,
+        "started": format_iso(values["started"]),
+        "ended": format_iso(values["ended"]),
+        "machine": describe_machine(path) | {"load_before": list(load_before)},
+        "versions": list_versions(),
+    }
+    strict: dict[str, Any] = metrics.replace_nonfinite(record)
+    return strict
+
+
+def format_iso(seconds: float) -> str:
+    """A time with its zone."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat()
+
+
+def describe_machine(path: str) -> dict[str, Any]:
+    """Describe this host, and the file system of the path."""
+    here, mount = read_machine(), find_mount(path)
+    return {
+        "host": socket.gethostname(),
+        "cpu": read_processor(),
+        "cores": here.cores,
+        "memory_bytes": here.memory_bytes,
+        "kernel": platform.release(),
+        "filesystem": None if mount is None else mount.file_system,
+    }
+
+
+def read_processor() -> str:
+    """The processor's name, as its maker gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()
+
+
+def list_versions() -> dict[str, str]:
+    """Versions of the installed packages that may have been measured."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if "penstock" not in versions:
+        from penstock import __version__
+
+        versions["penstock"] = __version__
+    return versions

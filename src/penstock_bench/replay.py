@@ -1,0 +1,254 @@
+"""Replay of a job's reads: the same operations on the same places, by as many threads, in order.
+
+Each thread of the trace does its operations one after the other. The time between two of them, in
+which the job did something with what it had read, is kept (divided by `speed`), and the operations
+take what they take here: so the whole takes as long as the job would have waited and worked, with
+this storage. Or the times between are dropped, and the reads go as fast as they go. Threads that
+never were at work at the same time follow each other here too.
+
+Of this the core does whole blocks of operations, without Python.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock import limits
+from penstock.engine import (
+    KINDS,
+    OPEN_DIRECT,
+    READ,
+    Operations,
+    Trace,
+    assign_lanes,
+    compute_open_files_max,
+    start_threads,
+)
+from penstock.errors import LimitError, UsageError
+from penstock.extent import Int, Names
+
+from . import _replay
+from .latencies import Latencies
+from .replay_files import Progress, ignore_progress
+
+
+@dataclass
+class ReplayOutcome:
+    """Results of a trace's operations, in the job or in its replay.
+
+    seconds:     from the first operation to the end of the last.
+    threads:     that were at work.
+    took:        of each kind of operation, how long they took.
+    late:        how much later than they should have operations began; None where times were
+                 dropped.
+    bytes:       that reads gave.
+    failed:      reads that failed here and not in the job.
+    short:       reads that gave less than in the job.
+    differed:    other operations that failed here and not in the job: of what it had removed since.
+    first_failure:  the first that failed, in words.
+    """
+
+    seconds: float = 0.0
+    threads: int = 0
+    took: dict[str, Latencies] = field(
+        default_factory=lambda: {kind: Latencies() for kind in KINDS}
+    )
+    late: Latencies | None = None
+    bytes: int = 0
+    failed: int = 0
+    short: int = 0
+    differed: int = 0
+    first_failure: str | None = None
+
+    @property
+    def reads(self) -> int:
+        """Number of reads."""
+        return self.took["read"].count
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in operations, of all threads together."""
+        return sum(took.sum_ns for took in self.took.values()) * 1e-9
+
+    def add(self, rows: Operations, result: Int, duration_ns: Int) -> None:
+        """Add operations and their results."""
+        for number, name in enumerate(KINDS):
+            self.took[name].add(duration_ns[rows.kind == number])
+        read = result[rows.kind == READ]
+        self.bytes += int(read[read > 0].sum())
+
+    def join(self, other: ReplayOutcome) -> None:
+        """Add the results of other operations at the same time."""
+        for name, took in self.took.items():
+            took.join(other.took[name])
+        if other.late is not None:
+            self.late = self.late or Latencies()
+            self.late.join(other.late)
+        self.bytes += other.bytes
+        self.failed += other.failed
+        self.first_failure = self.first_failure or other.first_failure
+        self.short += other.short
+        self.differed += other.differed
+
+
+def collect_recorded(trace: Trace) -> ReplayOutcome:
+    """Collect the results of the operations in the job."""
+    outcome = ReplayOutcome(seconds=trace.end_ns * 1e-9, threads=len(group_threads(trace)))
+    for _, rows in trace.in_order():
+        outcome.add(rows, rows.result, rows.duration_ns)
+    return outcome
+
+
+def group_threads(trace: Trace) -> list[list[int]]:
+    """Group threads that one thread can replay in sequence, because they did not overlap."""
+    spans = trace.spans()
+    order = sorted(
+        (number for number, (first, last) in enumerate(spans) if first <= last),
+        key=lambda number: spans[number],
+    )
+    groups: dict[int, list[int]] = {}
+    for number, lane in zip(order, assign_lanes([spans[each] for each in order]), strict=True):
+        groups.setdefault(lane, []).append(number)
+    return list(groups.values())
+
+
+def replay(
+    trace: Trace,
+    paths: Sequence[str],
+    *,
+    speed: float | None = 1.0,
+    progress: Progress = ignore_progress,
+) -> ReplayOutcome:
+    """Do the operations of a trace by plain preads on the files at `paths`, by file number.
+
+    speed:  by which the times between operations are divided; None drops them.
+
+    Nothing is written or created. What fails is counted. UsageError for a speed that cannot be,
+    LimitError for more threads at a time than `limits.replay_threads_max`, FormatError where the
+    trace is damaged.
+    """
+    if speed is not None and not 0 < speed < float("inf"):
+        raise UsageError(f"speed is {speed!r}: use a number above 0, or None for no pauses")
+    threads = group_threads(trace)
+    if len(threads) > limits.replay_threads_max:
+        raise LimitError(
+            f"{len(threads):,} threads of the job were at work at the same time, and"
+            f" {limits.replay_threads_max:,} can be replayed: take fewer of its folders by"
+            " `penstock trace import --under`"
+        )
+    _raise_file_limit()
+    names = Names.of([os.path.abspath(path) for path in paths])
+    core = _replay.Replay(names=names.text, ends=names.ends, keep_max=compute_open_files_max())
+    # All have started by then, and wait.
+    began_ns = time.monotonic_ns() + 1_000_000 * min(300, 20 + len(threads))
+    players = [_Player(core, trace, numbers, speed, began_ns, paths) for numbers in threads]
+    total = trace.count
+    start_threads(players, core.stop)
+    try:
+        for player in players:
+            while player.is_alive():
+                player.join(0.1)
+                progress(sum(player.done for player in players), total)
+    except BaseException:
+        core.stop()
+        for player in players:
+            player.join()
+        raise
+    outcome = ReplayOutcome(threads=len(threads), late=None if speed is None else Latencies())
+    for player in players:
+        if player.error is not None:
+            raise player.error
+        outcome.join(player.outcome)
+    ends_ns = [player.ended_ns for player in players]
+    outcome.seconds = max(0, max(ends_ns, default=began_ns) - began_ns) * 1e-9
+    return outcome
+
+
+class _Player(threading.Thread):
+    """Replays some threads of a trace, one after the other."""
+
+    def __init__(
+        self,
+        core: _replay.Replay,
+        trace: Trace,
+        threads: Sequence[int],
+        speed: float | None,
+        began_ns: int,
+        paths: Sequence[str],
+    ) -> None:
+        super().__init__(daemon=True, name=f"replay-{threads[0]}")
+        self.outcome = ReplayOutcome(late=None if speed is None else Latencies())
+        self.error: BaseException | None = None
+        self.done = 0
+        self.ended_ns = began_ns
+        self._core = core
+        self._trace = trace
+        self._threads = threads
+        self._speed = speed
+        self._paths = paths
+
+    def run(self) -> None:
+        try:
+            self._play()
+        except BaseException as error:
+            self.error = error
+            self._core.stop()
+
+    def _play(self) -> None:
+        due_ns, before_ns = self.ended_ns, 0
+        if self._speed is None:
+            time.sleep(max(0, due_ns - time.monotonic_ns()) * 1e-9)
+        for thread in self._threads:
+            for rows in self._trace.of_thread(thread):
+                think_ns, before_ns = compute_pauses(rows, before_ns)
+                if self._speed not in (None, 1.0):
+                    think_ns = (think_ns / self._speed).astype(np.int64)
+                count = len(rows.kind)
+                result, late_ns, duration_ns = (np.zeros(count, np.int64) for _ in range(3))
+                done, due_ns = self._core.perform(
+                    *rows[:4], think_ns, self._speed is not None, due_ns,
+                    result, late_ns, duration_ns,
+                )  # fmt: skip
+                self.ended_ns = due_ns + int(late_ns[max(0, done - 1)])
+                self._note(rows.at(slice(done)), result[:done], late_ns[:done], duration_ns[:done])
+                if done < count:
+                    return
+
+    def _note(self, rows: Operations, result: Int, late_ns: Int, duration_ns: Int) -> None:
+        self.done += len(result)
+        outcome = self.outcome
+        outcome.add(rows, result, duration_ns)
+        if outcome.late is not None:
+            outcome.late.add(late_ns)
+        failed = (result < 0) & (rows.result >= 0)
+        read = rows.kind == READ
+        outcome.failed += int(np.count_nonzero(failed & read))
+        outcome.differed += int(np.count_nonzero(failed & ~read))
+        if outcome.first_failure is None and failed.any():
+            first = int(failed.argmax())
+            reason = os.strerror(-int(result[first]))
+            if rows.kind[first] == OPEN_DIRECT:
+                reason += " (with O_DIRECT)"
+            outcome.first_failure = f"{self._paths[int(rows.file[first])]}: {reason}"
+        outcome.short += int(np.count_nonzero(read & ~failed & (result < rows.result)))
+
+
+def compute_pauses(rows: Operations, before_ns: int) -> tuple[Int, int]:
+    """Nanoseconds before each operation, since the one before it ended; and the last end."""
+    ends_ns = rows.start_ns + rows.duration_ns
+    think_ns = rows.start_ns - np.concatenate([[before_ns], ends_ns[:-1]])
+    return np.maximum(think_ns, 0), int(ends_ns[-1])
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit: a job of many processes has more files open than one may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

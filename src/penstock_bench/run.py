@@ -1,0 +1,403 @@
+"""A run: one contender through all epochs of a workload, on each rank; then without reading."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.engine import measure_residency
+from penstock.errors import UsageError
+
+from . import metrics
+from .contenders import Contender, DeliveryTask, convert, converts, make
+from .delivered import compute_checksums, count_batch
+from .distribution import Distribution
+from .metrics import Stamps
+from .observe import ResourceUse, is_charged, measure_memory, measure_use
+from .ranks import Crew
+from .timed_steps import StepPace, sharpen_timers, walk
+from .workload import DlioWorkload
+
+CONTROL_S = 20.0
+"""Longest computation of the control, which measures a run without reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchJob:
+    """A run of one contender.
+
+    paths:   the files of "train" and, where it is evaluated, of "valid"; folders: where they lie.
+    seed:    of the shuffle.
+    limit:   steps of an epoch at most; None is no limit.
+    truth:   if given, the checksums of all samples of a part, with which delivered samples are
+             compared while the steps compute.
+    stage:   a folder near by that the data is copied to first.
+    place:   the folder of the converted data, for contenders that read another format.
+    writer:  of checkpoints; scale: of their tensors (see `checkpoints`).
+    room:    the name of the folder for staged or converted data; rank 0's counts.
+    """
+
+    loader: str
+    workload: DlioWorkload
+    paths: Mapping[str, Sequence[str]]
+    folders: Mapping[str, str]
+    seed: int = 0
+    compat: bool = False
+    limit: int | None = None
+    control: bool = True
+    truth: Mapping[str, frozenset[int]] | None = None
+    stage: str | None = None
+    place: str | None = None
+    writer: str = "auto"
+    scale: float = 1.0
+    room: str = field(default_factory=lambda: f"penstock-stage-{os.getpid()}")
+
+    @property
+    def near(self) -> str:
+        """The folder in which `room` is made."""
+        return self.stage or tempfile.gettempdir()
+
+    def steps(self, part: str, ranks: int) -> int:
+        """Steps of an epoch of a part; UsageError if there are none."""
+        data, reader = self.workload.dataset, self.workload.reader
+        train = part == "train"
+        steps = self.workload.steps(ranks) if train else self.workload.eval_steps(ranks)
+        if not steps:
+            batch = reader.batch_size if train else reader.batch_size_eval
+            raise UsageError(
+                f"0 steps of {part}: {data.files(part):,} files x {data.num_samples_per_file:,} "
+                f"samples < batch {batch} x {ranks} ranks: generate more files, or lower "
+                f"reader.{'batch_size' if train else 'batch_size_eval'}"
+            )
+        return steps if self.limit is None else min(steps, self.limit)
+
+    def epochs(self, ranks: int) -> list[int]:
+        """Steps of each training epoch. total_training_steps is of all of them; in DLIO of each."""
+        train, steps = self.workload.train, self.steps("train", ranks)
+        left = train.total_training_steps
+        if left is None:
+            return [steps] * train.epochs
+        available = steps if self.compat else steps * train.epochs
+        if left > available and self.limit is None:
+            raise UsageError(
+                f"train.total_training_steps: asked {left:,} steps, the data holds {steps:,} per "
+                f"epoch x {train.epochs} epochs"
+            )
+        if self.compat:
+            return [min(steps, left)] * train.epochs
+        lengths: list[int] = []
+        while left > 0 and len(lengths) < train.epochs:
+            lengths.append(min(steps, left))
+            left -= lengths[-1]
+        return lengths
+
+    def task(self, part: str, crew: Crew) -> DeliveryTask:
+        """Make the task of a rank's contender."""
+        return DeliveryTask(
+            workload=self.workload,
+            part=part,
+            paths=self.paths[part],
+            folder=self.folders[part],
+            rank=crew.rank,
+            ranks=crew.ranks,
+            steps=self.steps(part, crew.ranks),
+            seed=self.seed,
+            epochs=self.workload.train.epochs,
+            compat=self.compat,
+            place=self.place,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class WalkedEpoch:
+    """An epoch of one rank. number: from 1 on. started, ended: by the clock on the wall.
+
+    spent:        resources that the process and its workers used.
+    checkpoints:  saved by all ranks: step, seconds, bytes, started, ended.
+    """
+
+    number: int
+    kind: str
+    stamps: Stamps
+    samples: int
+    bytes: int
+    started: float
+    ended: float
+    spent: ResourceUse
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    cached_before: dict[str, int] | None = None
+    cached_after: dict[str, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Walks:
+    """All measurements of one rank. control: the same steps without reading, if asked for."""
+
+    rank: int
+    hosts: int
+    seed: int
+    settings: Mapping[str, Any]
+    staging_s: float
+    startup_s: float
+    epochs: list[WalkedEpoch]
+    control: Stamps | None
+    peak_rss_bytes: int | None
+    pss_bytes: int | None
+    loaded: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run_workload(job: BenchJob, crew: Crew) -> list[Walks] | None:
+    """Measure one contender; all ranks call it, and rank 0 gets what all have measured.
+
+    Raises UsageError, on every rank, if the workload has no steps.
+    """
+    lengths = job.epochs(crew.ranks)
+    _check_exclusions(job, lengths)
+    job = replace(job, seed=crew.share(job.seed))
+    sharpen_timers()
+    gc.collect()
+    gc.freeze()
+    with _bring_data(job, crew) as (job, staging_s):
+        crew.barrier()
+        started_ns = time.perf_counter_ns()
+        contenders = {part: make(job.loader, job.task(part, crew)) for part in job.paths}
+        startup_s = (time.perf_counter_ns() - started_ns) * metrics.S
+        runner = _Runner(job, crew, contenders, lengths)
+        try:
+            runner.all_epochs()
+            used = measure_memory()
+        finally:
+            for contender in contenders.values():
+                contender.close()
+        crew.barrier()
+    control = runner.control() if job.control else None
+    own = Walks(
+        rank=crew.rank,
+        hosts=crew.hosts,
+        seed=job.seed,
+        settings=dict(contenders["train"].settings),
+        staging_s=staging_s,
+        startup_s=startup_s,
+        epochs=runner.walked,
+        control=control,
+        peak_rss_bytes=used.peak_rss,
+        pss_bytes=used.pss,
+    )
+    return crew.gather(own)
+
+
+@contextmanager
+def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
+    """Copy or convert the data for the contender, if it needs that; yield the changed job and the
+    seconds that this took. One rank of each host does it; the data is removed afterwards."""
+    wants = converts(job.loader)
+    if job.stage is None and not wants:
+        yield job, 0.0
+        return
+    from .staging import copy_files, room
+
+    with room(job.near, crew.share(job.room), crew.first_of_host) as folder:
+        crew.barrier()
+        started = time.perf_counter()
+        if job.stage is not None:
+            paths, folders = copy_files(job.paths, folder, crew.first_of_host)
+            job = replace(job, paths=paths, folders=folders)
+        if wants:
+            job = replace(job, place=folder)
+            for part in job.paths if crew.first_of_host else ():
+                convert(job.loader, job.task(part, crew))
+        crew.barrier()
+        yield job, time.perf_counter() - started
+        crew.barrier()
+
+
+def _check_exclusions(job: BenchJob, lengths: Sequence[int]) -> None:
+    skipped = job.workload.output.metric
+    least = skipped.exclude_start_steps + skipped.exclude_end_steps + 1
+    short = next((steps for steps in lengths if steps < least), None)
+    if short is not None:
+        raise UsageError(
+            f"an epoch of {short} steps is left out as a whole: output.metric.exclude_start_steps "
+            f"is {skipped.exclude_start_steps} and exclude_end_steps {skipped.exclude_end_steps}: "
+            "take more files, smaller batches or fewer ranks, or exclude less"
+        )
+
+
+class _Runner:
+    """One rank's epochs."""
+
+    def __init__(
+        self,
+        job: BenchJob,
+        crew: Crew,
+        contenders: Mapping[str, Contender],
+        lengths: Sequence[int],
+    ) -> None:
+        self.job, self.crew, self.contenders, self.lengths = job, crew, contenders, lengths
+        self.pace = StepPace()
+        self._charged = is_charged(job.paths["train"][0])
+        self.walked: list[WalkedEpoch] = []
+        workload = job.workload
+        self._evaluated = "valid" in job.paths
+        self._next_eval = workload.evaluation.eval_after_epoch
+        self._saver = _Saver(job, crew) if workload.workflow.checkpoint else None
+
+    def all_epochs(self) -> None:
+        """Train, and evaluate when it is due, one epoch after the other."""
+        workload = self.job.workload
+        for number, steps in enumerate(self.lengths, 1):
+            self._epoch(number, "train", steps, workload.train.computation_time)
+            if self._evaluated and number >= self._next_eval:
+                self._next_eval += workload.evaluation.epochs_between_evals
+                steps = self.job.steps("valid", self.crew.ranks)
+                self._epoch(number, "eval", steps, workload.evaluation.eval_time)
+
+    def _epoch(self, number: int, kind: str, steps: int, cost: Distribution) -> None:
+        part = "train" if kind == "train" else "valid"
+        job, crew = self.job, self.crew
+        counter = Counter(job, part)
+        nominal = self.nominal(number, kind, steps, cost)
+        saved: list[dict[str, Any]] = []
+        pause = None
+        if kind == "train" and self._saver is not None:
+            pause = partial(self._saver.after_step, number, steps, saved)
+        where = f"--loader {job.loader}, rank {crew.rank}, epoch {number} ({kind})"
+        cached_before = _count_cached(job, part, crew)
+        crew.barrier()
+        before, started = measure_use(self._charged), time.time()
+        batches = self.contenders[part].batches(number - 1)
+        stamps = walk(batches, nominal, self.pace, crew.barrier, counter.taken, pause, where)
+        ended, after = time.time(), measure_use(self._charged)
+        counter.check(where)
+        walked = WalkedEpoch(
+            number=number,
+            kind=kind,
+            stamps=stamps,
+            samples=counter.samples,
+            bytes=counter.bytes,
+            started=started,
+            ended=ended,
+            spent=after.since(before),
+            checkpoints=saved,
+            cached_before=cached_before,
+            cached_after=_count_cached(job, part, crew),
+        )
+        self.walked.append(walked)
+        if crew.rank == 0:
+            self._tell(walked)
+        if kind == "train" and self._saver is not None:
+            self._saver.after_epoch(number, steps, saved)
+
+    def _tell(self, walked: WalkedEpoch) -> None:
+        """Print a line about an epoch: between epochs, so that printing is not measured."""
+        if sys.stderr.isatty():
+            spent = walked.ended - walked.started
+            print(
+                f"penstock: {self.job.loader}: {walked.kind} {walked.number} of {len(self.lengths)}"
+                f": {len(walked.stamps):,} steps in {spent:.1f} s, rank 0 computed for "
+                f"{metrics.utilisation([[walked.stamps]], 0, 0):.1%}",
+                file=sys.stderr,
+            )
+
+    def nominal(
+        self, number: int, kind: str, steps: int, cost: Distribution
+    ) -> npt.NDArray[np.int64]:
+        """Draw the time of each step's computation, in ns; draws differ by epoch and rank."""
+        words = [self.job.workload.train.seed, number, kind == "train", self.crew.rank]
+        generator = np.random.default_rng(words)
+        return np.rint(cost.draw(generator, steps, folded=self.job.compat) * 1e9).astype(np.int64)
+
+    def control(self) -> Stamps:
+        """Repeat the first epoch with reading switched off, shortened if it would take too long."""
+        cost = self.job.workload.train.computation_time
+        nominal = self.nominal(1, "train", self.lengths[0], cost)
+        enough = int(np.searchsorted(np.cumsum(nominal), CONTROL_S * 1e9)) + 1
+        least = self.job.workload.output.metric.exclude_start_steps + 1
+        nominal = nominal[: max(enough, least + self.job.workload.output.metric.exclude_end_steps)]
+        batches = make("none", self.job.task("train", self.crew)).batches(0)
+        counter = Counter(replace(self.job, truth=None), "train")
+        steps = self.crew.share(len(nominal))  # draws differ by rank, steps must not
+        nominal = np.resize(nominal, steps)
+        self.crew.barrier()
+        return walk(batches, nominal, self.pace, self.crew.barrier, counter.taken)
+
+
+class _Saver:
+    """Saves checkpoints when the workload has them due, and notes them."""
+
+    def __init__(self, job: BenchJob, crew: Crew) -> None:
+        from .checkpoints import WorkloadCheckpoints
+
+        self._settings = job.workload.checkpoint
+        self._checkpoints = WorkloadCheckpoints(
+            job.workload, crew, writer=job.writer, scale=job.scale
+        )
+
+    def after_step(self, epoch: int, steps: int, saved: list[dict[str, Any]], step: int) -> bool:
+        """Save a checkpoint if one is due; True if so. The end of an epoch has `after_epoch`."""
+        if not self._settings.steps_between_checkpoints:
+            return False
+        return self._take(epoch, step, steps, saved)
+
+    def after_epoch(self, epoch: int, steps: int, saved: list[dict[str, Any]]) -> None:
+        if not self._settings.steps_between_checkpoints:
+            self._take(epoch, steps, steps, saved)
+
+    def _take(self, epoch: int, step: int, steps: int, saved: list[dict[str, Any]]) -> bool:
+        from .checkpoint_shapes import is_due
+
+        if not is_due(self._settings, epoch, step, steps):
+            return False
+        started = time.time()
+        taken = self._checkpoints.take(epoch, step)
+        saved.append({**taken, "started": started, "ended": time.time()})
+        return True
+
+
+def _count_cached(job: BenchJob, part: str, crew: Crew) -> dict[str, int] | None:
+    """Bytes of a part's files in the page cache, as rank 0 sees it."""
+    cached = measure_residency(job.paths[part]) if crew.rank == 0 else None
+    if cached is None:
+        return None
+    return {"cached_bytes": cached.cached_bytes, "total_bytes": cached.total_bytes}
+
+
+class Counter:
+    """Counts delivered samples, and compares them with those on disk if asked."""
+
+    def __init__(self, job: BenchJob, part: str) -> None:
+        reader = job.workload.reader
+        self._batch = reader.batch_size if part == "train" else reader.batch_size_eval
+        self._truth = None if job.truth is None else job.truth[part]
+        self._loader = job.loader
+        self.samples = self.bytes = self.wrong = 0
+
+    def taken(self, batch: Any) -> None:
+        """Count a batch."""
+        samples, size = count_batch(batch, self._batch)
+        self.samples += samples
+        self.bytes += size
+        if self._truth is not None:
+            self.wrong += sum(
+                checksum not in self._truth for checksum in compute_checksums(batch, self._batch)
+            )
+
+    def check(self, where: str) -> None:
+        """Raise UsageError if samples were not those on disk."""
+        if self.wrong:
+            raise UsageError(
+                f"--verify: {where}: {self.wrong:,} of {self.samples:,} samples that --loader "
+                f"{self._loader} delivered have a checksum that no sample on disk has: the loader "
+                "changes, cuts or mixes them up"
+            )

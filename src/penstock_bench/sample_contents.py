@@ -1,0 +1,209 @@
+"""Contents of generated samples: bytes that depend on seed, file and place alone, however many
+threads and ranks make them. Pure.
+
+random:        every bit is random; of floating-point numbers the mantissa is, of values in [1, 2).
+compressible:  half of the bytes are random, in runs of 128: common compressors halve it.
+field:         a smooth field with the noise of a detector: two potentials of a resistive mesh,
+               moved anew for each sample and added up. Integers have at most 13 bits of it,
+               floating-point numbers are in [0, 2].
+
+The stream of a file is made in blocks, each with a key of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import UsageError
+from penstock.index import missing_library
+
+KINDS = ("random", "compressible", "field")
+Bytes = npt.NDArray[np.uint8]
+Tile = npt.NDArray[Any]
+Grid = npt.NDArray[np.float64]
+
+BLOCK_BYTES = 1 << 20
+_ALL = np.uint64(2**64 - 1)
+_RUN_WORDS = 16
+"""Compressible bytes come in so many words that are random, and as many that are not."""
+
+_MESHES = ((500, 700), (512, 512))
+"""Added up, two of such sizes repeat after so many rows and columns that no sample holds them."""
+
+_DETECTOR_LEVELS = 1 << 12
+"""Levels of a tile, for integers that have as many: detectors count no further."""
+
+_NOISE_LEVELS = 2.0
+"""Span of the noise of a tile."""
+
+_FRACTION_BITS = {2: 9, 4: 20, 8: 40}
+"""Bits of a field of floating-point numbers of so many bytes, as far as all processors agree."""
+
+
+class SampleContents(Protocol):
+    """Makes the samples of a file."""
+
+    def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
+        """The bytes of `count` samples of a shape, one after the other, in C order and in pieces of
+        about BLOCK_BYTES.
+
+        part, number:  of the file. A piece is the caller's until the next one is asked for.
+        """
+        ...
+
+
+def make_contents(kind: str, seed: int, dtype: str) -> SampleContents:
+    """Make the contents of a kind for a type of elements; UsageError for an unknown kind."""
+    element = np.dtype(dtype)
+    if kind == "field":
+        return SmoothField(seed, element)
+    if kind not in KINDS:
+        raise UsageError(f"contents is {kind!r}: use one of {', '.join(KINDS)}")
+    return Noise(seed, element, compressible=kind == "compressible")
+
+
+def _draw_words(count: int, *key: int) -> npt.NDArray[np.uint64]:
+    """Random words of a key. SFC64's stream is fixed for all releases of numpy."""
+    words: npt.NDArray[np.uint64] = np.random.SFC64(np.random.SeedSequence(key)).random_raw(count)
+    return words
+
+
+class Noise:
+    """Random bytes, all of them or half of them."""
+
+    def __init__(self, seed: int, dtype: np.dtype[Any], *, compressible: bool) -> None:
+        self._seed, self._itemsize, self._compressible = seed, dtype.itemsize, compressible
+        self._random, self._fixed = _mask_bits(dtype)
+
+    def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
+        left = count * math.prod(shape) * self._itemsize
+        for block in range(-(-left // BLOCK_BYTES)):
+            runs = -(-min(left, BLOCK_BYTES) // (16 * _RUN_WORDS))
+            words = _draw_words(2 * _RUN_WORDS * runs, self._seed, part, number, block)
+            if self._random != _ALL:
+                words &= self._random
+                words |= self._fixed
+            if self._compressible:
+                words.reshape(-1, 2, _RUN_WORDS)[:, 1] = self._fixed
+            yield words.view(np.uint8)[:left]
+            left -= BLOCK_BYTES
+
+
+def _mask_bits(dtype: np.dtype[Any]) -> tuple[np.uint64, np.uint64]:
+    """The mask of the random bits of a word of elements, and the other bits."""
+    if dtype.kind != "f":
+        return np.uint64(0x0101010101010101) if dtype.kind == "b" else _ALL, np.uint64(0)
+    whole = np.dtype(f"u{dtype.itemsize}")
+    mantissa = np.array((1 << np.finfo(dtype).nmant) - 1, whole)
+    bits = (mantissa, np.ones((), dtype).view(whole))
+    random, fixed = (np.full(8 // dtype.itemsize, pattern).view(np.uint64)[0] for pattern in bits)
+    return random, fixed
+
+
+class SmoothField:
+    """Smooth fields: two tiles, each at a place of its own for each sample, added up."""
+
+    def __init__(self, seed: int, dtype: np.dtype[Any]) -> None:
+        self._seed = seed
+        self._tiles = [
+            _make_tile(seed, _FIRST_TILE + number, size, dtype)
+            for number, size in enumerate(_MESHES)
+        ]
+
+    def pieces(self, part: int, number: int, shape: tuple[int, ...], count: int) -> Iterator[Bytes]:
+        rows, columns = (1, *shape)[-2:]
+        for sample in range(count):
+            key = struct.pack("<4Q", self._seed, part, number, sample)
+            at = struct.unpack("<4I", hashlib.blake2b(key, digest_size=16).digest())
+            for plane in range(math.prod(shape[:-2])):  # what lies beside another one resembles it
+                yield from self._plane(at[0] + plane, at[1], at[2], at[3] + plane, rows, columns)
+
+    def _plane(
+        self, top: int, left: int, other_top: int, other_left: int, rows: int, columns: int
+    ) -> Iterator[Bytes]:
+        one = _cut_tile(self._tiles[0], top, left, rows, columns)
+        other = _cut_tile(self._tiles[1], other_top, other_left, rows, columns)
+        high = max(1, BLOCK_BYTES // one[:1].nbytes)
+        row = 0
+        while row < rows:
+            at, other_at = row % len(one), row % len(other)
+            taken = min(high, rows - row, len(one) - at, len(other) - other_at)
+            band = one[at : at + taken] + other[other_at : other_at + taken]
+            yield band.reshape(-1).view(np.uint8)
+            row += taken
+
+
+_FIRST_TILE = 2
+"""Keys of tiles come after those of the parts of the data."""
+
+
+def _make_tile(seed: int, key: int, size: tuple[int, int], dtype: np.dtype[Any]) -> Tile:
+    """A potential with its mirror images and noise, in the range of its levels, which for the
+    first tile begins below 0 where the type can."""
+    tile = mirror(solve_potential(_draw_uniform(size, seed, key)))
+    tile = (tile - tile.min()) / (tile.max() - tile.min())
+    if dtype.kind == "b":
+        return np.asarray(tile > np.quantile(tile, 0.7))  # added up, about half of them are true
+    if dtype.kind == "f":
+        levels, least = 1 << _FRACTION_BITS[dtype.itemsize], 0
+    else:
+        limits = np.iinfo(dtype)
+        levels = min((int(limits.max) - int(limits.min)) // 2, _DETECTOR_LEVELS)
+        least = max(int(limits.min), -levels)
+    noisy = tile * levels + _NOISE_LEVELS * _draw_uniform(tile.shape, seed, key, 1)
+    quantised: Tile = np.rint(np.clip(noisy, 0, levels))
+    if dtype.kind == "f":
+        return (quantised / levels).astype(dtype)
+    quantised = quantised.astype(dtype)
+    return quantised + dtype.type(least) if key == _FIRST_TILE else quantised
+
+
+def _draw_uniform(size: tuple[int, ...], *key: int) -> Grid:
+    """Values in [-0.5, 0.5)."""
+    drawn = (_draw_words(math.prod(size), *key) >> np.uint64(11)).astype(np.float64)
+    return (drawn * 2.0**-53 - 0.5).reshape(size)
+
+
+def _cut_tile(tile: Tile, top: int, left: int, rows: int, columns: int) -> Tile:
+    """So many columns of a tile that repeats for ever, and as many rows, but each once."""
+    wide = tile[(top + np.arange(min(rows, len(tile)))) % len(tile)]
+    left %= wide.shape[1]
+    cuts = [wide[:, left : left + columns]]
+    while (missing := columns - sum(cut.shape[1] for cut in cuts)) > 0:
+        cuts.append(wide[:, :missing])
+    return np.concatenate(cuts, axis=1)
+
+
+def solve_potential(currents: Grid) -> Grid:
+    """Solve the discrete Poisson equation on a resistive mesh: the potential, of mean 0.
+
+    Nodes of a rectangular grid are joined to their neighbours by resistors of one ohm; currents
+    that flow in and out of nodes make a potential. The currents of a mesh sum up to 0, and what is
+    left over is taken from all nodes alike. Nothing flows over the edge, so the cosines of the
+    DCT-II diagonalise the mesh: the solution is one transform, a division and the transform back.
+    """
+    try:
+        from scipy import fft
+    except ModuleNotFoundError:
+        raise missing_library("scipy", "bench", "a field of data") from None
+    axes = [2 - 2 * np.cos(np.pi * np.arange(size) / size) for size in currents.shape]
+    conductance = axes[0][:, None] + axes[1][None, :]
+    conductance[0, 0] = 1.0
+    waves: Any = fft.dctn(currents, type=2, norm="ortho")
+    waves[0, 0] = 0.0
+    solution: Grid = fft.idctn(waves / conductance, type=2, norm="ortho")
+    return solution
+
+
+def mirror(grid: Grid) -> Grid:
+    """A grid and its mirror images, which fit together on all sides: the equation holds over the
+    seams as well, since nothing flows there."""
+    wide = np.concatenate([grid, grid[:, ::-1]], axis=1)
+    return np.concatenate([wide, wide[::-1]], axis=0)

@@ -1,0 +1,1 @@
+"""The commands `penstock simulate`, `plan` and `schedule`: one module a command."""

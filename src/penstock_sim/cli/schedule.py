@@ -1,0 +1,237 @@
+"""`penstock schedule`: when periodic and ordered transfers run, beside the rules and the bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from penstock.cli import (
+    check_writable,
+    console,
+    explain_interrupt,
+    results_alone,
+    write_page,
+    write_results,
+)
+from penstock.errors import LimitError
+
+if TYPE_CHECKING:
+    from .. import schedule as schedules
+
+_drawn_max = 40
+"""Jobs that the page draws; the table has all."""
+
+
+class PlannedTransfers(NamedTuple):
+    """Periodic jobs, with what each schedule gives them: efficiency and dilation.
+
+    pattern:   the best that PerSched finds; None if it would be too long, with the reason.
+    outcomes:  name, efficiency and dilation of each schedule, the bound first.
+    """
+
+    names: list[str]
+    jobs: list[schedules.PeriodicJob]
+    bandwidth: float
+    pattern: schedules.Pattern | None
+    reason: str
+    outcomes: list[tuple[str, float, float]]
+
+
+class PlannedTasks(NamedTuple):
+    """Ordered tasks with the slot of each. used: all slots; bound: the least slots."""
+
+    names: list[str]
+    resources: list[str]
+    tasks: list[list[int]]
+    slots: list[list[int]]
+    used: int
+    bound: int
+
+
+@explain_interrupt()
+def schedule(
+    jobs: Annotated[Path, typer.Argument(help="A YAML file, as shown here.")],
+    objective: Annotated[
+        str, typer.Option(help="What patterns are compared by: efficiency or dilation.")
+    ] = "efficiency",
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the pattern drawn, too.")
+    ] = None,
+    json_path: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write pattern and figures as one JSON object; - prints it."),
+    ] = None,
+) -> None:
+    """Plan when jobs transfer through a storage that they share.
+
+    For periodic jobs (compute, transfer, compute, ...) the pattern of PerSched stands beside the
+    online rules, which decide whenever a transfer begins or ends, and beside the fluid bound, which
+    no schedule exceeds. Efficiency is the fraction of time that jobs compute; dilation is how many
+    times longer a cycle of the job that suffers most takes than alone. For jobs of ordered tasks,
+    each on a resource that few may use at a time, it finds a schedule in slots.
+
+    The file:
+
+      bandwidth: 10GB/s
+      periodic:
+      - {name: climate, count: 4, compute_s: 70, transfer: 200GB, rate: 4GB/s}
+      exclusive:
+        capacity: {index: 1, data: 4}
+        jobs:
+        - {name: reader, tasks: [index, data]}
+
+    Examples:
+
+      penstock schedule jobs.yaml
+
+      penstock schedule jobs.yaml --objective dilation --html schedule.html
+    """
+    from .jobs_file import read_jobs  # other commands do without its packages
+
+    check_writable(html)
+    with results_alone(json_path):
+        file = read_jobs(jobs)
+        transfers = _plan_transfers(file, objective) if file.periodic else None
+        tasks = _plan_tasks(file.exclusive) if file.exclusive is not None else None
+        if transfers is not None:
+            _show_transfers(transfers)
+        if tasks is not None:
+            _show_tasks(tasks)
+        if html is not None:
+            write_page(html, _render(str(jobs.name), transfers, tasks))
+        write_results(json_path, _as_json(transfers, tasks))
+
+
+def _plan_transfers(file: Any, objective: Any) -> PlannedTransfers:
+    from .. import schedule as schedules
+    from .jobs_file import expand_periodic
+
+    names, jobs = expand_periodic(file)
+    bound = schedules.fluid_bounds(jobs, file.bandwidth)
+    outcomes = [("fluid bound", bound.efficiency, bound.dilation)]
+    pattern, reason = None, ""
+    with console.show_progress("Planning transfers", "schedules") as progress:
+        count = 2 + len(schedules.RULES)
+        try:
+            pattern = schedules.plan_periodic(jobs, file.bandwidth, objective=objective)
+            outcomes.append(("PerSched", *pattern.outcome))
+        except LimitError as error:
+            reason = str(error)
+        progress(1, count)
+        for number, rule in enumerate((*schedules.RULES, schedules.Rule("fair"))):
+            outcomes.append(
+                (f"{rule.name} (online)", *schedules.simulate(jobs, file.bandwidth, rule))
+            )
+            progress(number + 2, count)
+    return PlannedTransfers(names, jobs, file.bandwidth, pattern, reason, outcomes)
+
+
+def _plan_tasks(section: Any) -> PlannedTasks:
+    from .. import schedule as schedules
+    from .jobs_file import expand_exclusive
+
+    names, resources, tasks, capacity = expand_exclusive(section)
+    if all(len(job) == 2 for job in tasks):
+        first, second = [job[0] for job in tasks], [job[1] for job in tasks]
+        slots = schedules.two_tasks(first, second, capacity).tolist()
+        bound = schedules.two_task_bound(first, second, capacity)
+    else:
+        slots = [job.tolist() for job in schedules.list_schedule(tasks, capacity)]
+        bound = schedules.lower_bound(tasks, capacity)
+    used = 1 + max(job[-1] for job in slots)
+    return PlannedTasks(names, resources, tasks, slots, used, bound)
+
+
+def _show_transfers(plan: PlannedTransfers) -> None:
+    table = console.make_table(
+        "schedule", "efficiency", "dilation", right=("efficiency", "dilation")
+    )
+    for name, efficiency, dilation in plan.outcomes:
+        style = {"fluid bound": "italic", "PerSched": "bold"}.get(name)
+        table.add_row(name, f"{efficiency:.4f}", f"{dilation:.3f}", style=style)
+    console.print_wide(table)
+    if plan.pattern is None:
+        console.show(f"PerSched was not searched: {console.escape(plan.reason)}")
+        return
+    pattern = plan.pattern
+    console.show(f"the pattern repeats every {pattern.period_s:.6g} s")
+    numbers = ("cycles", "first transfer, s", "seconds of it")
+    table = console.make_table("job", *numbers, right=numbers)
+    for name, transfers in zip(plan.names, pattern.transfers, strict=True):
+        first = transfers[0]
+        took_s = first[-1].end_s - first[0].start_s
+        table.add_row(name, f"{len(transfers)}", f"{first[0].start_s:.6g}", f"{took_s:.6g}")
+    console.print_wide(table)
+
+
+def _show_tasks(plan: PlannedTasks) -> None:
+    least = "which no schedule beats" if plan.used == plan.bound else f"the bound is {plan.bound}"
+    console.show(f"ordered tasks: {plan.used} slots, {least}")
+    table = console.make_table("job", "task @ slot")
+    names = [*plan.resources, "shared"]
+    for name, tasks, slots in zip(plan.names, plan.tasks, plan.slots, strict=True):
+        steps = zip(tasks, slots, strict=True)
+        table.add_row(name, "  ".join(f"{names[task]} @ {slot}" for task, slot in steps))
+    console.print_wide(table)
+
+
+def _render(name: str, transfers: PlannedTransfers | None, tasks: PlannedTasks | None) -> str:
+    from penstock_bench.page import render
+
+    bars = []
+    if transfers is not None and transfers.pattern is not None:
+        period_s = transfers.pattern.period_s
+        for job, cycles in zip(transfers.names, transfers.pattern.transfers, strict=True):
+            spans = [
+                (stretch.start_s / period_s % 1, (stretch.end_s - stretch.start_s) / period_s)
+                for transfer in cycles
+                for stretch in transfer
+            ]
+            bars.append((job, _wrap_spans(spans)))
+    return render(
+        "schedule.html",
+        name=name,
+        title=f"{name} – penstock schedule",
+        generator="penstock schedule",
+        transfers=transfers,
+        bars=bars[:_drawn_max],
+        hidden=max(0, len(bars) - _drawn_max),
+        tasks=tasks,
+    )
+
+
+def _wrap_spans(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Start and length of each span as shares of the period, cut where the period ends."""
+    cut = []
+    for start, length in spans:
+        cut.append((start, min(length, 1 - start)))
+        if start + length > 1:
+            cut.append((0.0, start + length - 1))
+    return cut
+
+
+def _as_json(transfers: PlannedTransfers | None, tasks: PlannedTasks | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if transfers is not None:
+        values["periodic"] = {
+            "bandwidth": transfers.bandwidth,
+            "outcomes": [
+                {"schedule": name, "efficiency": efficiency, "dilation": dilation}
+                for name, efficiency, dilation in transfers.outcomes
+            ],
+            "pattern": None
+            if transfers.pattern is None
+            else {
+                "period_s": transfers.pattern.period_s,
+                "transfers": dict(zip(transfers.names, transfers.pattern.transfers, strict=True)),
+            },
+        }
+    if tasks is not None:
+        values["exclusive"] = {
+            "slots": dict(zip(tasks.names, tasks.slots, strict=True)),
+            "used": tasks.used,
+            "bound": tasks.bound,
+        }
+    return values

@@ -1,0 +1,353 @@
+"""`penstock simulate`: a table in the terminal, and the page of `sim.report`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from penstock.arguments import check_choice
+from penstock.cli import (
+    brief,
+    check_writable,
+    console,
+    explain_interrupt,
+    repeat_command,
+    results_alone,
+    size,
+    write_page,
+    write_results,
+)
+from penstock.errors import UsageError
+
+from . import calibrate
+from .completion import complete_policy, complete_scenario
+
+_sweeps_at_once = 500_000_000
+"""Accesses to samples of sweeps that nobody asked for: about a minute of one core."""
+
+_alone = 5_000_000
+"""Accesses of simulations that are done before another process has started."""
+
+
+@explain_interrupt()
+def simulate(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            help="A name that --list shows, or the path of a .yaml file.",
+            autocompletion=complete_scenario,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Simulate only this policy; may be repeated. (default: the scenario's)",
+            autocompletion=complete_policy,
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="corrected, parity (the published simulator), both of them, or events (penstock's "
+            "own code, event by event, for up to 64 nodes)."
+        ),
+    ] = "corrected",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Vary nodes, cache or bandwidth; may be repeated. (default: all three, where "
+            "that takes a minute or so)"
+        ),
+    ] = None,
+    no_sweeps: Annotated[bool, typer.Option("--no-sweeps", help="Vary nothing.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="The page to write. (default: NAME.html, here)")
+    ] = None,
+    json_path: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write all results as one JSON object, too; - prints it."),
+    ] = None,
+    from_run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Instead of a scenario: what Loader.run_record() returned on a rank, as JSON; "
+            "once for each rank, or for some of them."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="With --from-run: on so many, with as large batches on each.")
+    ] = None,
+    ram_mb: Annotated[
+        float | None, typer.Option(help="With --from-run: with a cache of so many MB on each node.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-run: its rates, measured, MB/s by nodes such as 1=95,8=600."
+        ),
+    ] = None,
+    network_mb_s: Annotated[
+        float | None, typer.Option(help="With --from-run: the rate of a node's network, measured.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="With --from-run: write the scenario to this file, too.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the scenarios that come along, and the policies.")
+    ] = False,
+) -> None:
+    """Simulate policies of caching and prefetching on a cluster that is described.
+
+    Prints how long the run takes under each policy beside the lower bound, and writes one HTML page
+    that needs nothing else: epochs, where bytes came from, and what more nodes, larger caches or
+    faster storage would change. Equal scenarios give equal pages. docs/simulator/ states the
+    models and what a scenario holds.
+
+    Examples:
+
+      penstock simulate --list
+
+      penstock simulate s4
+
+      penstock simulate cluster.yaml --policy penstock --policy nopfs --policy lower_bound
+
+      penstock simulate cluster.yaml --sweep nodes --html nodes.html --json nodes.json
+
+      penstock simulate s1 --model both --no-sweeps
+
+      penstock simulate s1 --model events --policy penstock --policy penstock_local
+
+      penstock simulate --from-run record.json --nodes 8 --write cluster.yaml
+    """
+    from .. import KEYS, load_scenario, report  # with packages that others do without
+
+    if listed:
+        _list_scenarios()
+        return
+    sized = (nodes, ram_mb, storage, network_mb_s)
+    if from_run:
+        if scenario is not None:
+            raise UsageError(f"a scenario ({scenario}) and --from-run are both given: give one")
+        chosen = calibrate.calibrate_scenario(
+            from_run,
+            nodes=nodes,
+            ram_mb=ram_mb,
+            storage=storage,
+            network_mb_s=network_mb_s,
+            write=write,
+        )
+    else:
+        if any(each is not None for each in (*sized, write)):
+            raise UsageError(
+                "--nodes, --ram-mb, --storage, --network-mb-s and --write are of --from-run: give "
+                "that, or write a scenario"
+            )
+        if scenario is None:
+            raise UsageError(
+                "name a scenario: `penstock simulate --list` shows those that come along"
+            )
+        chosen = load_scenario(scenario)
+    policies = _check_names("--policy", policy, report.POLICIES) or list(chosen.policies)
+    models = _check_models(model)
+    if sweep and no_sweeps:
+        raise UsageError("--sweep and --no-sweeps are both given: give one")
+    page = html or choose_page_path(chosen.name)
+    check_writable(page)
+    with results_alone(json_path):
+        _simulate(
+            chosen,
+            policies,
+            models,
+            None if sweep is None else _check_names("--sweep", sweep, KEYS),
+            no_sweeps=no_sweeps,
+            page=page,
+            json_path=json_path,
+        )
+
+
+def _simulate(
+    scenario: Any,
+    policies: list[Any],
+    models: list[Any],
+    keys: list[Any] | None,
+    *,
+    no_sweeps: bool,
+    page: Path,
+    json_path: Path | None,
+) -> None:
+    from .. import Result, report, sweep
+
+    runs = [sweep.SimulationRun(scenario, policy, model) for model in models for policy in policies]
+    with console.show_progress(f"Simulating {scenario.name}", "simulations") as progress:
+        found = sweep.simulate_runs(
+            runs, processes=_choose_processes(sweep.count_accesses(runs)), progress=progress
+        )
+    for model in models:
+        _show_outcomes(model, [each for each in found if each.model == model])
+    if not any(isinstance(each, Result) for each in found):
+        raise UsageError(f"no policy can run in {scenario.name}: nothing to write")
+
+    values = {key: sweep.choose_values(scenario, key) for key in (keys or sweep.KEYS)}
+    count = sum(len(each) + 1 for each in values.values()) * len(policies)
+    accesses = count * sweep.count_accesses([sweep.SimulationRun(scenario, policies[0], models[0])])
+    remark = ""
+    if no_sweeps:
+        values = {}
+    elif keys is None and models[0] == "events":
+        remark = "Without sweeps: --sweep nodes, cache or bandwidth makes them, event by event."
+        console.say(remark)
+        values = {}
+    elif keys is None and accesses > _sweeps_at_once:
+        remark = (
+            f"Without sweeps: their {count:,} simulations, {accesses / 1e9:,.1f} thousand million "
+            "accesses to samples, take minutes. --sweep nodes, cache or bandwidth makes them."
+        )
+        console.say(remark)
+        values = {}
+    with console.show_progress("Varying " + ", ".join(values), "simulations") as progress:
+        swept = sweep.vary_keys(
+            scenario,
+            values,
+            policies=policies,
+            model=models[0],
+            processes=_choose_processes(accesses),
+            progress=progress,
+        )
+    command = repeat_command()
+    write_page(page, report.render_page(scenario, found, swept, command=command, remark=remark))
+    write_results(json_path, _simulation_values(scenario, found, swept))
+
+
+def _choose_processes(accesses: int) -> int:
+    return 1 if accesses < _alone else len(os.sched_getaffinity(0))
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def _check_names(option: str, given: Sequence[str] | None, known: Any) -> list[Any]:
+    """Check names against the known ones; return each once."""
+    for each in given or ():
+        check_choice(option, each, known)
+    return list(dict.fromkeys(given or ()))
+
+
+def _check_models(given: str) -> list[Any]:
+    from .. import Model
+
+    check_choice("--model", given, (*get_args(Model), "both"))
+    return ["corrected", "parity"] if given == "both" else [given]
+
+
+_ours = ('content="penstock simulate"', 'content="penstock plan"')  # in the head of our pages
+
+
+def choose_page_path(name: str) -> Path:
+    """Choose the path of the page if none is given: never that of a file that is no such page."""
+    path = Path((re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-") or "scenario")[:80])
+    path = path.with_name(f"{path.name}.html")
+    try:
+        head = path.read_bytes()[:2000].decode(errors="replace")
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give --html PATH") from None
+    if not any(mark in head for mark in _ours):
+        raise UsageError(f"{path} is here and no page of penstock simulate: give --html PATH")
+    return path
+
+
+# -- what is said and written ----------------------------------------------------------------------
+
+
+def _list_scenarios() -> None:
+    from .. import data_mb, list_scenarios, load_scenario, report
+
+    numbers = ("nodes", "epochs", "data")
+    table = console.make_table("scenario", *numbers, "what", right=numbers)
+    for name in list_scenarios():
+        each = load_scenario(name)
+        training = each.training
+        data = size(data_mb(each))
+        table.add_row(name, f"{training.nodes:,}", str(training.epochs), data, each.about)
+    console.print_wide(table)
+    table = console.make_table("policy", "what it does")
+    for policy, what in report.POLICIES.items():
+        table.add_row(policy, what)
+    console.print_wide(table)
+
+
+def _show_outcomes(model: str, outcomes: Sequence[Any]) -> None:
+    """Show the table of one model, and the reason why each missing policy cannot run."""
+    from .. import SOURCES, Result, report
+
+    results = report.rank_results(outcomes)
+    bound = next((each for each in results if each.policy == "lower_bound"), None)
+    headings = ["run", "× bound", "before it", "epoch 1", "later"]
+    full = not console.out.is_terminal or console.out.width >= console.WIDE
+    headings += ["waiting", *SOURCES] if full else []
+    table = console.make_table("policy", *headings, right=headings, title=f"{model} model")
+    for each in results:
+        later = each.epochs_s[1:]
+        row = [
+            brief(each.total_s),
+            "" if bound is None else f"{each.total_s / bound.total_s:.2f}",
+            brief(each.setup_s) if each.setup_s else "",
+            brief(float(each.epochs_s[0])),
+            brief(float(later.mean())) if len(later) else "",
+        ]
+        if full:
+            row.append(brief(max(0.0, float(each.stall_s.sum()))))
+        if full and each is not bound:
+            row += [size(float(total)) for total in each.moved_mb.sum(axis=0)]
+        style = {"penstock": "bold", "lower_bound": "italic"}.get(each.policy)
+        table.add_row(report.mark_policy(each.policy), *row, style=style)
+    refusals = [each for each in outcomes if not isinstance(each, Result)]
+    for refusal in refusals:
+        table.add_row(report.mark_policy(refusal.policy), "cannot run", style="dim")
+    console.print_wide(table)
+    for refusal in refusals:
+        console.show(console.escape(f"{refusal.policy} {report.explain_refusal(refusal)}"))
+    if any(each.policy in report.REPLACING for each in results):
+        console.show("* trains on other samples than are due: not held by the bound")
+
+
+def _simulation_values(
+    scenario: Any, outcomes: Sequence[Any], sweeps: Sequence[Any]
+) -> dict[str, Any]:
+    """Values of all results, for JSON."""
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "runs": [_outcome_values(each) for each in outcomes],
+        "sweeps": [
+            {
+                "key": each.key,
+                "model": each.model,
+                "own": each.own,
+                "values": list(each.values),
+                "runs": [[_outcome_values(run) for run in row] for row in each.outcomes],
+            }
+            for each in sweeps
+        ],
+    }
+
+
+def _outcome_values(outcome: Any) -> dict[str, Any]:
+    from .. import SOURCES, Result
+
+    names = {"policy": outcome.policy, "model": outcome.model}
+    if not isinstance(outcome, Result):
+        return names | {"reason": outcome.reason}
+    return names | {
+        "total_s": outcome.total_s,
+        "setup_s": outcome.setup_s,
+        "epochs_s": outcome.epochs_s.tolist(),
+        "stall_s": outcome.stall_s.tolist(),
+        "moved_mb": dict(zip(SOURCES, outcome.moved_mb.T.tolist(), strict=True)),
+        "notes": outcome.notes,
+    }

@@ -1,0 +1,317 @@
+"""Routed networks: Dragonfly and torus under minimal, Valiant's or adaptive (UGAL) routing. Pure.
+
+All flows keep their proportion: the whole traffic is slowed by one factor, so that a flow that
+meets no congestion waits for those that do, as the ranks of a synchronous job do.
+
+Sources. Dragonfly: Kim, Dally, Scott, Abts, ISCA 2008. Torus and channel loads: Dally and Towles,
+Principles and Practices of Interconnection Networks, chapters 3, 5 and 9. That UGAL's throughput
+can be computed by a linear program: Mollah et al., ACM TOPC 6(2), 2019. Their programs are not
+public, and the one here is a reconstruction.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import limits
+from penstock.errors import LimitError
+from penstock.extent import Int
+
+from .arguments import Float, import_scipy
+from .network import Traffic, find_fullest
+
+Routing = Literal["minimal", "valiant", "ugal"]
+Split = Literal["pair", "common"]
+
+
+class Links(NamedTuple):
+    """Directed links between switches, int64 (links,) each."""
+
+    source: Int
+    target: Int
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedNetwork(ABC):
+    """A network of switches under one of three routings.
+
+    switch_nodes:      nodes of each switch; they count from 0, switch by switch.
+    link_bytes_per_s:  of a link between switches, each way.
+    node_bytes_per_s:  float64 (nodes,), of a node's link, each way.
+    routing:           "minimal"; "valiant": minimal to a random switch, and minimal from there
+                       (Valiant and Brebner, STOC 1981); "ugal": adaptive between the two.
+    split:             how adaptive routing divides traffic: "pair", for each pair of switches by
+                       itself, or "common", the same part for all, which scales further.
+
+    UGAL is taken as choosing the best division: the linear program
+
+        minimise z    subject to    sum over pairs d (x f_minimal + (1 - x) f_valiant) <= z
+
+    for each link, with 0 <= x <= 1 of each pair, d its demand and f the expected crossings of the
+    link by its paths. 1/z is the throughput; the real algorithm, which sees queues, gets less.
+    Needs SciPy. LimitError above `limits.network_paths_max` and `limits.network_paths_divided_max`.
+    """
+
+    _: KW_ONLY
+    switch_nodes: int
+    link_bytes_per_s: float
+    node_bytes_per_s: Float
+    routing: Routing = "ugal"
+    split: Split = "pair"
+
+    @property
+    @abstractmethod
+    def switches(self) -> int:
+        """Number of switches; they count from 0."""
+
+    @property
+    @abstractmethod
+    def links(self) -> Links:
+        """The links between switches."""
+
+    def throughput(self, traffic: Traffic) -> float:
+        """The largest factor by which all demands could grow together; infinite for none."""
+        away = traffic.source != traffic.target
+        fullest = max(
+            find_fullest(ends[away], traffic.demand[away], self.node_bytes_per_s)
+            for ends in traffic[:2]
+        )
+        fullest = max(fullest, self.loads(traffic).max(initial=0.0) / self.link_bytes_per_s)
+        return math.inf if fullest == 0 else float(1 / fullest)
+
+    @abstractmethod
+    def _paths(self) -> tuple[Int, Int, Float]:
+        """List minimal paths by crossings of links.
+
+        Returns for each crossing the pair (source * switches + target), the link, and the part of
+        the pair's traffic that crosses it.
+        """
+
+    @abstractmethod
+    def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
+        """Return True where Valiant routing of a pair may pass a switch: (pairs, switches)."""
+
+    @cached_property
+    def _minimal(self) -> Any:
+        """Crossings of each link by each pair: sparse (pairs, links)."""
+        pair, link, part = self._paths()
+        shape = (self.switches**2, len(self.links.source))
+        return import_scipy("sparse").csr_array((part, (pair, link)), shape=shape)
+
+    def _detours(self, pairs: Int) -> tuple[Int, Int, Float]:
+        """List Valiant's paths of some pairs, each as two minimal paths, numbered like pairs.
+
+        Returns the row of the pair, the minimal path, and the part of the pair's traffic on it.
+        """
+        source, target = np.divmod(pairs, self.switches)
+        row, over = np.nonzero(self._between(source, target))
+        part = 1 / np.bincount(row, minlength=len(pairs))[row]
+        stages = np.stack([source[row] * self.switches + over, over * self.switches + target[row]])
+        return np.tile(row, 2), stages.reshape(-1), np.tile(part, 2)
+
+    def loads(self, traffic: Traffic) -> Float:
+        """Compute the bytes/s on each of `links` if all demands were met, as the routing divides
+        them: float64 (links,)."""
+        source, target = traffic.source // self.switch_nodes, traffic.target // self.switch_nodes
+        wanted = (source != target) & (traffic.demand > 0)
+        pairs, which = np.unique(
+            source[wanted] * self.switches + target[wanted], return_inverse=True
+        )
+        if not len(pairs):
+            return np.zeros(len(self.links.source))
+        self._check(len(pairs))
+        # In units in which the greatest demand is 1, as the solver's tolerances are absolute.
+        demand = np.bincount(which, traffic.demand[wanted])
+        unit = demand.max()
+        demand = demand / unit
+        minimal = self._minimal[pairs]
+        loads: Float = minimal.T @ demand
+        if self.routing != "minimal":
+            least = loads
+            row, stage, part = self._detours(pairs)
+            loads = self._minimal.T @ np.bincount(stage, part * demand[row], self.switches**2)
+        if self.routing == "ugal":
+            sparse = import_scipy("sparse")
+            if self.split == "common":
+                gain = sparse.csr_array((least - loads)[:, None])
+            else:
+                shape = (len(pairs), self.switches**2)
+                valiant = sparse.csr_array((part, (row, stage)), shape=shape) @ self._minimal
+                gain = (minimal - valiant).T.multiply(demand).tocsr()
+            loads = loads + _divide_traffic(gain, loads)
+        link_loads: Float = loads * unit
+        return link_loads
+
+    def _check(self, pairs: int) -> None:
+        """Raise LimitError if a network with so many pairs would take too long."""
+        divided = self.routing == "ugal" and self.split == "pair"
+        bound = "network_paths_divided_max" if divided else "network_paths_max"
+        if pairs * self.switches > getattr(limits, bound):
+            instead = 'split="common"' if divided else "a smaller network, or FatTree"
+            raise LimitError(
+                f"{pairs} pairs of {self.switches} switches have traffic, in all above "
+                f"limits.{bound} = {getattr(limits, bound)}: use {instead}"
+            )
+
+
+def _divide_traffic(gain: Any, loads: Float) -> Float:
+    """Find the best division; return the loads that it adds to those of Valiant's routing.
+
+    gain:  sparse (links, parts), loads that each part of the traffic adds if it goes minimally.
+    """
+    sparse, optimize = import_scipy("sparse"), import_scipy("optimize")
+    links, parts = gain.shape
+    highest = sparse.csr_array(np.full((links, 1), -1.0))
+    solution = optimize.linprog(
+        np.append(np.zeros(parts), 1.0),
+        A_ub=sparse.hstack([gain, highest]).tocsr(),
+        b_ub=-loads,
+        bounds=[(0, 1)] * parts + [(0, None)],
+        method="highs",
+    )
+    assert solution.success, solution.message  # bounded, and x = 0 is feasible
+    added: Float = gain @ np.clip(solution.x[:-1], 0, 1)
+    return added
+
+
+@dataclass(frozen=True, eq=False)
+class Dragonfly(RoutedNetwork):
+    """Groups of switches, linked all to all within a group, and by one link between any two.
+
+    group_switches:  a, switches of a group.
+    global_links:    h, links of a switch to other groups; there are a*h + 1 groups, and at least 3.
+
+    Balanced is a = 2h = 2p, with p = `switch_nodes`. Port k of group G, on its switch k // h, goes
+    to group (G + k + 1) mod groups. A minimal path has at most one link in its own group, the one
+    between the groups, and one in the other group. Valiant's intermediate switch is in neither of
+    the two groups; within a group it is any other switch.
+
+    If every group sends to the next one and each switch wants p links' worth, minimal routing
+    gives 1/(a p) of it, as all of a group shares one link; Valiant's (g - 2)/(2 a p) with g groups,
+    as each of the other links of a group carries both what leaves and what passes; and UGAL their
+    sum, as Valiant's paths never take the direct link; where links within groups do not bind.
+    """
+
+    group_switches: int
+    global_links: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return self.group_switches * self.global_links + 1
+
+    @property
+    def switches(self) -> int:
+        return self.groups * self.group_switches
+
+    @property
+    def links(self) -> Links:
+        """Links within groups, switch by switch, then between groups, port by port."""
+        a, h = self.group_switches, self.global_links
+        switch = np.repeat(np.arange(self.switches), a - 1)
+        other = np.arange(len(switch)) % max(1, a - 1)
+        other += other >= switch % a
+        local = Links(switch, switch - switch % a + other)
+        group, port = np.divmod(np.arange(self.groups * a * h), a * h)
+        source = group * a + port // h
+        target = self._landing(group, (group + port + 1) % self.groups)
+        return Links(np.concatenate([local.source, source]), np.concatenate([local.target, target]))
+
+    def _landing(self, group: Int, other: Int) -> Int:
+        """Return the switch of the other group at which the link from a group arrives."""
+        port = (group - other - 1) % self.groups
+        return other * self.group_switches + port // self.global_links
+
+    def _paths(self) -> tuple[Int, Int, Float]:
+        a, h = self.group_switches, self.global_links
+        pair = np.arange(self.switches**2)
+        source, target = np.divmod(pair, self.switches)
+        group, other = source // a, target // a
+        away = group != other
+        leaving = np.where(away, self._landing(other, group), target)
+        landing = np.where(away, self._landing(group, other), target)
+        locals_ = self.switches * (a - 1)
+        port = (other - group - 1) % self.groups
+        parts = [(pair[away], locals_ + (group * a * h + port)[away])]
+        for start, end in ((source, leaving), (landing, target)):
+            moves = start != end
+            link = start * (a - 1) + end % a - (end % a > start % a)
+            parts.append((pair[moves], link[moves]))
+        pairs, links = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return pairs, links, np.ones(len(pairs))
+
+    def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
+        switch = np.arange(self.switches)
+        ends = [end[:, None] for end in (source, target)]
+        group = switch // self.group_switches
+        outside = np.logical_and(*[group != end // self.group_switches for end in ends])
+        others = np.logical_and(*[switch != end for end in ends])
+        inside = (source // self.group_switches == target // self.group_switches)[:, None]
+        is_between: npt.NDArray[np.bool_] = np.where(inside, others, outside)
+        return is_between
+
+
+@dataclass(frozen=True, eq=False)
+class Torus(RoutedNetwork):
+    """Rings in each of several dimensions (a k-ary n-cube where they are equal).
+
+    dims:  switches along each dimension; switch numbers count the last dimension fastest.
+
+    Minimal paths go dimension by dimension, the shorter way round; where both ways are as long,
+    half of the traffic takes each. A ring of two has a link for each of the two ways. Valiant's
+    intermediate switch is any, the two ends included.
+
+    Channel loads, for one unit sent by each of k^n switches (Dally and Towles, chapters 3 and 9):
+    uniform traffic k/8, for odd k (k - 1/k)/8; tornado traffic, ceil(k/2) - 1 switches on in one
+    dimension, ceil(k/2) - 1; Valiant's routing, whatever the permutation, twice the uniform load.
+    """
+
+    dims: tuple[int, ...]
+
+    @property
+    def switches(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def links(self) -> Links:
+        """Links by switch: to the next and the previous switch along each dimension."""
+        switch = np.arange(self.switches)
+        at = np.unravel_index(switch, self.dims)
+        targets = []
+        for axis, size in enumerate(self.dims):
+            for step in (1, -1):
+                moved = list(at)
+                moved[axis] = (at[axis] + step) % size
+                targets.append(np.ravel_multi_index(moved, self.dims))
+        return Links(np.repeat(switch, len(targets)), np.stack(targets, axis=1).reshape(-1))
+
+    def _paths(self) -> tuple[Int, Int, Float]:
+        pair = np.arange(self.switches**2)
+        source, target = (
+            np.unravel_index(switch, self.dims) for switch in np.divmod(pair, self.switches)
+        )
+        parts: list[tuple[Int, Int, Float]] = []
+        for axis, size in enumerate(self.dims):
+            ahead = (target[axis] - source[axis]) % size
+            for way, (step, hops) in enumerate(((1, ahead), (-1, (size - ahead) % size))):
+                taken = np.where(2 * hops <= size, hops, 0)
+                row = np.repeat(pair, taken)
+                hop = np.arange(len(row)) - np.repeat(np.cumsum(taken) - taken, taken)
+                at = [target[done][row] for done in range(axis)]
+                at.append((source[axis][row] + step * hop) % size)
+                at += [source[later][row] for later in range(axis + 1, len(self.dims))]
+                switch = np.ravel_multi_index(at, self.dims)
+                part = np.where(2 * taken[row] == size, 0.5, 1.0)
+                parts.append((row, switch * 2 * len(self.dims) + 2 * axis + way, part))
+        pairs, links, part = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return pairs, links, part
+
+    def _between(self, source: Int, target: Int) -> npt.NDArray[np.bool_]:
+        return np.ones((len(source), self.switches), bool)

@@ -1,0 +1,40 @@
+"""Schedules of storage that several share: plans made before, and rules for the moment. Pure.
+
+    sharers                              schedule                       modules
+    jobs that compute, then transfer     `plan_periodic`, online rules  persched online
+    readers that ask targets, unordered  `stagger`                      colouring
+    tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
+
+Each comes with the bound that no schedule can be below. If the bound is not always reached, the
+docstring says so. Requests that wait for one engine are another matter: `penstock.engine.queue`.
+The folder knows no clock, no network and no broker: its functions compute.
+"""
+
+from __future__ import annotations
+
+from penstock.sharing import RULES, Rule
+
+from .colouring import stagger
+from .exclusive import SHARED, list_schedule, lower_bound, two_task_bound, two_tasks
+from .jobs import Objective, PeriodicJob, ScheduleOutcome, fluid_bounds
+from .online import simulate
+from .persched import Pattern, TransferStretch, plan_periodic
+
+__all__ = [
+    "RULES",
+    "SHARED",
+    "Objective",
+    "Pattern",
+    "PeriodicJob",
+    "Rule",
+    "ScheduleOutcome",
+    "TransferStretch",
+    "fluid_bounds",
+    "list_schedule",
+    "lower_bound",
+    "plan_periodic",
+    "simulate",
+    "stagger",
+    "two_task_bound",
+    "two_tasks",
+]

@@ -1,0 +1,738 @@
+"""Jobs that save checkpoints, in one thread and in virtual time, over modelled storage.
+
+The ranks of each job run the protocol that production runs (`penstock.checkpoint`): each yields its
+actions, which are performed one by one, with faults between any two of them. Oracles
+(`checkpoint_oracles`) look at the storage after each action that changes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.budget import Budget
+from penstock.checkpoint import Flush, LocalTier, actions, protocol
+from penstock.clock import EventQueue
+from penstock.engine import ObjectRefused, storage_errors
+from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
+from penstock.topology import Place
+from tests.virtual.checkpoint_oracles import CheckpointOracles, check_state, make_own, make_state
+from tests.virtual.checkpoint_scenario import (
+    MS,
+    CheckpointFault,
+    CheckpointFaultKind,
+    CheckpointJob,
+    CheckpointScenario,
+    S,
+)
+from tests.virtual.checkpoint_storage import FOLDER, OBJECT_ACTIONS, PREFIX, URL, VirtualStorage
+from tests.virtual.node import ScenarioError, require
+
+_actions_max = 20_000
+"""Most actions of a run; more are a loop that does not end."""
+_silence_ns = 600 * S
+"""Time after which ranks give up to wait for the others' texts."""
+_retry_ns = 20 * S
+_attempt = re.compile(rb'"attempt":"[0-9a-f]{7}([0-9a-f]{2})')
+"""Name of a save: its job's last digit, and its number."""
+_retries = 30
+
+_READS = frozenset(
+    {
+        actions.ListFolder,
+        actions.FindPath,
+        actions.FindName,
+        actions.FindLink,
+        actions.CheckOwnFolder,
+        actions.MeasureFile,
+        actions.ReadFile,
+        actions.ReadLock,
+        actions.MeasureRoom,
+        actions.ListObjects,
+        actions.FetchObjects,
+        actions.CheckShard,
+        actions.ReadPieces,
+        actions.FindWholeShards,
+    }
+)
+_WRITES = frozenset(
+    {
+        actions.WriteFile,
+        actions.WriteShard,
+        actions.CopyShard,
+        actions.PutObject,
+        actions.UploadShard,
+        actions.UploadFile,
+        actions.MakeFolder,
+    }
+)
+_APART = frozenset(
+    {
+        actions.ReadClock,
+        actions.IdentifyHost,
+        actions.WarnUser,
+        actions.StartDrain,
+        actions.JoinDrain,
+        actions.ExchangeTexts,
+    }
+)
+"""Actions of which storage knows nothing."""
+_REQUESTS = OBJECT_ACTIONS - _READS
+_SYNCS = frozenset({actions.SyncFolder, actions.WriteFile, actions.WriteShard, actions.CopyShard})
+
+
+class _KilledError(BaseException):
+    """The end of a process, raised in its steps so that they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """Counts of a run."""
+
+    virtual_ns: int
+    actions: int
+    commits: int
+    failures: int
+
+
+class _Task:
+    """Steps under way in a process."""
+
+    def __init__(self, process: _Process, steps: actions.Steps[Any]) -> None:
+        self.process, self.steps = process, steps
+        self.is_alive = True
+        self.value: Any = None
+        self.waiting: list[Callable[[], None]] = []
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that the steps have returned."""
+        require(not self.is_alive, "a task is asked for its error before it has ended")
+        return self.value if isinstance(self.value, Exception) else None
+
+    @error.setter
+    def error(self, error: None) -> None:
+        self.value = error
+
+
+@dataclass(eq=False)
+class _Process:
+    """A rank of a job, or a reader, whose job is -1."""
+
+    job: int
+    rank: int
+    name: str
+    faults: list[CheckpointFault]
+    is_alive: bool = True
+    actions: int = 0
+    changes: int = 0
+    puts: int = 0
+    messages: int = 0
+    stopped_until_ns: int = 0
+    tasks: list[_Task] = field(default_factory=list)
+    channels: list[_Channel] = field(default_factory=list)
+
+
+class _Channel:
+    """Exchanges of texts among the ranks of a job, one after the other."""
+
+    def __init__(self, cluster: CheckpointCluster, ranks: int) -> None:
+        self._cluster, self._ranks = cluster, ranks
+        self._arrived: dict[int, tuple[_Task, str]] = {}
+        self._round = 0
+        self._is_broken = False
+
+    def send(self, task: _Task, text: str, is_lost: bool) -> None:
+        """Take the text of a rank, unless it has ended."""
+        if not task.is_alive:
+            return
+        rank = task.process.rank
+        require(rank not in self._arrived, f"{task.process.name} sends two texts at once")
+        self._arrived[rank] = task, text
+        if self._is_broken:
+            self.fail()
+            return
+        number = self._round
+        self._cluster.queue.add_in(_silence_ns, lambda: self._expire(number))
+        if len(self._arrived) == self._ranks:
+            self._round += 1
+            arrived, self._arrived = self._arrived, {}
+            texts = [arrived[rank][1] for rank in range(self._ranks)]
+            for waiting, _ in arrived.values():
+                if is_lost and waiting is task:
+                    self._is_broken = True
+                    self._fail(waiting)
+                else:
+                    self._cluster.resume_later(waiting, lambda: list(texts))
+
+    def fail(self) -> None:
+        """End the waiting of all ranks, now and later: a rank is gone."""
+        self._is_broken = True
+        arrived, self._arrived = self._arrived, {}
+        for task, _ in arrived.values():
+            self._fail(task)
+
+    def _expire(self, number: int) -> None:
+        if number == self._round and self._arrived:
+            self.fail()
+
+    def _fail(self, task: _Task) -> None:
+        def fail() -> Any:
+            raise WorkerError("the other ranks are lost")
+
+        self._cluster.resume_later(task, fail)
+
+
+class CheckpointCluster:
+    """The parts of a run. steps: the classes and functions that decide; see
+    `penstock.checkpoint.protocol`."""
+
+    def __init__(
+        self,
+        scenario: CheckpointScenario,
+        trace: Callable[[str], None] | None = None,
+        steps: Any = protocol,
+    ) -> None:
+        self.scenario, self._steps = scenario, steps
+        self.queue = EventQueue()
+        self._trace_line = trace
+        self._draw = random.Random(f"checkpoint run {scenario.seed}")
+        self._storage = VirtualStorage(scenario.hosts, scenario.has_conditions)
+        self._oracles = CheckpointOracles(
+            scenario, self._storage, self._make_repository(), steps.load_entry, self._trace
+        )
+        self._budget = Budget()
+        self._flush = Flush(self._budget)
+        self._timed: dict[CheckpointFaultKind, list[CheckpointFault]] = {}
+        for fault in scenario.faults:
+            self._timed.setdefault(fault.kind, []).append(fault)
+        self._processes: list[_Process] = []
+        self._live_ranks: dict[int, list[_Process]] = {}
+        self._actions = self._failures = 0
+        self._is_last = False  # the last job, in which nothing fails
+        self._lied = False
+
+    def run(self) -> CheckpointResult:
+        """Run until nothing more happens, and clean up; raise ScenarioError for what is wrong."""
+        for number, job in enumerate(self.scenario.jobs):
+            self.queue.add(job.begin_ns, partial(self._start, number, job, 0))
+        for fault in self.scenario.faults:
+            if fault.kind is CheckpointFaultKind.POWER:
+                self.queue.add(fault.at, self._cut_power)
+        for number in range(self.scenario.readers):
+            self._start_reader(number)
+        self._drain()
+        self._is_last = True
+        last = len(self.scenario.jobs)
+        job = CheckpointJob(max(each.ranks for each in self.scenario.jobs), 2, self.queue.now_ns)
+        self._storage.files.is_lying = False
+        self._start(last, job, 0)
+        self._drain()
+        self._oracles.check_end(last)
+        return CheckpointResult(
+            self.queue.now_ns, self._actions, len(self._oracles.committed), self._failures
+        )
+
+    def _drain(self) -> None:
+        while self.queue.step():
+            require(self._actions < _actions_max, "the run does not end")
+        for process in self._processes:
+            waits = process.is_alive and any(task.is_alive for task in process.tasks)
+            require(not waits, f"{process.name} waits for ever")
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def _start(self, number: int, job: CheckpointJob, tries: int) -> None:
+        """Start the ranks of a job. If another job has the folder, it is tried again later."""
+        self._trace(f"job {number} begins with {job.ranks} ranks")
+        channels = [_Channel(self, job.ranks) for _ in range(3)]
+        refused = SimpleNamespace(is_refused=False)
+        ranks = []
+        for rank in range(job.ranks):
+            faults = [
+                fault
+                for fault in self.scenario.faults
+                if (fault.job, fault.rank) == (number, rank) and not tries
+            ]
+            process = _Process(number, rank, f"job {number} rank {rank}", faults)
+            process.channels = channels
+            self._processes.append(process)
+            ranks.append(process)
+            self._spawn(process, self._run_rank(process, job, refused))
+        self._live_ranks[number] = ranks
+
+        def try_again() -> None:
+            self._start(number, job, tries + 1)
+
+        def look() -> None:
+            if any(process.is_alive for process in ranks):
+                self.queue.add_in(_retry_ns, look)
+            elif refused.is_refused and tries < _retries:
+                try_again()
+
+        self.queue.add_in(_retry_ns, look)
+
+    def _spawn(self, process: _Process, steps: actions.Steps[Any]) -> _Task:
+        task = _Task(process, steps)
+        process.tasks.append(task)
+        self.queue.add_in(1, lambda: self._advance(task, lambda: None))
+        return task
+
+    def _make_repository(self) -> Any:
+        if self.scenario.is_folder:
+            return self._steps.FolderSteps(FOLDER)
+        return self._steps.PrefixSteps(URL, self._storage.bucket, PREFIX)
+
+    def _run_rank(
+        self, process: _Process, job: CheckpointJob, refused: SimpleNamespace
+    ) -> actions.Steps[None]:
+        """Run a rank of a job: open, load, save, close, as `Checkpoints` does."""
+        place = Place(process.rank, job.ranks, "virtual")
+        train, save_ranks, drain_ranks = (
+            self._steps.Ranks(place, channel) for channel in process.channels
+        )
+        repository = self._make_repository()
+        writer, session = f"job {process.job}\n".encode(), f"{process.job:08x}"
+        opened: list[Any] = []  # what is closed at the end
+        has_tiers = bool(self.scenario.hosts) and job.uses_tiers
+
+        def open_repository() -> actions.Steps[None]:
+            if process.rank == 0:
+                clear = not has_tiers
+                opened.append((yield from self._steps.lock_repository(repository, writer, clear)))
+
+        def load() -> actions.Steps[int]:
+            try:
+                checkpoint = yield from self._steps.load_steps(repository, None, True, place)
+            except DataError:
+                return 0
+            check_state(checkpoint, job.ranks)
+            self._oracles.note_load(process, checkpoint.state["attempt"])
+            return int(checkpoint.step)
+
+        try:
+            yield from train.run_steps(open_repository)
+            lock = opened[0] if opened else None
+            target = self._steps.SaveTarget(place, repository, lock)
+            drain = None
+            on_commit = self._make_on_commit(process, repository)
+            if has_tiers:
+                local = [LocalTier(f"/host-{process.rank % self.scenario.hosts}", 1 << 20)]
+                tiers, last = yield from self._steps.open_tiers(
+                    local, target, train, writer, self._budget
+                )
+                opened.append(tiers)
+                target = target._replace(tiers=tiers)
+                drain = self._steps.Drain(
+                    tiers,
+                    repository.path,
+                    save_ranks,
+                    drain_ranks,
+                    self._budget,
+                    last,
+                    on_commit,
+                )
+            steps = yield from train.run_steps(load)
+            staging = self._steps.Staging(threads=1)
+            for number in range(1, job.saves + 1):
+                attempt = self._steps.Attempt(session, number)
+                save = self._make_save(target, steps[0] + number, attempt, staging)
+                yield from self._save(process, save, save_ranks, drain, on_commit)
+            if drain is not None:
+                failures: list[Exception] = []
+                yield from drain.wait(failures.append)
+                for error in failures[-1:]:
+                    self._trace(f"{process.name}: a save was not drained: {error}")
+        except (PenstockError, OSError) as error:
+            self._trace(f"{process.name} ends: {type(error).__name__}: {error}")
+            refused.is_refused |= (
+                isinstance(error, UsageError) and process.job not in self._oracles.claims
+            )
+        finally:
+            for each in reversed(opened):
+                each.close()
+
+    def _make_save(self, target: Any, step: int, attempt: Any, staging: Any) -> Any:
+        split, cuts = _divide_state(self._steps.divide_state, str(attempt), step, target.place)
+        snapshot = self._steps.StateSnapshot(
+            split, list(cuts), staging, self._steps.Fence(), target.place.world_size, attempt
+        )
+        return self._steps.Save(
+            target, step, attempt, snapshot=snapshot, flush=self._flush, began_s=0.0
+        )
+
+    def _save(
+        self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any
+    ) -> actions.Steps[None]:
+        try:
+            error = yield from self._steps.finish_save(save, ranks, drain, on_commit)
+        except UsageError as failed:
+            self._oracles.check_replaced(process, failed)
+            raise
+        except WorkerError:
+            raise
+        except PenstockError as failed:  # training goes on, and saves again
+            error = failed
+        else:
+            if process.rank == 0:
+                self._oracles.note_held(process, save.attempt)
+        finally:
+            save.free_memory()
+        if error is not None:
+            self._trace(f"{process.name}: {type(error).__name__}: {error}")
+
+    def _make_on_commit(self, process: _Process, repository: Any) -> Any:
+        def on_commit(save: Any) -> actions.Steps[None]:
+            self._oracles.note_commit(process, save.attempt)
+            if process.rank == 0:
+                yield from repository.thin(self.scenario.keep, save.path)
+
+        return on_commit
+
+    def _start_reader(self, number: int) -> None:
+        """Start a process that loads the latest checkpoint again and again."""
+        process = _Process(-1, number, f"reader {number}", [])
+        self._processes.append(process)
+
+        def read() -> actions.Steps[None]:
+            repository = self._make_repository()
+            for _ in range(6):
+                place = Place(0, self._draw.randint(1, 3), "virtual")
+                try:
+                    checkpoint = yield from self._steps.load_steps(
+                        repository, None, bool(self._draw.randrange(2)), place
+                    )
+                except (PenstockError, OSError) as error:
+                    self._trace(f"{process.name}: {type(error).__name__}: {error}")
+                else:
+                    check_state(checkpoint, place.world_size)
+
+        def begin() -> None:
+            self._spawn(process, read())
+
+        self.queue.add(int(self.scenario.delay_ns * self._draw.uniform(0, 300)), begin)
+
+    def _kill(self, process: _Process) -> None:
+        self._trace(f"{process.name} is killed")
+        self._failures += 1
+        self._end(process)
+        for task in process.tasks:
+            if task.is_alive:
+                task.is_alive = False
+                _throw_away(task.steps)
+
+    def _end(self, process: _Process) -> None:
+        """End a process: its locks are free, and other ranks notice after a while."""
+        process.is_alive = False
+        self._storage.files.free_locks(process)
+
+        def notice() -> None:
+            for channel in process.channels:
+                channel.fail()
+
+        self.queue.add_in(self._delay_ns(), notice)
+
+    def throw_away(self) -> None:
+        """End the steps that are left after a failure."""
+        for process in self._processes:
+            for task in process.tasks:
+                if task.is_alive:
+                    task.is_alive = False
+                    _throw_away(task.steps)
+
+    def _cut_power(self) -> None:
+        if self._is_last:
+            return
+        self._trace("the power is cut")
+        self._oracles.is_spoiled |= self._lied
+        for process in self._processes:
+            if process.is_alive and process.job >= 0:
+                self._kill(process)
+        self._storage.files.cut_power(self._draw)
+        self._oracles.look(None)
+
+    # -- actions -------------------------------------------------------------------------------
+
+    def _advance(self, task: _Task, perform: Callable[[], Any]) -> None:
+        """Give a task the outcome of its action, and begin its next one."""
+        if not (task.is_alive and task.process.is_alive):
+            return
+        failure: Exception | None = None
+        try:
+            outcome = perform()
+        except (ScenarioError, AssertionError):
+            raise
+        except Exception as error:
+            failure = error
+        try:
+            action = task.steps.send(outcome) if failure is None else task.steps.throw(failure)
+        except StopIteration as end:
+            self._finish(task, end.value)
+        except (ScenarioError, AssertionError):
+            raise
+        except Exception as error:
+            raise ScenarioError(f"{task.process.name}: {type(error).__name__}: {error}") from error
+        else:
+            self._begin(task, action)
+
+    def _finish(self, task: _Task, value: Any) -> None:
+        task.is_alive, task.value = False, value
+        for wake in task.waiting:
+            wake()
+        process = task.process
+        if process.is_alive and not any(each.is_alive for each in process.tasks):
+            self._end(process)
+
+    def resume_later(self, task: _Task, perform: Callable[[], Any]) -> None:
+        """Give a task an outcome after a delay."""
+        self.queue.add_in(self._delay_ns(), lambda: self._advance(task, perform))
+
+    def _begin(self, task: _Task, action: actions.Action) -> None:
+        process = task.process
+        self._actions += 1
+        if type(action) not in _APART:
+            delay_ns = self._delay_ns()
+            stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
+            if stalled is not None:
+                delay_ns += stalled.length_ns
+            self.queue.add_in(delay_ns, lambda: self._take_turn(task, action))
+            return
+        match action:
+            case actions.ReadClock():
+                self.queue.add_in(0, lambda: self._advance(task, lambda: self.queue.now_ns / S))
+            case actions.IdentifyHost():
+                self.queue.add_in(0, lambda: self._advance(task, lambda: "hosts"))
+            case actions.WarnUser(text):
+                self._trace(f"{process.name} warns: {text}")
+                if "are made without" in text:  # what is held may not survive from now on
+                    self._oracles.note_unheld(process.job)
+                self.queue.add_in(0, lambda: self._advance(task, lambda: None))
+            case actions.StartDrain(steps):
+                started = self._spawn(process, steps())
+                self.queue.add_in(0, lambda: self._advance(task, lambda: started))
+            case actions.JoinDrain(other):
+                if other.is_alive:
+                    other.waiting.append(lambda: self.resume_later(task, lambda: None))
+                else:
+                    self.queue.add_in(0, lambda: self._advance(task, lambda: None))
+            case actions.ExchangeTexts(channel, text):
+                process.messages += 1
+                lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
+                is_lost = lost is not None
+                self.queue.add_in(self._delay_ns(), lambda: channel.send(task, text, is_lost))
+
+    def _take_turn(self, task: _Task, action: actions.Action) -> None:
+        """Perform an action of storage, unless the process ends or is stopped before."""
+        process = task.process
+        if not (process.is_alive and task.is_alive):
+            return
+        if process.stopped_until_ns > self.queue.now_ns:
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            return
+        process.actions += 1
+        if stop := self._find_own(process, CheckpointFaultKind.STOP, process.actions):
+            self._trace(f"{process.name} is stopped")
+            process.stopped_until_ns = self.queue.now_ns + stop.length_ns
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            return
+        if kill := self._find_own(process, CheckpointFaultKind.KILL, process.actions):
+            how = kill.extra % 3
+            if how and not isinstance(action, actions.TakeLock):
+                self._perform_quietly(process, action, 1.0 if how == 1 else 0.5)
+            self._kill(process)
+            return
+        self._advance(task, lambda: self._perform(process, action))
+
+    def _perform_quietly(self, process: _Process, action: actions.Action, torn: float) -> None:
+        """Perform an action whose outcome nobody learns."""
+        if torn < 1 and type(action) in OBJECT_ACTIONS:
+            return  # an object is there whole, or not at all
+        with contextlib.suppress(PenstockError, OSError, ObjectRefused):
+            self._change(process, action, torn)
+
+    def _perform(self, process: _Process, action: actions.Action) -> Any:
+        if self._trace_line is not None:
+            self._trace(f"{process.name}: {_describe(action)}")
+        self._fail(process, action)
+        self._storage.files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
+        self._lied |= self._storage.files.is_lying and type(action) in _SYNCS
+        outcome = self._change(process, action, 1.0)
+        damages = self._find_now(CheckpointFaultKind.DAMAGE)
+        if damages and self._draw.random() < 0.4:
+            # Not of more faults: then seeds that have found something would find it no more.
+            aims = damages[0].extra % 8 == 4
+            outcome = self._damage(action, outcome, aims)
+        return outcome
+
+    def _fail(self, process: _Process, action: actions.Action) -> None:
+        """Raise the error of an action that fails now; a part of it may have happened."""
+        is_change = type(action) not in _READS
+        process.changes += is_change
+        if not (self._timed or process.faults or type(action) in _REQUESTS):
+            return
+        failing = [
+            fault
+            for fault in self._find_now(CheckpointFaultKind.FAIL)
+            if not (self._actions * 40503 + fault.extra) % (2 + fault.extra % 6)
+        ]
+        is_full = self._find_now(CheckpointFaultKind.FULL) and type(action) in _WRITES
+        late = (
+            self._find_now(CheckpointFaultKind.LATE)
+            if type(action) in _REQUESTS and self._draw.random() < 0.3
+            else []
+        )
+        is_one = (
+            is_change
+            and self._find_own(process, CheckpointFaultKind.ERROR, process.changes) is not None
+        )
+        is_unanswered = False
+        if type(action) is actions.PutObject:
+            process.puts += 1
+            kind = CheckpointFaultKind.UNANSWERED
+            is_unanswered = self._find_own(process, kind, process.puts) is not None
+        if not (failing or is_full or late or is_one or is_unanswered):
+            return
+        if isinstance(action, actions.FindLink | actions.FindName | actions.CheckOwnFolder):
+            return
+        self._failures += 1
+        self._trace(f"{process.name}: this fails")
+        if late or is_unanswered:
+            is_put = type(action) is actions.PutObject
+            can_be_late = self.scenario.has_conditions or not is_put  # else it overwrites another
+            if self._draw.random() < 0.6 or not can_be_late:
+                self._perform_quietly(process, action, 1.0)
+                if self._draw.random() < 0.4:  # the client asked again
+                    self._change(process, action, 1.0)
+            else:
+                late_ns = self.scenario.delay_ns * self._draw.choice(
+                    (1, 10, 100) if late else (1, 10)
+                )
+                self.queue.add_in(late_ns, lambda: self._perform_quietly(process, action, 1.0))
+            raise ObjectRefused(errno.ETIMEDOUT, "no answer")
+        can_tear = type(action) in _WRITES and type(action) not in OBJECT_ACTIONS
+        if can_tear and self._draw.random() < 0.7:
+            self._perform_quietly(process, action, self._draw.choice((0.0, 0.5)))
+        elif self._draw.random() < 0.4 and type(action) not in _READS | {actions.TakeLock}:
+            self._perform_quietly(process, action, 1.0)  # done, and the answer was lost
+        code = errno.ENOSPC if is_full else errno.EIO
+        if type(action) in OBJECT_ACTIONS:
+            raise ObjectRefused(code, "503")
+        if isinstance(action, actions.CheckShard | actions.ReadPieces | actions.FindWholeShards):
+            raise StorageError("storage cannot be read")
+        refusal = OSError(code, "No space left on device" if is_full else "Input/output error")
+        if isinstance(action, actions.WriteShard | actions.CopyShard | actions.SyncFolder):
+            with storage_errors(action.path):
+                raise refusal
+        raise refusal
+
+    def _damage(self, action: actions.Action, outcome: Any, aims: bool) -> Any:
+        self._oracles.is_damaged = True
+        if isinstance(action, actions.ReadFile) and outcome:
+            return _flip(outcome, self._draw, aims)
+        if isinstance(action, actions.FetchObjects):
+            return [data and _flip(data, self._draw, aims) for data in outcome]
+        if isinstance(action, actions.CheckShard | actions.ReadPieces):
+            raise DataErrorOfReading("the bytes that were read are damaged")
+        return outcome
+
+    def _change(self, process: _Process, action: actions.Action, torn: float) -> Any:
+        """Perform an action on the modelled storage, and look at what a reader would see."""
+        self._oracles.check_removal(process, action)
+        takes_over = self._takes_repository(action)
+        outcome = self._storage.perform(action, process, torn)
+        if takes_over:
+            self._oracles.claims.append(process.job)
+        if type(action) not in _READS:
+            self._oracles.look(process)
+        return outcome
+
+    def _takes_repository(self, action: actions.Action) -> bool:
+        if isinstance(action, actions.TakeLock):
+            return action.folder == FOLDER
+        if not isinstance(action, actions.PutObject) or action.data[:14] != b"penstock claim":
+            return False
+        # After a long stop a claim may take a number that was removed: others have gone on.
+        indexes = (key for key in self._storage.bucket.objects if key.endswith(".index"))
+        return action.key >= max(indexes, default="")
+
+    def _find_now(self, kind: CheckpointFaultKind) -> list[CheckpointFault]:
+        faults = self._timed.get(kind)
+        if faults is None or self._is_last:
+            return []
+        now_ns = self.queue.now_ns
+        return [fault for fault in faults if fault.at <= now_ns < fault.at + fault.length_ns]
+
+    def _find_own(
+        self, process: _Process, kind: CheckpointFaultKind, number: int
+    ) -> CheckpointFault | None:
+        for fault in process.faults:
+            if fault.kind is kind and fault.at + 1 == number:
+                process.faults.remove(fault)
+                self._failures += 1
+                return fault
+        return None
+
+    def _delay_ns(self) -> int:
+        return int(self.scenario.delay_ns * self._draw.expovariate(1)) + MS // 100
+
+    def _trace(self, text: str) -> None:
+        if self._trace_line is not None:
+            self._trace_line(f"{self.queue.now_ns / 1e6:14.3f} ms  {text}")
+
+
+class DataErrorOfReading(DataError):
+    """The error of bytes that were damaged on their way."""
+
+
+def run_checkpoint_scenario(
+    scenario: CheckpointScenario,
+    trace: Callable[[str], None] | None = None,
+    steps: Any = protocol,
+) -> CheckpointResult:
+    """Run a scenario; ScenarioError if an oracle finds a fault."""
+    cluster = CheckpointCluster(scenario, trace, steps)
+    try:
+        return cluster.run()
+    except AssertionError as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(f"an assertion failed: {error}") from error
+    finally:
+        cluster.throw_away()
+
+
+@lru_cache(1 << 12)
+def _divide_state(divide: Callable[..., Any], attempt: str, step: int, place: Place) -> Any:
+    """Divide what an attempt saves. Attempts of many runs have the same name and state."""
+    return divide(make_state(attempt, step), None, place, make_own(attempt, place.rank))
+
+
+def _throw_away(steps: actions.Steps[Any]) -> None:
+    """End steps of a process that is no more: what they still ask for is not performed."""
+    for _ in range(100):
+        try:
+            steps.throw(_KilledError())
+        except (_KilledError, StopIteration):
+            return
+    raise ScenarioError("steps of a process that was killed do not end")
+
+
+def _flip(data: bytes, draw: random.Random, aims: bool) -> bytes:
+    """Flip a bit. aims: where it makes the name of a save that of another one, if it has a name."""
+    name = _attempt.search(data) if aims else None
+    at = draw.randrange(*name.span(1)) if name else draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def _describe(action: actions.Action) -> str:
+    names = ("path", "source", "target", "key", "keys", "folder", "url", "new")
+    values = [getattr(action, name, None) for name in names]
+    parts = [str(value) for value in values if isinstance(value, str | list | bool)]
+    return " ".join([type(action).__name__, *parts])
