@@ -13,10 +13,9 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import penstock._core
 import penstock_bench._replay
 import penstock_sim._kernels
-
-import penstock._core
 
 from . import ROOT
 
