@@ -639,7 +639,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         "penstock.Loader(data, place=penstock.Place(0, 2), rank=0, world_size=2)",
         UsageError,
-        "place is given, and rank=0, world_size=2: give place= alone, it says both",
+        "place, rank=0 and world_size=2 are given: use place=",
     ),
     (
         "penstock.Loader(data, place=(0, 2))",
@@ -654,8 +654,7 @@ ERRORS: list[tuple[str, type[Exception], str]] = [
     (
         'penstock.Loader(data, place=penstock.Place(0, 2), data_axes="dp")',
         UsageError,
-        "data_axes is 'dp' and place a Place: they are the axes of a torch DeviceMesh; leave "
-        "data_axes out",
+        "data_axes is 'dp' and place a Place, without axes: leave data_axes out",
     ),
     (
         "penstock.Loader(data, check_peers=10)",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .loader import pad as pad
     from .order import Order as Order
     from .order import rng as rng
-    from .topology import Place as Place
+    from .ranks import Place as Place
     from .trainers import composer as composer
     from .trainers import grain as grain
     from .trainers import jax as jax
@@ -63,7 +63,7 @@ else:
             "index": "Index",
             "loader": "Balanced Batch Buckets Dataset Loader Ragged curriculum mix open pack pad",
             "order": "Order rng",
-            "topology": "Place",
+            "ranks": "Place",
         },
         folders="checkpoint convert errors images limits loader order sharing testing torch "
         "trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from penstock.errors import PenstockError, UsageError, WorkerError
-from penstock.topology import Place, detect
+from penstock.ranks import Place, detect
 
 T = TypeVar("T")
 

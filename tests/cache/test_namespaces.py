@@ -195,7 +195,7 @@ def test_a_network_that_is_cut_and_heals(
 def test_a_name_that_is_a_loopback_address(network: Network) -> None:
     """A host whose own name leads to itself alone says the address that leads elsewhere."""
     program = (
-        "import socket; from penstock.cache.rendezvous import find_reachable_address\n"
+        "import socket; from penstock.ranks.gather import find_reachable_address\n"
         "socket.sethostname('localhost')\n"
         "print(find_reachable_address({}), find_reachable_address({'MASTER_ADDR': '127.0.0.1'}))"
     )

@@ -125,8 +125,8 @@ def test_a_rank_that_never_iterates(walks: dict[str, Any]) -> None:
     said = errors(walks["idle"])
     assert said.pop(2) == ""
     for text in said:
-        assert "waited for rank 2, which did not say where its data lies" in text
-        assert "leave them out of place=Place(rank, world_size, readers=...)" in text
+        assert "waited for rank 2 in vain" in text
+        assert "leave ranks that read nothing out of Place(readers=...)" in text
 
 
 def test_local_assignment_by_coordinates(walks: dict[str, Any]) -> None:

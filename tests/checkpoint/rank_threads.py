@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cache import Gather
 from penstock.checkpoint import Checkpoints
 from penstock.errors import UsageError
+from penstock.ranks.gather import Gather
 
 
 class Meeting:

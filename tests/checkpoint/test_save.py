@@ -22,7 +22,7 @@ from penstock.checkpoint.snapshot import StateSnapshot, divide_state
 from penstock.checkpoint.staging import Staging
 from penstock.checkpoint.tiers import LocalTier, Tiers
 from penstock.errors import FormatError, StorageError
-from penstock.topology import detect
+from penstock.ranks.place import detect
 
 PLACE = detect(0, 1, {}, {})
 ALONE = Ranks(PLACE, lambda text: [text])

@@ -16,7 +16,7 @@ from penstock import Buckets, Cache
 from penstock.errors import DataError, StateError, UsageError
 from penstock.loader import StepSampler, measure_lengths
 from penstock.order import BucketRule, Order, PackedOrder
-from penstock.topology import Place
+from penstock.ranks.place import Place
 
 
 def write_files(folder: Path, count: int = 120) -> penstock.Dataset:

@@ -18,7 +18,7 @@ from penstock import limits
 from penstock.errors import StateError, UsageError
 from penstock.loader.sampler import StepSampler
 from penstock.order.mixture import Mixture, MixtureRecipe, divide_slots
-from penstock.topology import Place
+from penstock.ranks.place import Place
 
 COUNTS = (100, 37, 5)
 

@@ -19,7 +19,7 @@ from penstock.plan.assignment import Locality, assign_nodes, expected_moves
 from penstock.plan.placement import Placement
 from penstock.plan.session import Session
 from penstock.plan.steps import Steps, plan_steps
-from penstock.topology import Place
+from penstock.ranks.place import Place
 from tests.plan.test_steps import fixed_index
 
 

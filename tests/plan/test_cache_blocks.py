@@ -20,7 +20,7 @@ from penstock import limits
 from penstock.cache.join import CacheMembership, join_cache
 from penstock.order.shuffle_blocks import ReadCost
 from penstock.plan.cache_blocks import choose_cache_block
-from penstock.topology import Place
+from penstock.ranks.place import Place
 from tests.cache.test_cache import Gathering, run, total
 from tests.slices import first
 

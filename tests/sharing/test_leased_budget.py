@@ -15,8 +15,8 @@ import pytest
 import penstock
 import penstock.torch.loader
 from penstock.meter import Counters
+from penstock.ranks.place import Place, find_reader
 from penstock.sharing.leased_budget import name_job
-from penstock.topology import Place, find_reader
 from tests.opened import Opened
 from tests.sharing.tenants import broker
 from tests.slices import first

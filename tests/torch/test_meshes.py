@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import UsageError
-from penstock.topology import Place, choose_place
+from penstock.ranks.place import Place, choose_place
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -180,12 +180,12 @@ def test_state_goes_by_data_coordinates(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("names", "axes", "said"),
     [
-        (("x", "y"), None, r"has the axes x, y, and none of dp_replicate, .* data_axes="),
-        (("fsdp", "tp"), None, r"has the axes fsdp, tp, and fsdp may hold context parallelism"),
-        (("dp_replicate", "fsdp"), None, "fsdp may hold context parallelism"),
+        (("x", "y"), None, r"has the axes x, y, none of dp_replicate, .* data_axes="),
+        (("fsdp", "tp"), None, "has the axes fsdp, tp; fsdp may include context parallelism"),
+        (("dp_replicate", "fsdp"), None, "fsdp may include context parallelism"),
         (("dp", "tp"), ("dp", "cp"), r"data_axes names 'cp', and the mesh has the axes dp, tp"),
-        (None, None, r"shape \(2, 2\) has no names .* data_axes="),
-        (None, ("dp",), r"shape \(2, 2\) has no names"),
+        (None, None, r"shape \(2, 2\) has axes without names: .* mesh_dim_names="),
+        (None, ("dp",), r"shape \(2, 2\) has axes without names"),
     ],
 )
 def test_meshes_that_do_not_say_it(names: Any, axes: Any, said: str) -> None:
@@ -204,5 +204,5 @@ def test_a_process_outside_the_mesh() -> None:
 
 
 def test_a_place_and_ranks() -> None:
-    with fake_rank(0, 4), pytest.raises(UsageError, match=r"rank=1, world_size=None: give place="):
+    with fake_rank(0, 4), pytest.raises(UsageError, match=r"rank=1 and world_size=None are given"):
         choose_place(make_mesh(("dp", "tp"), (2, 2)), None, 1, None)

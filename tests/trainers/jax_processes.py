@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import penstock
-from penstock.topology import choose_place
+from penstock.ranks.place import choose_place
 
 
 def shardings() -> dict[str, NamedSharding]:

@@ -22,7 +22,7 @@ from penstock.checkpoint import Flush, LocalTier, actions, protocol
 from penstock.clock import EventQueue
 from penstock.engine import ObjectRefused, storage_errors
 from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
-from penstock.topology import Place
+from penstock.ranks.place import Place
 from tests.virtual.checkpoint_oracles import CheckpointOracles, check_state, make_own, make_state
 from tests.virtual.checkpoint_scenario import (
     MS,

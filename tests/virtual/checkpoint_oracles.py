@@ -18,7 +18,7 @@ import numpy as np
 from penstock.checkpoint import CheckpointEntry, actions
 from penstock.engine import ObjectRefused
 from penstock.errors import DataError, PenstockError
-from penstock.topology import Place
+from penstock.ranks.place import Place
 from tests.virtual.checkpoint_scenario import CheckpointFaultKind, CheckpointScenario
 from tests.virtual.checkpoint_storage import FOLDER, PREFIX, URL, VirtualStorage
 from tests.virtual.node import require

@@ -1,10 +1,10 @@
 """The cache: samples that the nodes of a job keep, so that storage is read about once.
 
 `join_cache` is called on every rank. The ranks introduce themselves by a *gather* function
-(`rendezvous`), and all compute the same placement of cache blocks on nodes. A node keeps its share
-in a *tier*: shared memory (`shared_memory`), which its ranks fill together, or a folder on a local
-disk (`disk`), which later runs find again. A *peer* exchanges samples with other nodes (`peer`),
-over ZeroMQ or MPI. *Replicas* are copies of samples of other nodes in memory that is left over.
+(`penstock.ranks`), and all compute the same placement of cache blocks on nodes. A node keeps its
+share in a *tier*: shared memory (`shared_memory`), which its ranks fill together, or a folder on
+a local disk (`disk`), which later runs find again. A *peer* exchanges samples with other nodes
+(`peer`), over ZeroMQ or MPI. *Replicas* are copies of other nodes' samples in memory left over.
 `engine` joins all of these into an engine that a loader uses like any other. It performs what
 `penstock.plan.CacheSession` decides.
 
@@ -16,21 +16,15 @@ from __future__ import annotations
 
 from .join import Cache, CacheMembership, join_cache
 from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
-from .rendezvous import Gather, exchange_values, find_gather, find_store, machine_identity
 
 __all__ = [
     "Bytes",
     "Cache",
     "CacheMembership",
-    "Gather",
     "Keys",
     "Peer",
     "PeerCompletion",
     "PeerRequest",
     "Reason",
-    "exchange_values",
-    "find_gather",
-    "find_store",
     "join_cache",
-    "machine_identity",
 ]

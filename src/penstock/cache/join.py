@@ -37,20 +37,21 @@ from ..plan import (
     sample_key_lengths,
     samples_per_block,
 )
-from ..topology import Place, find_reader
-from .disk import DiskTier, read_note
-from .engine import CachedEngine
-from .key_index import Addressed
-from .peer import Peer
-from .rendezvous import (
+from ..ranks import (
     Gather,
+    Place,
     exchange_values,
     find_gather,
     find_reachable_address,
+    find_reader,
     find_store,
     host_identity,
     is_mpi,
 )
+from .disk import DiskTier, read_note
+from .engine import CachedEngine
+from .key_index import Addressed
+from .peer import Peer
 from .replicas import ReplicaLayout, Replicas
 from .shared_memory import RamTier, alignment_default
 

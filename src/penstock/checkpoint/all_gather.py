@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import errors
-from ..cache import Gather
 from ..errors import PenstockError, UsageError, WorkerError
-from ..topology import Place
+from ..ranks import Gather, Place
 from .actions import ExchangeTexts, Steps
 from .perform import perform
 

@@ -20,10 +20,9 @@ from typing import Any, Literal, Self
 
 from ..arguments import check_kind
 from ..budget import Budget
-from ..cache import Gather
 from ..engine import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
-from ..topology import detect
+from ..ranks import Gather, detect
 from .actions import ReadClock, Steps
 from .all_gather import Gathers, Ranks, connect_ranks
 from .background import BackgroundTask, JoinDeadline
@@ -61,7 +60,7 @@ class Checkpoints:
                        to change the rate while writing.
     rank, world_size:  of the ranks that hold the same state; None detects them.
     gather:            how the ranks exchange texts; None makes groups of torch.distributed. See
-                       `penstock.cache.Gather`. Several of three functions are used at once; with a
+                       `penstock.ranks.Gather`. Several of three functions are used at once; with a
                        single function, the next save begins when the one before is committed.
     local:             a folder of this host, or several, the fastest first: see `LocalTier`. A save
                        is held there until it is committed, so that the next may begin earlier. If

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arguments import check_flag
 from ..errors import FormatError, MissingError, StateError
-from ..topology import Place, detect
+from ..ranks import Place, detect
 from . import pytree, shards
 from .actions import ReadPieces, Steps, WarnUser
 from .manifest import (

@@ -14,7 +14,6 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from .. import limits
-from ..cache import machine_identity
 from ..engine import (
     Bucket,
     ObjectInfo,
@@ -27,6 +26,7 @@ from ..engine import (
 )
 from ..errors import StorageError, UsageError
 from ..own_files import check_own_folder, open_new, open_own
+from ..ranks import machine_identity
 from . import actions, shards
 from .actions import Action, Steps
 from .background import BackgroundTask

@@ -41,7 +41,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Self
 
 from ..errors import DataError, MissingError, PenstockError, StorageError
-from ..topology import Place
+from ..ranks import Place
 from .actions import ReadClock, Steps, WriteShard
 from .all_gather import Ranks
 from .comparison import build_difference_error

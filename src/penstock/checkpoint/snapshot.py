@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import limits
-from ..topology import Place
+from ..ranks import Place
 from .comparison import BlockSum, describe_blocks, sum_samples
 from .fence import Fence
 from .manifest import OWN_BLOCK, OWN_TREE, STATE_BLOCK, Attempt

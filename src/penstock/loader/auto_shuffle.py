@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..budget import Budget
-from ..cache import find_store
 from ..engine import ProbeResult, open_engine
 from ..errors import UsageError
 from ..index import Chunked, measure_cost, summarize_cost
@@ -32,7 +31,7 @@ from ..order import (
     window_samples,
 )
 from ..plan import Steps
-from ..topology import Place, find_reader
+from ..ranks import Place, find_reader, find_store
 from .batch import choose_gap
 from .dataset import Dataset
 

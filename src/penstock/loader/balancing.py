@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ..arguments import check_flag
-from ..cache import Cache, Gather, exchange_values, find_gather
+from ..cache import Cache
 from ..errors import UsageError
 from ..order import Ordering, RowOrdering
 from ..plan import (
@@ -29,7 +29,7 @@ from ..plan import (
     Steps,
     cost_by_width,
 )
-from ..topology import Place, find_reader
+from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
 from .dataset import Dataset
 
 _width_default = 4096

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from .. import limits
 from ..order import Marks, Order, key_state
 from ..plan import Cursor, Identity
-from ..topology import Place, detect
+from ..ranks import Place, detect
 from .sampler import StepSampler
 
 

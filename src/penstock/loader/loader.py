@@ -19,15 +19,15 @@ from typing import Any, Literal, get_args
 from .. import limits
 from ..arguments import Path, check_whole
 from ..budget import Budget
-from ..cache import Cache, CacheMembership, Gather, join_cache
+from ..cache import Cache, CacheMembership, join_cache
 from ..engine import PROCESS_QUEUE, Arena, ReadingEngine, open_engine
 from ..errors import UsageError
 from ..index import Chunked
 from ..meter import Counters, Meter
 from ..order import Ordering, PackedOrder, Shuffle, shuffle_quality
 from ..plan import Assignment, Cursor, PlanSource, Session, Steps, measure_cache_blocks
+from ..ranks import Gather, Place, choose_place, find_reader
 from ..sharing import LeasedBudget
-from ..topology import Place, choose_place, find_reader
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_gap, choose_readahead, share_memory

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arguments import check_whole
-from ..cache import Gather, exchange_values, find_gather
 from ..errors import UsageError
 from ..plan import Ids
-from ..topology import Place, find_reader
+from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
 
 
 class PeerCheck:

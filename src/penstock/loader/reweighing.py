@@ -18,10 +18,9 @@ import numpy as np
 
 from .. import limits
 from ..arguments import Path, check_path
-from ..cache import Gather, find_gather
 from ..errors import PenstockError, StateError, UsageError
 from ..order import Ordering
-from ..topology import Place, find_reader
+from ..ranks import Gather, Place, find_gather, find_reader
 from .dataset import Dataset
 from .saved_weights import load_weights, save_weights
 from .weighing import WeightsOf

@@ -23,7 +23,7 @@ import numpy as np
 from .. import limits
 from ..engine import start_threads
 from ..order import PackedOrder, Words, hash_words
-from ..topology import Place
+from ..ranks import Place
 
 _prelude_bytes = 1024
 

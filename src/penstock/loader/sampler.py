@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 from .. import limits
 from ..arguments import Path, check_flag, check_whole
-from ..cache import Gather
 from ..errors import StateError, UsageError
 from ..order import Marks, Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
-from ..topology import Place, detect, suspect_processes
+from ..ranks import Gather, Place, detect, suspect_processes
 from .balancing import Balancing
 from .peer_check import PeerCheck
 from .reweighing import Reweighing, WeightsRecord

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from ..budget import Budget
 from ..meter import Counters
-from ..topology import Place
+from ..ranks import Place
 from .client import Tenant
 from .job_profile import Profiler, ProfileWindow
 from .lease import JobMeasurement, Lease, Report, limit_budget

@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 
 from ..arguments import check_kind, check_path
-from ..topology import detect
+from ..ranks import detect
 from .connection import find_call
 from .leased_budget import name_job
 from .throughput_model import read_number

@@ -15,7 +15,7 @@ from ..errors import LimitError, UsageError
 from ..loader import Batch, Dataset, Decode, StepSampler
 from ..order import Selection, find_base
 from ..plan import Ids
-from ..topology import Place, choose_place
+from ..ranks import Place, choose_place
 from .arguments import parse_shuffle
 from .device_dataset import DeviceDataset, DeviceRequest, space_positions
 from .samplers import EpochSampler, make_sampler

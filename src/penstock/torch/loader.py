@@ -27,7 +27,7 @@ import torch
 
 from ..arguments import Path
 from ..budget import Budget
-from ..cache import Cache, Gather
+from ..cache import Cache
 from ..errors import UsageError
 from ..loader import (
     Balanced,
@@ -62,8 +62,8 @@ from ..loader import (
 from ..meter import Counters, Meter
 from ..order import Order
 from ..plan import Assignment, Cursor
+from ..ranks import Gather, Place, choose_place, detect
 from ..sharing import LeasedBudget
-from ..topology import Place, choose_place, detect
 from .arguments import (
     check_integer,
     check_iterable,

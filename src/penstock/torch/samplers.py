@@ -27,7 +27,7 @@ from ..loader import (
 )
 from ..order import Order, Ordering, Selection, Shuffle
 from ..plan import Assignment
-from ..topology import Place
+from ..ranks import Place
 
 
 class EpochSampler(Sampler[int]):

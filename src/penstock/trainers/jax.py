@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 from ..errors import UsageError
 from ..loader import Batch, Dataset, FunctionTransfer, PackedDataset, Ragged
 from ..loader import Loader as ArrayLoader
-from ..topology import check_division
+from ..ranks import check_division
 
 
 class JAXLoader:

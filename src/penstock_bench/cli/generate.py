@@ -12,7 +12,7 @@ from penstock import limits
 from penstock.arguments import check_choice
 from penstock.cli import GOES_ON, console, explain_interrupt
 from penstock.errors import UsageError
-from penstock.topology import detect
+from penstock.ranks import detect
 
 from .. import KINDS, MODELS, PARTS
 from .completion import complete_workload

@@ -257,7 +257,7 @@ def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], Non
     if not workload.workflow.generate_data:
         return
     from penstock.cli import console
-    from penstock.topology import detect
+    from penstock.ranks import detect
 
     from .. import PARTS, generate_data
 

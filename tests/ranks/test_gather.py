@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cache.rendezvous import exchange_values, find_gather, read_texts
 from penstock.errors import UsageError
-from penstock.topology import Place
+from penstock.ranks.gather import exchange_values, find_gather, read_texts
+from penstock.ranks.place import Place
 from tests.slices import first
 
 MPI_BEGUN = """
 import json, os, sys
 from penstock.errors import UsageError
-from penstock.cache.rendezvous import find_gather
-from penstock.topology import Place, detect
+from penstock.ranks.gather import find_gather
+from penstock.ranks.place import Place, detect
 try:
     find_gather(Place(*json.loads(sys.argv[1])), sys.modules, os.environ)
 except UsageError as error:
@@ -70,7 +70,7 @@ def test_a_group_of_more_ranks_than_share_the_data() -> None:
     distributed = pytest.importorskip("torch.distributed")
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(UsageError, match=r"has 1 ranks, the loader 2 .*gather="):
+        with pytest.raises(UsageError, match=r"has 1 ranks, the loader 2 .*readers="):
             find_gather(Place(0, 2, "arguments"), sys.modules, {})
     finally:
         distributed.destroy_process_group()
@@ -143,7 +143,7 @@ def test_ranks_know_each_other_by_their_secret(secrets: list[str], failing: int)
         elif len(set(secrets)) > 1:
             assert "PENSTOCK_SECRET" in found or "cannot take part" in found
         elif failing < world and failing >= 0:
-            assert found == f"rank {failing} cannot take part in the cache: fails"
+            assert found == f"rank {failing} cannot take part: fails"
         else:
             assert found == [{"key": each} for each in range(world)]
 
@@ -153,7 +153,7 @@ def test_nobody_speaks_for_another_rank(forged: int) -> None:
     """A text that was made with the secret, but by another rank, is refused."""
     for rank, found in enumerate(meet(["one"] * 3, -1, forged)):
         if rank != forged:
-            assert f"what rank {forged} says of itself was not made with" in found
+            assert f"rank {forged}'s message fails authentication" in found
 
 
 said = st.one_of(
@@ -182,7 +182,7 @@ def test_ranks_that_hold_the_same_texts_end_the_same_way(texts: list[Any], missi
         assert isinstance(ends[0], str) == any(text != '{"rank": 1}' for text in texts)
         failed = [rank for rank, text in enumerate(texts) if text == '{"error": "no memory"}']
         if len(failed) == world:
-            assert ends[0] == "rank 0 cannot take part in the cache: no memory"
+            assert ends[0] == "rank 0 cannot take part: no memory"
 
 
 def test_a_gather_that_returns_no_list() -> None:

@@ -1,10 +1,8 @@
-"""Topology: the data coordinate of this process, and the number of coordinates.
+"""Place of this process: its share of each global batch, and the number of shares.
 
-A training loop needs three things of a place: which share of each global batch this process gets
-(its data coordinate), how many shares there are, and which processes read at all. A `Place` says
-them. It comes from the caller (a `Place`, rank and world size, the mesh of torch, the sharding of
-JAX), or it is detected: an initialised torch.distributed group, an initialised jax.distributed, the
-first complete pair of environment variables that a launcher sets, else (0, 1).
+A `Place` comes from the caller (a `Place`, rank and world size, the mesh of torch, the sharding of
+JAX), or is detected: an initialised torch.distributed, an initialised jax.distributed, the first
+complete pair of environment variables that a launcher sets, else (0, 1).
 
 Pure: the environment and the loaded modules are arguments. Neither torch nor JAX is imported: a
 mesh and a sharding are known by the module of their type.
@@ -19,11 +17,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from .errors import UsageError
+from ..errors import UsageError
 
 _launchers = (
     ("torchrun", ("RANK",), ("WORLD_SIZE",)),
-    # Before Slurm: what mpiexec starts in an allocation inherits the task of mpiexec itself.
+    # Before Slurm: processes of mpiexec in an allocation inherit the Slurm task of mpiexec.
     ("Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
     ("MPICH", ("PMI_RANK",), ("PMI_SIZE",)),
     ("MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",)),
@@ -39,17 +37,16 @@ _jax_hosts = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 class Place:
     """Data coordinate of this process: 0 <= rank < world_size.
 
-    rank:       number of this process's share of each global batch. Processes of one rank, such as
-                the peers of tensor parallelism, get equal batches.
+    rank:       number of this process's share of each global batch. Processes with one rank, such
+                as tensor-parallel peers, get equal batches.
     world_size: number of shares.
     source:     origin of the values, in words.
-    conflict:   the launcher whose variables disagree with the process group, which has priority.
-    readers:    ranks, in the process group, of all processes that iterate a loader; None if each
-                share has one process, whose number is that of the share. They tell each other
-                what they keep (`penstock.Cache`), and wait for each other. Processes that read
-                nothing, such as the middle stages of a pipeline, are left out.
+    conflict:   a launcher whose variables disagree with the process group; the group wins.
+    readers:    process-group ranks of all processes that iterate a loader. By default each share
+                has one process, with the share's number. Leave out processes that read nothing,
+                such as the middle stages of a pipeline.
 
-    Raises UsageError if the values are not possible.
+    Raises UsageError if the values are impossible.
     """
 
     rank: int
@@ -87,7 +84,7 @@ def choose_place(
     rank: int | None,
     world_size: int | None,
 ) -> Place | None:
-    """Return the place that a caller gives in one of these ways; None if it is to be detected.
+    """Return the place that a caller gives in one of these ways; None if it has to be detected.
 
     place:      a `Place`, a torch DeviceMesh, or a jax Sharding.
     data_axes:  names of the axes of a mesh that split the batch; None takes the usual names.
@@ -106,17 +103,14 @@ def choose_place(
             )
         return Place(rank, world_size)
     if rank is not None or world_size is not None:
-        raise UsageError(
-            f"place is given, and rank={rank}, world_size={world_size}: give place= alone, it says "
-            "both"
-        )
+        raise UsageError(f"place, rank={rank} and world_size={world_size} are given: use place=")
     library = type(place).__module__.partition(".")[0]
     if library == "torch" and hasattr(place, "mesh_dim_names"):
         return _place_in_mesh(place, data_axes)
     if data_axes is not None:
         raise UsageError(
-            f"data_axes is {data_axes!r} and place a {type(place).__name__}: they are the axes of "
-            "a torch DeviceMesh; leave data_axes out"
+            f"data_axes is {data_axes!r} and place a {type(place).__name__}, without axes: leave "
+            "data_axes out"
         )
     if isinstance(place, Place):
         return place
@@ -155,26 +149,22 @@ def detect(
 def find_reader(place: Place, environ: Mapping[str, str], modules: Mapping[str, Any]) -> Place:
     """Return the number of this process among the processes that read, as a place among them.
 
-    Hosts, caches and brokers count processes, where the batch counts data coordinates. Raises
-    UsageError if this process is none of those that read.
+    Hosts, caches and brokers count processes; batches count data coordinates. Raises UsageError if
+    this process is not among the readers.
     """
-    if place.readers is None or len(place.readers) == 1:  # nobody else is to be told apart
+    if place.readers is None or len(place.readers) == 1:
         return place
-    own = detect(None, None, environ, modules)
-    if own.rank not in place.readers:
+    process = detect(None, None, environ, modules)
+    if process.rank not in place.readers:
         raise UsageError(
-            f"rank {own.rank} ({own.source}) iterates a loader, and its place says that ranks "
-            f"{_abbreviate(place.readers)} do: name all that iterate in Place(readers=...), or "
-            "give a mesh that holds them"
+            f"rank {process.rank} ({process.source}) iterates a loader, and readers is "
+            f"{_abbreviate(place.readers)}: name all ranks that iterate in Place(readers=...)"
         )
-    return Place(place.readers.index(own.rank), len(place.readers), own.source)
+    return Place(place.readers.index(process.rank), len(place.readers), process.source)
 
 
 def suspect_processes(environ: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
-    """Return the variable by which JAX would find other processes; None if nothing hints at any.
-
-    To be asked where a place was detected by default.
-    """
+    """Return the variable by which JAX would find other processes, None if there is none."""
     if "jax" not in modules:
         return None
     hints = {name: environ[name] for name in _jax_hosts if "," in environ.get(name, "")}
@@ -191,16 +181,14 @@ def _place_in_mesh(mesh: Any, data_axes: str | Iterable[str] | None) -> Place:
     names, shape = mesh.mesh_dim_names, tuple(mesh.shape)
     if not names:
         raise UsageError(
-            f"the mesh of shape {shape} has no names for its axes: make it with mesh_dim_names=, "
-            "and name those that split the batch in data_axes="
+            f"the mesh of shape {shape} has axes without names: make it with mesh_dim_names="
         )
     axes = _choose_axes(names, data_axes)
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise UsageError(
-            f"this process is outside the mesh of {_describe_axes(names, shape)}, which says "
-            "nothing of its data: iterate loaders on the processes of the mesh, or give a mesh "
-            "that holds this one"
+            f"this process is outside the mesh of {_describe_axes(names, shape)}: give a mesh "
+            "with this process"
         )
     sizes = [size if name in axes else 1 for name, size in zip(names, shape, strict=True)]
     rank = 0
@@ -221,14 +209,14 @@ def _choose_axes(names: Sequence[str], data_axes: str | Iterable[str] | None) ->
         return tuple(name for name in names if name in wanted)
     if "fsdp" in names:
         raise UsageError(
-            f"{has}, and fsdp may hold context parallelism, whose ranks share their samples: say "
-            "which axes split the batch by data_axes=, in the mesh from which fsdp was made"
+            f"{has}; fsdp may include context parallelism, whose ranks share samples: name the "
+            "axes that split the batch in data_axes="
         )
     axes = tuple(name for name in names if name in _data_axes)
     if not axes:
         raise UsageError(
-            f"{has}, and none of {', '.join(_data_axes)}: name those that split the batch in "
-            "data_axes=; () if none does"
+            f"{has}, none of {', '.join(_data_axes)}: name those that split the batch in "
+            "data_axes=, () for none"
         )
     return axes
 
@@ -240,7 +228,7 @@ def _describe_axes(names: Sequence[str], shape: Sequence[int]) -> str:
 # -- shardings -------------------------------------------------------------------------------------
 
 Intervals = tuple[tuple[int, int], ...]
-"""Rows, as ascending intervals that do not touch."""
+"""Rows, as ascending disjoint intervals."""
 
 
 def _place_in_sharding(sharding: Any) -> Place:
@@ -249,11 +237,11 @@ def _place_in_sharding(sharding: Any) -> Place:
     The rows of a process are those of its devices. Processes of equal rows have one coordinate.
     """
     rows = _find_rows(sharding, len(sharding.device_set))
-    own = {device.process_index for device in sharding.addressable_devices}
-    if not own:
+    processes = {device.process_index for device in sharding.addressable_devices}
+    if not processes:
         raise UsageError(
-            f"no device of this process is in {sharding}, which says nothing of its data: iterate "
-            f"loaders on the processes {_abbreviate(sorted(rows))}"
+            f"no device of this process is in {sharding}: iterate loaders on the processes "
+            f"{_abbreviate(sorted(rows))}"
         )
     shares = sorted(set(rows.values()))
     intervals = sorted(interval for share in shares for interval in share)
@@ -266,38 +254,38 @@ def _place_in_sharding(sharding: Any) -> Place:
         )
         fault = "gives processes rows that no share has" if overlaps else "splits rows unevenly"
         raise UsageError(
-            f"the sharding {fault} ({said}): order the mesh's devices so that the processes have "
-            f"equal shares, each its own or the same; {sharding}"
+            f"the sharding {fault} ({said}): order the mesh's devices so that processes have "
+            f"equal or the same rows; {sharding}"
         )
-    (process,) = own
+    (process,) = processes
     return Place(shares.index(rows[process]), len(shares), "sharding", None, list(rows))
 
 
 def check_division(sharding: Any, batch: int) -> None:
-    """Check that a jax Sharding divides a global batch of so many rows. Raises UsageError."""
+    """Check that a jax Sharding divides a global batch evenly. Raises UsageError."""
     try:
         _find_rows(sharding, batch)
     except ValueError as error:
         raise UsageError(
-            f"the global batch of {batch} samples is not divided evenly by {sharding}: choose a "
-            f"batch_size that is a multiple of the devices that split a process's rows ({error})"
+            f"the global batch of {batch} samples is not divided evenly by {sharding}: use a "
+            f"batch_size that is a multiple of a process's devices ({error})"
         ) from None
 
 
 def _find_rows(sharding: Any, batch: int) -> dict[int, Intervals]:
-    """Return the rows of each process, of arrays of so many rows under a jax Sharding."""
-    others = len(getattr(sharding, "spec", ())) - 1  # axes whose rows are of no interest
+    """Return each process's rows of a batch under a jax Sharding."""
+    others = len(getattr(sharding, "spec", ())) - 1  # axes behind the batch
     shape = batch, *[len(sharding.device_set)] * others
     rows: dict[int, set[tuple[int, int]]] = {}
     for device, (first, *_) in sharding.devices_indices_map(shape).items():
         start, stop, _ = first.indices(batch)
         rows.setdefault(device.process_index, set()).add((start, stop))
-    return {process: _join_intervals(sorted(parts)) for process, parts in rows.items()}
+    return {process: _join_intervals(sorted(pairs)) for process, pairs in rows.items()}
 
 
-def _join_intervals(parts: Iterable[tuple[int, int]]) -> Intervals:
+def _join_intervals(intervals: Iterable[tuple[int, int]]) -> Intervals:
     joined: list[tuple[int, int]] = []
-    for start, end in parts:
+    for start, end in intervals:
         if joined and start <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:
@@ -332,7 +320,7 @@ def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
         world = _find_variable(environ, world_names)
         if rank is not None and world is not None:
             return Place(_parse_number(rank), _parse_number(world), launcher)
-        # An interactive Slurm allocation shows its task count to a plain process: no rank, no job.
+        # Only torchrun: an interactive Slurm allocation has a task count and no rank.
         if launcher == "torchrun":
             _check_half(world, "RANK", 1)
             _check_half(rank, "WORLD_SIZE", 0)
@@ -342,8 +330,8 @@ def _detect_launcher(environ: Mapping[str, str]) -> Place | None:
 def _check_half(variable: tuple[str, str] | None, other: str, most: int) -> None:
     if variable is not None and _parse_number(variable) > most:
         raise UsageError(
-            f"{variable[0]}={variable[1]} is set but {other} is not: start with torchrun, set "
-            "both, initialise torch.distributed first, or pass rank= and world_size="
+            f"{variable[0]}={variable[1]} is set but {other} is not: use torchrun, set both, or "
+            "give rank= and world_size="
         )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.topology import Place, choose_place, detect, find_reader, suspect_processes
+from penstock.ranks.place import Place, choose_place, detect, find_reader, suspect_processes
 
 
 def group(rank: int, world: int, initialised: bool = True) -> dict[str, Any]:
@@ -123,16 +123,16 @@ def test_processes_that_read() -> None:
     assert place.readers == (4, 5, 6, 7)
     assert find_reader(place, {}, group(6, 8)) == Place(2, 4, "torch.distributed")
     assert find_reader(Place(1, 2), {}, group(6, 8)) == Place(1, 2)
-    with pytest.raises(UsageError, match=r"rank 3 \(torch.distributed\) iterates .* 4, 5, 6, 7 do"):
+    with pytest.raises(UsageError, match=r"rank 3 \(torch.distributed\) .* 4, 5, 6, 7: name"):
         find_reader(place, {}, group(3, 8))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((Place(0, 2), None, 0, 2), "rank=0, world_size=2: give place= alone"),
-        ((Place(0, 2), None, None, 2), "world_size=2: give place= alone"),
-        ((Place(0, 2), ("dp",), None, None), "axes of a torch DeviceMesh"),
+        ((Place(0, 2), None, 0, 2), "rank=0 and world_size=2 are given: use place="),
+        ((Place(0, 2), None, None, 2), "world_size=2 are given: use place="),
+        ((Place(0, 2), ("dp",), None, None), "without axes: leave data_axes out"),
         ((None, ("dp",), None, None), "there is no mesh"),
         (((0, 2), None, None, None), "place is a tuple: give a penstock.Place"),
     ],

@@ -1,8 +1,7 @@
-"""Rendezvous of the ranks of a job: each rank sends a text, and receives the texts of all.
+"""Exchange of texts among the ranks of a job: each rank sends one and receives all.
 
-penstock starts no cluster and runs no service of its own. Ranks find each other through whatever
-started them: the process group of torch.distributed (torchrun, Ray Train), jax.distributed, MPI, or
-a function of the user.
+penstock starts no cluster and runs no service. Ranks find each other through whatever started them:
+torch.distributed (torchrun, Ray Train), jax.distributed, MPI, or the user's function.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError
-from ..topology import Place, detect, find_reader
+from .place import Place, detect, find_reader
 
 Gather = Callable[[str], list[str]]
 """Function that exchanges texts between all ranks.
@@ -31,7 +30,7 @@ all ranks in order of rank.
 
 _ERROR = "error"
 _elsewhere = "192.0.2.1"
-"""Address that no host has (RFC 5737): packets to it take the default route."""
+"""Address without a host (RFC 5737): packets to it take the default route."""
 
 
 def find_gather(
@@ -40,12 +39,11 @@ def find_gather(
     environ: Mapping[str, str],
     user_gather: Gather | None = None,
 ) -> Gather:
-    """Return the function by which the readers of this job exchange texts: all that iterate.
+    """Return the function by which all ranks that iterate a loader exchange texts.
 
-    user_gather:  the user's own function, which is used unchecked.
+    user_gather:  the user's function, used unchecked.
 
-    Raises UsageError if there is no way to exchange texts. MPI is begun here only in processes that
-    were started for MPI: in others, beginning it may end the process.
+    Raises UsageError if there is no way to exchange texts.
     """
     reader = find_reader(place, environ, modules)
     if reader.world_size == 1:
@@ -57,40 +55,34 @@ def find_gather(
         ranks = detect(None, None, {}, modules).world_size
         if place.readers is None and ranks != place.world_size:
             raise UsageError(
-                f"the process group has {ranks} ranks, the loader "
-                f"{place.world_size} ({place.source}): say which of them iterate by "
-                "place=Place(rank, world_size, readers=...), or give Cache(gather=...) among those "
-                "that share the data, by all_gather_object in a group of them for instance"
+                f"the process group has {ranks} ranks, the loader {place.world_size} "
+                f"({place.source}): name the ranks that iterate in Place(readers=...)"
             )
         readers = tuple(place.readers or range(ranks))
         if readers[-1] >= ranks:
             raise UsageError(
-                f"readers names rank {readers[-1]} and the process group has {ranks}: name ranks "
-                "of the process group"
+                f"readers names rank {readers[-1]} of a process group of {ranks}: use its ranks"
             )
         return lambda text: _exchange_by_store(store, readers, reader.rank, text)
     mpi = modules.get("mpi4py.MPI")
-    begun = (
+    # Only where MPI started the process: elsewhere, starting MPI may end the process.
+    started = (
         mpi is not None
         and mpi.Is_initialized()
         and not mpi.Is_finalized()
         and mpi.COMM_WORLD.Get_size() == reader.world_size
     )
     by_srun = reader.source == "Slurm" and "PMIX_RANK" in environ
-    if begun or by_srun or reader.source in ("Open MPI", "MPICH", "MVAPICH2"):
+    if started or by_srun or reader.source in ("Open MPI", "MPICH", "MVAPICH2"):
         return _find_mpi_gather(reader)
     raise UsageError(
-        f"{reader.world_size} ranks ({reader.source}) that share a cache have to tell each other "
-        "where they are: initialise torch.distributed first, start them with mpiexec and install "
-        "mpi4py, or give Cache(gather=...)"
+        f"{reader.world_size} ranks ({reader.source}) cannot exchange texts: initialise "
+        "torch.distributed first, use mpiexec and mpi4py, or give gather="
     )
 
 
 def find_store(modules: Mapping[str, Any]) -> Any:
-    """Return the key-value store of the process group, or None if there is none.
-
-    It is that of torch.distributed, or else that of jax.distributed.
-    """
+    """Return the key-value store of torch.distributed, else of jax.distributed, else None."""
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.distributed_c10d._get_default_store()
@@ -100,7 +92,7 @@ def find_store(modules: Mapping[str, Any]) -> Any:
 
 
 class CoordinationStore:
-    """Key-value store of jax.distributed, with the methods of torch's stores that are used here."""
+    """Key-value store of jax.distributed, with the methods of torch's stores used here."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -130,33 +122,29 @@ class CoordinationStore:
 _wrap_client = functools.cache(CoordinationStore)  # the same store at each call
 
 
-def _exchange_by_store(store: Any, readers: Sequence[int], own: int, text: str) -> list[str]:
-    """Exchange texts among these ranks of the process group, through its key-value store.
+def _exchange_by_store(store: Any, readers: Sequence[int], number: int, text: str) -> list[str]:
+    """Exchange texts among some ranks of the process group, through its key-value store.
 
-    The store waits for keys that are not there yet. It counts how often each rank has sent, because
-    a rank may have been in other groups before.
-
-    own:  number of this rank among the readers.
+    number:  number of this rank among the readers.
     """
     members = "penstock/members/" + hashlib.sha256(repr(readers).encode()).hexdigest()[:16]
-    turn = store.add(f"{members}/{own}", 1)
-    store.set(f"{members}/{turn}/{own}", text)
-    keys = {f"{members}/{turn}/{number}": rank for number, rank in enumerate(readers)}
+    turn = store.add(f"{members}/{number}", 1)  # a rank may have been in other groups before
+    store.set(f"{members}/{turn}/{number}", text)
+    keys = {f"{members}/{turn}/{other}": rank for other, rank in enumerate(readers)}
     try:
-        texts = [store.get(key).decode() for key in keys]
+        texts = [store.get(key).decode() for key in keys]  # waits for keys that are not there yet
     except RuntimeError as error:  # the store's time-out, or its server has gone
         absent = "the other ranks"
         with contextlib.suppress(RuntimeError):
             ranks = [str(rank) for key, rank in keys.items() if not store.check([key])]
             absent = f"rank {', '.join(ranks)}" if ranks else absent
         raise UsageError(
-            f"rank {readers[own]} waited for {absent}, which did not say where its data lies "
-            f"({error}): iterate the loader on all ranks; if some read nothing, leave them out of "
-            "place=Place(rank, world_size, readers=...), or of the mesh"
+            f"rank {readers[number]} waited for {absent} in vain ({error}): iterate the loader "
+            "on all ranks, or leave ranks that read nothing out of Place(readers=...)"
         ) from None
     # Whoever has sent this turn's text has received all of the turn before.
     with contextlib.suppress(RuntimeError, NotImplementedError):  # a key that stays is small
-        store.delete_key(f"{members}/{turn - 1}/{own}")
+        store.delete_key(f"{members}/{turn - 1}/{number}")
     return texts
 
 
@@ -165,15 +153,13 @@ def _find_mpi_gather(place: Place) -> Gather:
         from mpi4py import MPI
     except ImportError as error:
         raise UsageError(
-            f"{place.world_size} ranks ({place.source}) that share a cache tell each other where "
-            f"they are by mpi4py, which cannot be imported ({error}): pip install mpi4py, "
-            "initialise torch.distributed, or give Cache(gather=...)"
+            f"{place.world_size} ranks ({place.source}) need mpi4py ({error}): pip install mpi4py, "
+            "initialise torch.distributed, or give gather="
         ) from None
     if MPI.COMM_WORLD.Get_size() != place.world_size:
         raise UsageError(
-            f"MPI sees {MPI.COMM_WORLD.Get_size()} ranks and there are {place.world_size} "
-            f"({place.source}): use the mpiexec of the MPI that mpi4py has "
-            f"({MPI.get_vendor()[0]}), or give Cache(gather=...)"
+            f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, {place.source} {place.world_size}: use "
+            f"the mpiexec of mpi4py's MPI ({MPI.get_vendor()[0]}), or give gather="
         )
     return _exchange_by_mpi
 
@@ -181,15 +167,15 @@ def _find_mpi_gather(place: Place) -> Gather:
 def _exchange_by_mpi(text: str) -> list[str]:
     from mpi4py import MPI
 
-    # The first allreduce of Python objects makes a communicator, and mpi4py does not let other
-    # threads run until all ranks have come. Were it the user's, at the end of an epoch say, who
-    # comes first would not answer peers, for whose sake the others are late.
+    # The first allreduce of Python objects makes a communicator, and mpi4py holds up all threads
+    # until every rank has come. If the user made that call first, at the end of an epoch, early
+    # ranks would not answer their peers, and late ranks would wait for these answers.
     MPI.COMM_WORLD.allreduce(0)
     return list(MPI.COMM_WORLD.allgather(text))
 
 
 def is_mpi(gather: Gather) -> bool:
-    """True if `find_gather` has chosen MPI."""
+    """Return whether `find_gather` has chosen MPI."""
     return gather is _exchange_by_mpi
 
 
@@ -207,25 +193,24 @@ def machine_identity() -> str:
 def find_reachable_address(environ: Mapping[str, str]) -> str:
     """Return the address at which other hosts reach this one.
 
-    It is the address of the interface on the way to the launcher's address (MASTER_ADDR), or else
-    to the address of this host's name.
+    It is the interface on the way to the launcher's address (MASTER_ADDR), else to the address of
+    this host's name.
     """
     master = environ.get("MASTER_ADDR") or socket.gethostname()
     try:
-        own = _find_address_towards(master)
+        address = _find_address_towards(master)
     except OSError as error:
         raise UsageError(
-            f"the address of this host towards {master!r} cannot be found ({error}): give "
-            "Cache(listen=...)"
+            f"this host has no address towards {master!r} ({error}): give Cache(listen=...)"
         ) from None
-    if ipaddress.ip_address(own).is_loopback and master in (
+    if ipaddress.ip_address(address).is_loopback and master in (
         socket.gethostname(),
         socket.getfqdn(),
     ):
-        # Many systems give their own name a loopback address (127.0.1.1), which is none for others.
+        # Many systems give their name a loopback address (127.0.1.1), useless to other hosts.
         with contextlib.suppress(OSError):
             return _find_address_towards(_elsewhere)
-    return own
+    return address
 
 
 def _find_address_towards(other: str) -> str:
@@ -238,13 +223,11 @@ def _find_address_towards(other: str) -> str:
 def exchange_values(
     gather: Gather, place: Place, say: Callable[[], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the values that the ranks introduce themselves with, by rank.
+    """Return what `say` returns on each rank, by rank.
 
-    If `say` raises on one rank, its error is raised there. All other ranks raise a UsageError with
-    its text, so nobody waits for a rank that does not come.
-
-    The addresses and public keys of peers go this way. With $PENSTOCK_SECRET, which is the same on
-    all ranks, each text carries a code, and one that was made without the secret is a UsageError.
+    If `say` raises on one rank, that rank raises the error, and all others a UsageError with its
+    text: nobody waits for a rank that does not come. With $PENSTOCK_SECRET, equal on all ranks,
+    each text carries a code; a text without the right code is a UsageError.
     """
     secret = os.environ.get("PENSTOCK_SECRET", "").encode()
     failure: Exception | None = None
@@ -259,31 +242,32 @@ def exchange_values(
     return read_texts(texts, text, place, secret)
 
 
-def read_texts(texts: Sequence[str], own: str, place: Place, secret: bytes) -> list[dict[str, Any]]:
+def read_texts(
+    texts: Sequence[str], sent: str, place: Place, secret: bytes
+) -> list[dict[str, Any]]:
     """Return the values in the texts of all ranks, by rank.
 
-    Raises UsageError if a rank could not take part, or a text is missing, is no text of this
-    exchange, or was made with another secret. It depends on its arguments alone, so ranks that hold
-    the same texts end the same way.
+    sent:  the text that this rank sent.
 
-    own:  text of this rank, as it was sent.
+    Raises UsageError if a rank failed, or a text is missing, foreign, or made with another secret.
+    The result depends on the arguments alone: ranks with the same texts end alike.
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
-        raise UsageError(f"gather returned {texts!r:.100}: it has to return a list of texts")
-    if len(texts) != place.world_size or texts[place.rank] != own:
+        raise UsageError(f"gather returned {texts!r:.100}: return a list of texts")
+    if len(texts) != place.world_size or texts[place.rank] != sent:
         raise UsageError(
-            f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: it "
-            "has to return what each rank said, in order of rank"
+            f"gather returned {len(texts)} texts on rank {place.rank} of {place.world_size}: "
+            "return the text of each rank, in order of rank"
         )
     values = [_read_text(secret, place, *pair) for pair in enumerate(texts)]
     for rank, value in enumerate(values):
         if _ERROR in value:
-            raise UsageError(f"rank {rank} cannot take part in the cache: {value[_ERROR]}")
+            raise UsageError(f"rank {rank} cannot take part: {value[_ERROR]}")
     return values
 
 
 def _read_text(secret: bytes, place: Place, rank: int, text: str) -> dict[str, Any]:
-    """Return the values in a rank's text; raise UsageError if it holds none."""
+    """Return the values in a rank's text. Raises UsageError if it has none."""
     value = None
     if isinstance(text, str):
         unsigned = _verify(secret, place, rank, text)
@@ -291,14 +275,14 @@ def _read_text(secret: bytes, place: Place, rank: int, text: str) -> dict[str, A
             value = json.loads(unsigned)
     if not isinstance(value, dict):
         raise UsageError(
-            f"gather returned {text!r:.100} for rank {rank}, which is nothing that a rank said: it "
-            "has to return what each rank said, in order of rank"
+            f"gather returned {text!r:.100} for rank {rank}, sent by no rank: return the text of "
+            "each rank, in order of rank"
         )
     return value
 
 
 def _sign(secret: bytes, place: Place, rank: int, text: str) -> str:
-    """Put the code of a rank's text before it: HMAC-SHA256 of rank, world and text."""
+    """Prefix a rank's text with its code: HMAC-SHA256 of rank, world size and text."""
     if not secret:
         return text
     whole = f"{rank}/{place.world_size}:{text}".encode()
@@ -306,13 +290,12 @@ def _sign(secret: bytes, place: Place, rank: int, text: str) -> str:
 
 
 def _verify(secret: bytes, place: Place, rank: int, signed: str) -> str:
-    """Return a rank's text without its code. Raises UsageError if the code is not right."""
+    """Return a rank's text without its code. Raises UsageError if the code is wrong."""
     text = signed if signed.startswith("{") else signed[64:]
     wanted = _sign(secret, place, rank, text)
     if not hmac.compare_digest(wanted.encode(), signed.encode()):
         raise UsageError(
-            f"what rank {rank} says of itself was not made with the PENSTOCK_SECRET of rank "
-            f"{place.rank}: set the same one, or none, on all ranks; or somebody else writes to "
-            "the store in which ranks meet"
+            f"rank {rank}'s message fails authentication: set the same PENSTOCK_SECRET on every "
+            "rank"
         )
     return text
