@@ -1,15 +1,30 @@
-"""Checks of numbers, choices and paths that callers give, with one wording.
+"""Checks of arguments, each with one wording: "Budget.threads is 0: use a whole number from 1 on".
 
-Nothing but the message about a path that does not exist looks at files.
+`check_whole("window", window)` checks one argument of a function. A dataclass declares a check for
+each field, and calls `check_fields` in its `__post_init__`:
+
+    @dataclass(frozen=True)
+    class Budget:
+        threads: int | None = field(default=None, metadata=whole(1, 256))
+        fast: Fast = field(default="auto", metadata=choice(Fast))  # Fast = Literal["auto", "off"]
+
+        def __post_init__(self) -> None:
+            check_fields(self)
+
+A field whose default is None may be None.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import os
-from collections.abc import Iterable
-from typing import SupportsIndex, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import cache, partial
+from numbers import Real
+from typing import Any, SupportsIndex, TypeVar, get_args
 
 import numpy as np
 
@@ -17,14 +32,18 @@ from .errors import UsageError
 
 Path = str | bytes | os.PathLike[str]
 Kind = TypeVar("Kind")
+Check = Callable[[str, object], Any]
+"""Function of an argument's name and value that returns the value to use, or raises UsageError."""
+Spec = Mapping[str, Check]
+"""Metadata of a field that declares its check."""
 
 _shown_max = 1 << 20
-"""Largest bound that every message shows. Larger ones only matter to a value beyond them."""
+"""Largest upper bound that every message shows. Larger bounds only matter to larger values."""
+_number_max = 1e300
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = 1 << 62) -> int:
-    """Return a whole number as int. Raises UsageError for one outside least..most, a bool, a float,
-    or anything else that is no integer."""
+    """Return a whole number from least to most as int. A bool and a float are refused."""
     bounds = f"from {least} to {most:,}" if most <= _shown_max else f"from {least} on"
     text = ""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_ | np.ndarray):
@@ -38,29 +57,68 @@ def check_whole(name: str, value: object, least: int = 1, most: int = 1 << 62) -
     raise UsageError(f"{name} is {text or repr(value)[:100]}: use a whole number {bounds}")
 
 
+def check_number(
+    name: str,
+    value: object,
+    least: float = 0.0,
+    most: float = _number_max,
+    *,
+    above: bool = False,
+    infinite: bool = False,
+) -> float:
+    """Return a real number from least to most.
+
+    above:     `least` itself is refused.
+    infinite:  infinity is accepted as well.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = value if isinstance(value, int | float) else float(value)
+        if least <= number <= most and not (above and number == least):
+            return number
+        if infinite and number == math.inf:
+            return math.inf
+    if most == _number_max:
+        bounds = f"above {least:g}" if above else f"from {least:g} on"
+    else:
+        bounds = f"above {least:g}, at most {most:g}" if above else f"from {least:g} to {most:g}"
+    raise UsageError(f"{name} is {repr(value)[:100]}: use a number {bounds}")
+
+
 def check_flag(name: str, value: object) -> bool:
-    """Return a switch as bool. Raises UsageError if the value is none."""
+    """Return a switch as bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise UsageError(f"{name} is {value!r:.100}: use True or False")
     return bool(value)
 
 
 def check_kind(name: str, value: object, kind: type[Kind], remedy: str) -> Kind:
-    """Return a value of a kind. Raises UsageError for others, with what to give."""
+    """Return an instance of `kind`; `remedy` names what to give instead of another value."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} is {value!r:.100}: give {remedy}")
     return value
 
 
-def check_function(name: str, value: object, remedy: str) -> None:
-    """Raise UsageError unless a value is a function, or None."""
+def check_function(name: str, value: object, remedy: str) -> Any:
+    """Return a function, or None."""
     if value is not None and not callable(value):
         raise UsageError(f"{name} is {value!r:.100}: give {remedy}")
+    return value
+
+
+def check_choice(name: str, value: object, choices: Iterable[str], more: str = "") -> Any:
+    """Return one of the choices; the error lists them and suggests the nearest.
+
+    more:  the end of the message, such as what else may be given.
+    """
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        near = suggest(str(value), known)
+        raise UsageError(f"{name} is {value!r:.100}{near}: use one of {', '.join(known)}{more}")
+    return value
 
 
 def check_path(name: str, value: object) -> str:
-    """Return a path as str. Raises UsageError for another type, and for a text that no file name
-    can be: one with a lone surrogate that stands for no byte."""
+    """Return a path as str. Texts that no file name can be, with a lone surrogate, are refused."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise UsageError(f"{name} is {value!r:.100}: give a path")
     if not value:
@@ -69,9 +127,85 @@ def check_path(name: str, value: object) -> str:
         return os.fsdecode(os.fsencode(value))
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{name} is {value!r}: character {error.start} is a lone surrogate, which no file name "
-            f"has: give the name as os.fsdecode returns it, or as bytes"
+            f"{name} is {value!r}: character {error.start} is a lone surrogate: give it as bytes"
         ) from None
+
+
+def whole(least: int = 1, most: int = 1 << 62) -> Spec:
+    """A whole number from least to most."""
+    return {"check": partial(check_whole, least=least, most=most)}
+
+
+def number(
+    least: float = 0.0, most: float = _number_max, *, above: bool = False, infinite: bool = False
+) -> Spec:
+    """A real number; arguments as in `check_number`."""
+    return {"check": partial(check_number, least=least, most=most, above=above, infinite=infinite)}
+
+
+def rate() -> Spec:
+    """A number above 0, or infinity."""
+    return number(above=True, infinite=True)
+
+
+def fraction() -> Spec:
+    """A number from 0 to 1."""
+    return number(0, 1)
+
+
+def flag() -> Spec:
+    """True or False."""
+    return {"check": check_flag}
+
+
+def choice(choices: Any) -> Spec:
+    """One of the values of a Literal of texts."""
+    return {"check": partial(check_choice, choices=get_args(choices))}
+
+
+def path() -> Spec:
+    """A path of a file or folder."""
+    return {"check": check_path}
+
+
+def kind(of: type[Any], remedy: str) -> Spec:
+    """An instance of a class."""
+    return {"check": partial(check_kind, kind=of, remedy=remedy)}
+
+
+def function(remedy: str) -> Spec:
+    """A function, or None."""
+    return {"check": partial(check_function, remedy=remedy)}
+
+
+def check_fields(value: Any, prefix: str | None = None) -> None:
+    """Check the fields of a dataclass, and store the values that their checks return.
+
+    prefix:  text before the names of fields in messages; None is the name of the class and a dot.
+    """
+    if prefix is None:
+        prefix = f"{type(value).__name__}."
+    for name, check, optional in _list_checks(type(value)):
+        given = getattr(value, name)
+        if given is None and optional:
+            continue
+        try:
+            checked = check(prefix + name, given)
+        except UsageError as error:
+            if not optional:
+                raise
+            raise UsageError(f"{error}, or None") from None
+        if checked is not given:
+            object.__setattr__(value, name, checked)
+
+
+@cache
+def _list_checks(cls: Any) -> list[tuple[str, Check, bool]]:
+    return [
+        (item.name, item.metadata["check"], item.default is None)
+        for item in fields(cls)
+        if "check" in item.metadata
+    ]
 
 
 _listed_max = 1_000
@@ -107,14 +241,3 @@ def suggest_path(path: str) -> str:
         return ""
     near = difflib.get_close_matches(name, names, 1, 0.8)
     return f" (did you mean {os.path.join(folder, near[0])!r}?)" if near else ""
-
-
-def check_choice(name: str, value: object, choices: Iterable[str], more: str = "") -> None:
-    """Raise UsageError, which names the nearest choice and all, unless a value is one of them.
-
-    more:  the end of the message, such as what else may be given.
-    """
-    known = list(choices)
-    if value not in known:
-        near = suggest(str(value), known)
-        raise UsageError(f"{name} is {value!r:.100}{near}: use one of {', '.join(known)}{more}")

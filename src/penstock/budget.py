@@ -5,12 +5,11 @@ Two loaders that differ only in their budgets give the same batches in the same 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from . import limits
-from .arguments import check_whole
+from .arguments import check_fields, choice, number, rate, whole
 from .errors import UsageError
 
 FastPath = Literal["required", "auto", "off"]
@@ -21,88 +20,52 @@ FastPath = Literal["required", "auto", "off"]
 class Budget:
     """Resources granted to one loader; every field can change while it runs.
 
-    threads:          reading threads; None lets the engine choose for its backend.
+        Budget(threads=8, bytes_per_s=500e6)  # at most 500 MB/s from storage
+
+    threads:          reading threads; None lets the engine choose.
     requests:         requests to an object store in flight; None is 64.
     bytes_per_s:      bandwidth drawn from storage; None is unlimited.
-    process_bytes_per_s:  bandwidth that all of this process draws from storage, its loaders' reads
-                      and the writes of its checkpoints and conversions together; more urgent
-                      purposes go first. Of several budgets in use the lowest value holds, and each
-                      user keeps within its own `bytes_per_s` besides. None is unlimited. Tiers on
-                      local disks do not count, and worker processes are processes of their own.
-    cores:            processor time a second that decoding takes, on average over some tens of ms;
-                      fractions are time-shared; None is unlimited.
-    readahead_bytes:  memory for batches that are requested, being decoded or ready, but not handed
-                      over, for chunks that are kept decoded, for cache blocks on their way to or
-                      from the disk of a cache, for samples on their way from a cache to other
-                      hosts, and for what is kept to be used again. All of it takes no more than
-                      this and one step (its bytes, its decoded batch, its cache blocks of the disk,
-                      and one answer to another host); at least one step is always allowed. What
-                      `collate` and `decode` keep themselves does not count. A lower value frees
-                      what is kept at once, and the rest as batches are handed over.
-    io_uring, mmap, pread:  backends of the engine, of which one reads. With pread "off" it is not
-                      chosen at the start; a read that a ring refuses while running still uses it,
-                      so that it is not lost.
-    direct:           O_DIRECT, which bypasses the page cache.
+    process_bytes_per_s:  bandwidth that this process draws from storage for everything: loaders,
+                      checkpoints and conversions, more urgent purposes first. The lowest value of
+                      all budgets in use counts. Local tiers and worker processes are not included.
+                      None is unlimited.
+    cores:            processor time a second for decoding, averaged over tens of ms; fractions are
+                      time-shared; None is unlimited.
+    readahead_bytes:  memory for batches in preparation, decoded chunks, cache blocks in transit and
+                      everything kept for reuse. One step beyond it is always allowed. Memory that
+                      `collate` and `decode` keep does not count. A lower value frees kept memory
+                      at once, and the rest as batches are handed over.
+    io_uring, mmap, pread:  backends of the engine; one of them reads. A read that a ring refuses
+                      while running uses pread even if pread is "off".
+    direct:           O_DIRECT, bypassing the page cache.
     """
 
-    threads: int | None = None
-    requests: int | None = None
-    bytes_per_s: float | None = None
-    process_bytes_per_s: float | None = None
-    cores: float | None = None
-    readahead_bytes: int = limits.readahead_bytes_default
-    io_uring: FastPath = "auto"
-    mmap: FastPath = "auto"
-    pread: FastPath = "auto"
-    direct: FastPath = "auto"
+    threads: int | None = field(default=None, metadata=whole(1, limits.threads_max))
+    requests: int | None = field(default=None, metadata=whole(1, limits.object_requests_max))
+    bytes_per_s: float | None = field(default=None, metadata=rate())
+    process_bytes_per_s: float | None = field(default=None, metadata=rate())
+    cores: float | None = field(default=None, metadata=number(0, limits.threads_max, above=True))
+    readahead_bytes: int = field(
+        default=limits.readahead_bytes_default, metadata=whole(1, limits.readahead_bytes_max)
+    )
+    io_uring: FastPath = field(default="auto", metadata=choice(FastPath))
+    mmap: FastPath = field(default="auto", metadata=choice(FastPath))
+    pread: FastPath = field(default="auto", metadata=choice(FastPath))
+    direct: FastPath = field(default="auto", metadata=choice(FastPath))
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("threads", limits.threads_max),
-            ("requests", limits.object_requests_max),
-            ("readahead_bytes", limits.readahead_bytes_max),
-        ):
-            value = getattr(self, name)
-            if value is not None or name == "readahead_bytes":
-                object.__setattr__(self, name, check_whole(f"Budget.{name}", value, 1, most))
-        for name in ("bytes_per_s", "process_bytes_per_s"):
-            rate = getattr(self, name)
-            if rate is not None and not (
-                type(rate) is not bool
-                and isinstance(rate, (int, float))
-                and (0 < rate < 1 << 1000 or rate == math.inf)
-            ):
-                raise UsageError(
-                    f"Budget.{name} is {rate!r}: use None (unlimited) or a rate above 0"
-                )
-        if self.cores is not None and not (
-            isinstance(self.cores, (int, float))
-            and type(self.cores) is not bool
-            and 0 < self.cores <= limits.threads_max
-        ):
-            raise UsageError(
-                f"Budget.cores is {self.cores!r}: use None (unlimited), or a number above 0, at "
-                f"most {limits.threads_max}"
-            )
-        for name in ("io_uring", "mmap", "pread", "direct"):
-            value = getattr(self, name)
-            if value not in get_args(FastPath):
-                raise UsageError(
-                    f"Budget.{name} is {value!r}: use one of {', '.join(get_args(FastPath))}"
-                )
+        check_fields(self)
         backends = ("io_uring", "mmap", "pread")
         required = [name for name in backends if getattr(self, name) == "required"]
         if len(required) > 1:
             raise UsageError(
-                f"Budget.{required[0]} and Budget.{required[1]} are both 'required': only one "
-                "backend reads"
+                f"Budget.{required[0]} and Budget.{required[1]} are both 'required': choose one"
             )
         if all(getattr(self, name) == "off" for name in backends):
             raise UsageError("Budget.io_uring, mmap and pread are all 'off': something must read")
         if self.mmap == "required" and self.direct == "required":
             raise UsageError(
-                "Budget.mmap and Budget.direct are both 'required': a map reads through the page"
-                " cache"
+                "Budget.mmap and Budget.direct are both 'required': a map needs the page cache"
             )
 
     @property
