@@ -31,7 +31,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
+from penstock.checkpoint import Checkpoints, LocalTier, background, load
 from penstock.errors import PenstockError
 from tests import warm
 
@@ -192,7 +192,7 @@ def _save(
         if next(passed) == at or (isinstance(at, str) and at in what):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fault_points.watcher = watcher
+    background.watcher = watcher
     limits.checkpoint_first_rank_bytes = 0  # all ranks write, and compare what they have
     try:
         with Checkpoints(

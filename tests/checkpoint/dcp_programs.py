@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import torch
-from penstock.checkpoint import fault_points
+from penstock.checkpoint import background
 from penstock.checkpoint.dcp import Reader, Storage
 from tests.checkpoint import ranks as checkpoint_ranks
 
@@ -159,7 +159,7 @@ def _cut_off(folder: Path, dies: Callable[[str], bool]) -> str:
         if dies(what):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fault_points.watcher = watcher
+    background.watcher = watcher
     try:
         dcp.save(second, storage_writer=writer)
     except (CheckpointException, RuntimeError):

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import torch
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, LocalTier, fault_points
+from penstock.checkpoint import Checkpoints, LocalTier, background
 from penstock.errors import PenstockError, StalledError
 
 
@@ -238,7 +238,7 @@ def partly(folder: Path, rank: int) -> Any:
         ):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fault_points.watcher = watcher
+    background.watcher = watcher
     with Checkpoints(folder) as before:
         before.save(1, model())
     dist.barrier()

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as st_np
 
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.manifest import pad_length
-from penstock.checkpoint.partition import divide_blocks
 from penstock.checkpoint.pytree import rebuild_state, split_state
+from penstock.checkpoint.snapshot import divide_blocks
 from penstock.checkpoint.staging import Staging
 from penstock.engine.native import crc32c
 

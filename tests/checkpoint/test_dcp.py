@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint import Checkpoints, fault_points
+from penstock.checkpoint import Checkpoints, background
 from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
-from penstock.checkpoint.partition import divide_held_blocks
+from penstock.checkpoint.snapshot import divide_held_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -401,7 +401,7 @@ def test_killed_at_every_boundary(tmp_path: Path) -> None:
 
             try:
                 with Storage(folder, keep=2) as storage:
-                    fault_points.watcher = watcher
+                    background.watcher = watcher
                     state = {"a": torch.arange(20) + 2, "b": torch.ones(7), "n": 2}
                     dcp.save(state, storage_writer=storage.writer(2, loader={"at": 2}))
                 os._exit(0)

@@ -12,9 +12,9 @@ import pytest
 
 import torch
 from penstock.checkpoint import Checkpoints
-from penstock.checkpoint.fence import Fence
-from penstock.checkpoint.partition import Cut
 from penstock.checkpoint.pytree import split_state
+from penstock.checkpoint.snapshot import Fence
+from penstock.checkpoint.staging import Cut
 from penstock.errors import UsageError
 
 Optimizer = torch.optim.Optimizer

@@ -18,9 +18,8 @@ from penstock.checkpoint import Checkpoints, load  # noqa: E402
 from penstock.checkpoint.comparison import sum_samples  # noqa: E402
 from penstock.checkpoint.dcp import Reader, Storage  # noqa: E402
 from penstock.checkpoint.manifest import Attempt  # noqa: E402
-from penstock.checkpoint.partition import Cut  # noqa: E402
 from penstock.checkpoint.pytree import split_state  # noqa: E402
-from penstock.checkpoint.staging import Staging  # noqa: E402
+from penstock.checkpoint.staging import Cut, Staging  # noqa: E402
 from tests.checkpoint.rank_threads import run_job  # noqa: E402
 
 pytestmark = [

@@ -20,16 +20,17 @@ from penstock.checkpoint import (
     background,
     checkpoints,
     drain,
-    fault_points,
-    fence,
     flushing,
     load,
     perform,
     snapshot,
     staging,
 )
+from penstock.checkpoint import (
+    snapshot as fence,
+)
 from penstock.checkpoint.background import BackgroundTask, JoinDeadline
-from penstock.checkpoint.fence import Fence
+from penstock.checkpoint.snapshot import Fence
 from penstock.checkpoint.staging import Staging
 from penstock.engine import threads
 from penstock.errors import StalledError, StorageError
@@ -65,7 +66,7 @@ class Gate:
             join(deadline, *args)
 
         monkeypatch.setattr(JoinDeadline, "join", join_opened)
-        monkeypatch.setattr(fault_points, "watcher", self.watch)
+        monkeypatch.setattr(background, "watcher", self.watch)
 
     def close(self) -> None:
         self._held.clear()
@@ -193,7 +194,7 @@ def test_an_interrupted_wait_leaves_the_save_under_way(
     gate = Gate(monkeypatch)
     with Checkpoints(tmp_path, rank=0, world_size=1) as saved:
         monkeypatch.undo()  # joining does not open the gate any more
-        monkeypatch.setattr(fault_points, "watcher", gate.watch)
+        monkeypatch.setattr(background, "watcher", gate.watch)
         saved.save(1, build_state(1))
         before = signal.signal(signal.SIGALRM, stop)
         signal.setitimer(signal.ITIMER_REAL, 0.05)

@@ -21,10 +21,10 @@ from penstock.checkpoint.interval import (
     Advice,
     Costs,
     Failures,
+    SavePace,
     advise_interval,
     find_best_work_s,
 )
-from penstock.checkpoint.pace import SavePace
 from penstock.errors import UsageError
 from tests.slices import fraction
 

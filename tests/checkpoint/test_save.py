@@ -12,13 +12,12 @@ import pytest
 from penstock.budget import Budget
 from penstock.checkpoint import load, open_repository
 from penstock.checkpoint.all_gather import Ranks
-from penstock.checkpoint.fault_points import build_stall_error, mark_done, mark_point
-from penstock.checkpoint.fence import Fence
+from penstock.checkpoint.background import build_stall_error, mark_done, mark_point
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.perform import perform
 from penstock.checkpoint.save import Save, SaveTarget
-from penstock.checkpoint.snapshot import StateSnapshot, divide_state
+from penstock.checkpoint.snapshot import Fence, StateSnapshot, divide_state
 from penstock.checkpoint.staging import Staging
 from penstock.checkpoint.tiers import LocalTier, Tiers
 from penstock.errors import FormatError, StorageError

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoints, LocalTier, fault_points, load
+from penstock.checkpoint import Checkpoints, LocalTier, background, load
 from penstock.errors import MissingError, StorageError, UsageError
 from tests import warm
 
@@ -355,13 +355,13 @@ def test_a_commit_that_fails_when_it_is_one(repository: Path, tier: Path) -> Non
             raise StorageError("the answer was lost")
 
     with Checkpoints(repository, local=tier) as checkpoints:
-        fault_points.watcher = watcher
+        background.watcher = watcher
         try:
             checkpoints.save(1, state(1))
             with pytest.raises(StorageError, match="the answer was lost"):
                 checkpoints.wait()
         finally:
-            fault_points.watcher = None
+            background.watcher = None
         assert checkpoints.stats()["held"] == [1]
         checkpoints.save(2, state(2))
         saved = checkpoints.wait()

@@ -35,8 +35,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .array_leaves import Memory
-from .manifest import Piece, ShardEntry
+from .manifest import Memory, Piece, ShardEntry
 
 T = TypeVar("T")
 

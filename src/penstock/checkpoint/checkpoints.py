@@ -27,19 +27,17 @@ from .actions import ReadClock, Steps
 from .all_gather import Gathers, Ranks, connect_ranks
 from .background import BackgroundTask, JoinDeadline
 from .drain import Drain, finish_save
-from .fence import Fence
 from .flushing import Flush
-from .interval import OVERHEAD, Advice, Costs, Failures, advise_interval
+from .interval import OVERHEAD, Advice, Costs, Failures, SavePace, advise_interval
 from .loading import Checkpoint, load
 from .manifest import Attempt
-from .pace import SavePace
 from .perform import perform
 from .recovery import lock_repository, open_tiers
 from .repositories import open_repository
 from .repository import describe_writer, make_session
 from .repository_steps import KEEP_MIN, RepositoryLock
 from .save import CommittedSave, Save, SaveTarget
-from .snapshot import StateSnapshot, divide_state
+from .snapshot import Fence, StateSnapshot, divide_state
 from .staging import Staging, count_staged_bytes
 from .tiers import Local, LocalTier, parse_local
 

@@ -31,9 +31,8 @@ import numpy.typing as npt
 from .. import limits
 from ..engine import crc32c
 from ..errors import UsageError
-from .array_leaves import Leaf, Memory
-from .manifest import Attempt
-from .pytree import ArrayBlock, import_tensors
+from .manifest import Attempt, Memory
+from .pytree import ArrayBlock, Leaf, import_tensors
 
 _LINE = 64
 _RANKS_NAMED = 8

@@ -25,9 +25,8 @@ from ..engine import PROCESS_QUEUE, Turn, WakeUp, number_file, storage_errors, w
 from ..errors import StorageError, UsageError
 from ..own_files import open_new
 from ..sharing import TransferPermit
-from .array_leaves import Memory
-from .fault_points import mark_done, mark_point
-from .manifest import Piece, ShardEntry, build_damage_error, encode_manifest
+from .background import mark_done, mark_point
+from .manifest import Memory, Piece, ShardEntry, build_damage_error, encode_manifest
 
 _PAGE = 4096
 _AGAIN = "save again: nothing was committed"

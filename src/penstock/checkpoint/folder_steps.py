@@ -44,8 +44,7 @@ from .actions import (
     WriteFile,
     WriteShard,
 )
-from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, ShardEntry, encode_index
+from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index
 from .repository_steps import (
     AGAIN,
     CheckpointEntry,

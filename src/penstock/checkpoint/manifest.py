@@ -17,8 +17,14 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ..engine import crc32c
 from ..errors import FormatError
+
+Memory = npt.NDArray[np.uint8]
+"""Bytes, in one dimension."""
 
 ALIGNMENT = 64
 """Alignment of pieces in bytes: a cache line, and enough for any element of any dtype."""

@@ -16,9 +16,9 @@ from ..engine import (
     retry_until,
 )
 from ..errors import UsageError
-from .array_leaves import Memory
 from .commits import build_service_error
 from .flushing import ShardSource
+from .manifest import Memory
 from .perform import perform
 from .prefix_steps import PrefixSteps
 from .repository import Repository

@@ -29,8 +29,7 @@ from ..own_files import check_own_folder, open_new, open_own
 from ..ranks import machine_identity
 from . import actions, shards
 from .actions import Action, Steps
-from .background import BackgroundTask
-from .fault_points import mark_done, mark_point
+from .background import BackgroundTask, mark_done, mark_point
 from .manifest import Piece, ShardEntry, encode_manifest
 
 T = TypeVar("T")

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 from ..engine import ObjectRefused, storage_errors
 from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from .actions import DeleteObjects, ListObjects, Steps, UploadFile, UploadShard
-from .array_leaves import Memory
 from .commits import Claim, Commits, ask_service, build_service_error, is_claim
-from .manifest import CheckpointIndex, Piece, ShardEntry, encode_index
+from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index
 from .repository_steps import AGAIN, KEEP_MIN, CheckpointEntry, RepositoryLock, RepositorySteps
 
 _ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")

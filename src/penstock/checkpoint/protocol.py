@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from .all_gather import Ranks
 from .drain import Drain, finish_save
-from .fence import Fence
 from .folder_steps import FolderSteps
 from .loading import load_entry, load_steps
 from .manifest import Attempt
 from .prefix_steps import PrefixSteps
 from .recovery import lock_repository, open_tiers
 from .save import Save, SaveTarget
-from .snapshot import StateSnapshot, divide_state
+from .snapshot import Fence, StateSnapshot, divide_state
 from .staging import Staging
 
 __all__ = [

@@ -24,19 +24,68 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import FormatError, UsageError
-from .array_leaves import Leaf, Memory, describe_array
-from .manifest import STATE_BLOCK
+from .manifest import STATE_BLOCK, Memory
 
 Json = Any
 
 _DEPTH_MAX = 100
 _KINDS = "biufcmMSUV"
 """Kinds of numpy's dtypes whose values are their bytes."""
+
+
+class Leaf(NamedTuple):
+    """An array of the state, as it lies in memory.
+
+    kind:     "numpy", "torch" or "bytes": the type that it has again after loading.
+    strides:  in bytes.
+    lowest:   the address of its first byte.
+    extent:   the bytes that it spans from there.
+    start:    where the element with all indices 0 lies, in bytes from `lowest`.
+    device:   the device that its addresses belong to: "cpu", or the name that torch gives it.
+    """
+
+    path: str
+    kind: str
+    value: Any
+    dtype: str
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    lowest: int
+    extent: int
+    start: int
+    device: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
+
+
+def describe_array(
+    path: str,
+    kind: str,
+    value: Any,
+    dtype: str,
+    itemsize: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    address: int,
+    device: str = "cpu",
+) -> Leaf:
+    """Describe an array of a state by the address of its first element; see `Leaf`."""
+    lowest, start, extent = address, 0, 0
+    if 0 not in shape and itemsize:
+        reaches = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+        start = -sum(reach for reach in reaches if reach < 0)
+        lowest, extent = address - start, sum(map(abs, reaches)) + itemsize
+    path = path or "state"
+    return Leaf(path, kind, value, dtype, itemsize, shape, strides, lowest, extent, start, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +222,7 @@ def _make_leaf(value: Any, path: str) -> Leaf:
                 " arrays of numbers, times and strings of a fixed length can be saved: convert it"
             )
     elif "torch" in sys.modules and import_tensors().is_tensor(value):  # or there can be none
-        torch_leaf: Leaf = import_tensors().make_leaf(value, path)
-        return torch_leaf
+        return make_tensor_leaf(value, path)
     else:
         raise UsageError(
             f"{path or 'the state'} is of type {type(value).__module__}.{type(value).__qualname__},"
@@ -185,6 +233,11 @@ def _make_leaf(value: Any, path: str) -> Leaf:
     return describe_array(
         path, kind, value, dtype.str, dtype.itemsize, value.shape, value.strides, address
     )
+
+
+def make_tensor_leaf(tensor: Any, path: str) -> Leaf:
+    """Describe a dense tensor of torch; UsageError if it is of another kind."""
+    return describe_array(path, "torch", *import_tensors().describe_tensor(tensor, path))
 
 
 def pack_array(leaf: Leaf) -> Memory:

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from ..errors import DataError
-from .array_leaves import Memory
 from .flushing import Flush, ShardSource
-from .manifest import SESSION_DIGITS, CheckpointIndex, Piece, ShardEntry
+from .manifest import SESSION_DIGITS, CheckpointIndex, Memory, Piece, ShardEntry
 from .perform import perform
 from .repository_steps import CheckpointEntry, RepositoryLock, RepositorySteps
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import DataError, FormatError, MissingError, PenstockError, StorageError
 from .actions import CheckShard, Steps, WarnUser
-from .array_leaves import Memory
-from .manifest import CheckpointIndex, Piece, ShardEntry, decode_index
+from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, decode_index
 
 AGAIN = "save again: nothing was committed"
 """Remedy for a save that failed, once the cause is gone."""

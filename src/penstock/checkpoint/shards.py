@@ -12,10 +12,10 @@ import numpy as np
 
 from ..engine import PROCESS_QUEUE, ThreadPool, Turn, crc32c
 from ..errors import DataError
-from .array_leaves import Memory
 from .flushing import ShardSource
 from .manifest import (
     TRAILER_BYTES,
+    Memory,
     Piece,
     ShardEntry,
     build_damage_error,

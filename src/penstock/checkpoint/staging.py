@@ -17,13 +17,28 @@ import numpy as np
 
 from .. import _core
 from ..errors import LimitError
-from .array_leaves import Memory
-from .manifest import ALIGNMENT, pad_length
-from .partition import Cut
+from .manifest import ALIGNMENT, Memory, Piece, pad_length
 from .pytree import ArrayBlock, import_tensors, pack_array
 
 _THREADS = 4
 """Most threads that copy: fewer than a large machine has use up its memory bandwidth."""
+
+
+class Cut(NamedTuple):
+    """Bytes [start, stop) of a block."""
+
+    block: int
+    start: int
+    stop: int
+
+    @property
+    def bytes(self) -> int:
+        return self.stop - self.start
+
+    def make_piece(self, name: str, dtype: str, file: str, offsets: Sequence[int] = ()) -> Piece:
+        """Make the piece of a shard that holds these bytes, still without its place in the shard
+        and its checksum. offsets: of the block in its whole, if it is a chunk."""
+        return Piece(name, dtype, (self.bytes,), (*offsets, self.start), file, 0, self.bytes, 0)
 
 
 class Staged(NamedTuple):

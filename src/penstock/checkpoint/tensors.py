@@ -1,5 +1,4 @@
-"""Torch tensors as arrays of a state: where they lie in memory, and how they are made from it
-again."""
+"""Torch tensors as arrays of a state: their memory, and tensors made from memory again."""
 
 from __future__ import annotations
 
@@ -13,15 +12,16 @@ import numpy.typing as npt
 import torch
 
 from ..errors import UsageError
-from .array_leaves import Leaf, Memory, describe_array
+from .manifest import Memory
 
 
 def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def make_leaf(tensor: torch.Tensor, path: str) -> Leaf:
-    """Describe a dense tensor; UsageError if it is of another kind."""
+def describe_tensor(tensor: torch.Tensor, path: str) -> tuple[Any, ...]:
+    """Return the arguments of `pytree.describe_array` after the kind, for a dense tensor;
+    UsageError if it is of another kind."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise UsageError(
@@ -30,10 +30,10 @@ def make_leaf(tensor: torch.Tensor, path: str) -> Leaf:
             " use torch.distributed.checkpoint with penstock's writer"
         )
     value = tensor.detach().resolve_conj().resolve_neg()
-    size, address = value.element_size(), value.data_ptr()
+    size = value.element_size()
     strides = tuple(stride * size for stride in value.stride())
-    dtype, shape, device = str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device
-    return describe_array(path, "torch", value, dtype, size, shape, strides, address, str(device))
+    dtype = str(value.dtype).removeprefix("torch.")
+    return value, dtype, size, tuple(value.shape), strides, value.data_ptr(), str(value.device)
 
 
 def pack_tensor(tensor: torch.Tensor) -> Memory:

@@ -19,8 +19,7 @@ import torch
 
 from ...errors import FormatError, MissingError, UsageError
 from .. import pytree, shards, tensors
-from ..array_leaves import Memory
-from ..manifest import Piece, get_block_sizes
+from ..manifest import Memory, Piece, get_block_sizes
 from ..repositories import open_repository
 from .metadata import BYTES, DCP, LOADER, decode_metadata, format_dtype
 

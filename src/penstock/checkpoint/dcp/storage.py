@@ -41,16 +41,15 @@ from ... import limits
 from ...budget import Budget
 from ...errors import StorageError, UsageError
 from .. import pytree, tensors
-from ..array_leaves import Leaf, Memory
 from ..background import JoinDeadline
 from ..comparison import build_values_error, sum_samples
 from ..flushing import Flush, lay_out_pieces
-from ..manifest import Attempt, CheckpointIndex, Piece, pad_length
-from ..partition import Cut, choose_piece_bytes, divide_held_blocks
+from ..manifest import Attempt, CheckpointIndex, Memory, Piece, pad_length
 from ..repositories import open_repository, resolve_path
 from ..repository import Repository, make_session
 from ..repository_steps import KEEP_MIN, RepositoryLock
-from ..staging import Staged, Staging, count_staged_bytes
+from ..snapshot import choose_piece_bytes, divide_held_blocks
+from ..staging import Cut, Staged, Staging, count_staged_bytes
 from .metadata import BYTES, DCP, LOADER, encode_metadata
 
 _REST_BYTES = 1 << 20
@@ -204,11 +203,12 @@ class Writer(StorageWriter, AsyncStager):
         of_tensor: list[int] = []
 
         def add_block(tensor: torch.Tensor, path: str) -> None:
-            leaf = tensors.make_leaf(_get_local_tensor(tensor), path)
+            block = _make_block(tensor, path)
+            leaf = block.leaves[0]
             key = leaf.lowest, leaf.dtype, leaf.shape, leaf.strides, leaf.device
             if key not in numbers:
                 numbers[key] = len(blocks)
-                blocks.append(_make_block(leaf))
+                blocks.append(block)
             of_tensor.append(numbers[key])
 
         _map_state(state_dict, "", add_block, lambda value: value)
@@ -380,12 +380,7 @@ class Writer(StorageWriter, AsyncStager):
     def _sum_items(self, share: _PlannedShare, planner: SavePlanner) -> list[tuple[Any, ...]]:
         """Sum the items that are compared: all of an item that was staged, samples of others."""
         items = [self._own_items[number] for number in share.compared]
-        blocks = [
-            _make_block(
-                tensors.make_leaf(_get_local_tensor(planner.resolve_data(item)), item.index.fqn)
-            )
-            for item in items
-        ]
+        blocks = [_make_block(planner.resolve_data(item), item.index.fqn) for item in items]
         staged = [self._places.get(block.lowest) for block in blocks]
         samples = sum_samples(blocks, share.ranks, Attempt.parse(share.attempt))
         return [
@@ -428,9 +423,7 @@ class Writer(StorageWriter, AsyncStager):
             assert item.tensor_data is not None
             if item.index not in known:
                 known[item.index] = len(of_tensors.blocks)
-                of_tensors.blocks.append(
-                    _make_block(tensors.make_leaf(_get_local_tensor(value), name))
-                )
+                of_tensors.blocks.append(_make_block(value, name))
             block = of_tensors.blocks[known[item.index]]
             if block.bytes != _count_item_bytes(item):
                 raise UsageError(
@@ -539,7 +532,9 @@ def _get_local_tensor(tensor: Any) -> torch.Tensor:
     return local
 
 
-def _make_block(leaf: Leaf) -> pytree.ArrayBlock:
+def _make_block(tensor: Any, name: str) -> pytree.ArrayBlock:
+    """Describe this rank's part of a tensor as a block."""
+    leaf = pytree.make_tensor_leaf(_get_local_tensor(tensor), name)
     dense = leaf.value.is_contiguous()
     return pytree.ArrayBlock(leaf.path, leaf.bytes, leaf.lowest, leaf.device, (leaf,), dense)
 
