@@ -26,6 +26,7 @@ from penstock.plan import cache_session
 from tests.virtual import (
     JobParts,
     ScenarioError,
+    SharingParts,
     draw_broker_scenario,
     draw_checkpoint_scenario,
     draw_job_scenario,
@@ -52,17 +53,13 @@ DECIDING = [
 """Modules of `penstock.checkpoint` that decide, and are made anew with a bug in one of them."""
 
 SHARING = [
-    "change_detector",
     "job_state",
-    "transfer_policy",
+    "transfers",
     "ledger",
-    "fallback_rate",
-    "connection",
     "client",
-    "transfer_session",
+    "transfer_permit",
     "federation",
     "broker_session",
-    "deciding",
 ]
 """The same of `penstock.sharing`."""
 
@@ -148,9 +145,12 @@ def make_protocol(mutation: Mutation) -> types.ModuleType:
     return make_modules(mutation, DECIDING)["protocol"]
 
 
-def make_sharing(mutation: Mutation) -> types.ModuleType:
+def make_sharing(mutation: Mutation) -> SharingParts:
     """Return the classes of sharing with the bug."""
-    return make_modules(mutation, SHARING)["deciding"]
+    modules = make_modules(mutation, SHARING)
+    parts = SharingParts()
+    homes = [modules[part.__module__.rpartition(".")[2]] for part in parts]
+    return SharingParts(*(getattr(*pair) for pair in zip(homes, parts._fields, strict=True)))
 
 
 def make_parts(mutation: Mutation) -> JobParts:

@@ -19,10 +19,9 @@ from penstock.budget import Budget
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
 from penstock.sharing.broker import Broker
-from penstock.sharing.client import Tenant
+from penstock.sharing.client import Tenant, find_socket
 from penstock.sharing.lease import JobMeasurement, Lease, Report, Terms, limit_budget
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.wire import find_socket
 
 HOST = Resources(cores=4, bytes_per_s=1e8)
 REPORT = Report(

@@ -23,14 +23,13 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.sharing.address import Address, read_key
 from penstock.sharing.allocation import Resources
 from penstock.sharing.broker import Broker
-from penstock.sharing.fallback_rate import Holding
+from penstock.sharing.client import watch_broker
+from penstock.sharing.connection import Address, AuthenticatedLines, WireError, read_key
+from penstock.sharing.federation import FallbackRate
 from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.monitor import watch_broker
-from penstock.sharing.wire import AuthenticatedLines, WireError
 from tests.command import run
 from tests.sharing.tenants import Job, broker
 
@@ -243,7 +242,7 @@ class Host:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.holding = Holding(math.inf, limits.broker_gather_s)
+        self.holding = FallbackRate(math.inf, limits.broker_gather_s)
         self.lease: Lease | None = None
         self.ends_s = self.joins_s = 0.0
         self.lost_s = math.inf
@@ -333,7 +332,7 @@ def _serve(ledger: Ledger, hosts: list[Host], now_s: float) -> None:
 def test_what_it_takes_when() -> None:
     """Its own limit at first; then what is leased; the less of that and its floor when it is lost,
     the floor once it would have ended, and no more until the others are there, too."""
-    holding = Holding(80.0, 5.0)
+    holding = FallbackRate(80.0, 5.0)
     lease = Lease(cores=1, bytes_per_s=20, floor_cores=1, floor_bytes_per_s=50, lasts_s=5)
     assert holding.rate(None, 0.0) == 80
     assert holding.rate(lease, 1.0) == 20
@@ -551,7 +550,7 @@ def test_ipv6(tmp_path: Path, port: int, key: Path) -> None:
         (["--upstream", "tcp://127.0.0.1:1"], "--key-file"),
         (["--key-file", "key"], "--key-file"),
         (["--upstream", "storage", "--key-file", "key"], "tcp://"),
-        (["--listen", "tcp://192.0.2.1:7077", "--key-file", "key"], "address of this host"),
+        (["--listen", "tcp://192.0.2.1:7077", "--key-file", "key"], "this host's address"),
         (["--listen", "tcp://127.0.0.1:7077", "--key-file", "none"], "openssl rand"),
     ],
 )

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sharing.allocation import Resources
+from penstock.sharing.client import watch_broker
 from penstock.sharing.lease import Grant, JobMeasurement, Report, Terms
 from penstock.sharing.ledger import Ledger
-from penstock.sharing.monitor import watch_broker
 from penstock.sharing.transfer_permit import TransferPermit
-from penstock.sharing.transfer_policy import Transfers
+from penstock.sharing.transfers import Transfers
 from tests.sharing.tenants import Job, Lease, broker
 from tests.slices import fraction
 

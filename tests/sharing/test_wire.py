@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.sharing.wire import ConnectionLost, Lines, WireError
+from penstock.sharing.connection import ConnectionLost, Lines, WireError
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 messages = st.dictionaries(st.text(max_size=9), values, max_size=4).map(

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import limits
 from penstock.sharing.allocation import Resources
-from penstock.sharing.fallback_rate import Holding
+from penstock.sharing.federation import FallbackRate
 from penstock.sharing.lease import JobMeasurement, Lease, Report
 from penstock.sharing.ledger import Ledger
 from tests.mutations import SHARING, Mutation, find_bug, make_sharing, read_mutations
@@ -203,7 +203,7 @@ def test_a_host_asks_though_a_job_does_not_say_how_much_is_left() -> None:
 def test_a_host_waits_for_the_leases_of_others() -> None:
     """If the broker above hangs, leases end one after the other: a host that went up to its floor
     at the end of its own took what others still had."""
-    holding = Holding(math.inf, limits.broker_gather_s)
+    holding = FallbackRate(math.inf, limits.broker_gather_s)
     lease = Lease(cores=1, bytes_per_s=25, floor_cores=1, floor_bytes_per_s=50, lasts_s=5)
     assert holding.rate(lease, 0.0) == 25
     assert holding.rate(lease.ended, 5.0, has_ended=True) == 25

@@ -25,6 +25,7 @@ The folder must not use a clock, a thread, a file or a socket: a run depends on 
 from __future__ import annotations
 
 from tests.virtual.broker_cluster import BrokerResult, run_broker_scenario
+from tests.virtual.broker_process import SharingParts
 from tests.virtual.broker_scenario import (
     BrokerFault,
     BrokerFaultKind,
@@ -66,6 +67,7 @@ __all__ = [
     "JobScenario",
     "RunResult",
     "ScenarioError",
+    "SharingParts",
     "VirtualBucket",
     "VirtualFiles",
     "VirtualScenario",

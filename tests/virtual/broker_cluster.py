@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.clock import EventQueue
-from penstock.sharing import deciding
+from penstock.sharing.lease import Terms
 from tests.virtual.broker_host import ROUNDING, VirtualBroker
 from tests.virtual.broker_member import VirtualMember
-from tests.virtual.broker_process import VirtualEnd, VirtualProcess
+from tests.virtual.broker_process import SharingParts, VirtualEnd, VirtualProcess
 from tests.virtual.broker_scenario import (
     CHAOS_NS,
     MS,
@@ -54,10 +54,10 @@ class BrokerCluster:
         self,
         scenario: BrokerScenario,
         trace: Callable[[str], None] | None = None,
-        parts: Any = deciding,
+        parts: SharingParts | None = None,
     ) -> None:
         self.scenario = scenario
-        self.parts = parts
+        self.parts = SharingParts() if parts is None else parts
         self.queue = EventQueue()
         self.draw = random.Random(f"broker run {scenario.seed}")
         self._trace_line = trace
@@ -112,7 +112,7 @@ class BrokerCluster:
         scenario = self.scenario
         changes = any(fault.kind is BrokerFaultKind.CAPACITY for fault in scenario.faults)
         least = 0.1 if changes else 1.0  # of the storage
-        part = deciding.Terms().transfer_part * min(least, 1 / scenario.hosts, scenario.own_part)
+        part = Terms().transfer_part * min(least, 1 / scenario.hosts, scenario.own_part)
         rate = scenario.bytes_per_s * part or 1e9
         total = sum(job.members * job.transfer_bytes for job in scenario.jobs if not job.holds)
         return int(1.5 * total / rate * S) + 2 * _calm_ns
@@ -318,7 +318,7 @@ class BrokerCluster:
 def run_broker_scenario(
     scenario: BrokerScenario,
     trace: Callable[[str], None] | None = None,
-    parts: Any = deciding,
+    parts: SharingParts | None = None,
 ) -> BrokerResult:
     """Run a scenario; raise ScenarioError for what is wrong."""
     return BrokerCluster(scenario, trace, parts).run()

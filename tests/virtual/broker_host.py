@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock import limits
 from penstock.sharing import Resources
-from penstock.sharing.deciding import ConnectionLost, Grant, Lease, Message, Terms, WireError
+from penstock.sharing.connection import ConnectionLost, Message, WireError
+from penstock.sharing.lease import Grant, Lease, Terms
 from tests.virtual.broker_process import VirtualEnd, VirtualProcess
 from tests.virtual.broker_scenario import S
 from tests.virtual.node import require

@@ -8,17 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import limits
-from penstock.sharing.deciding import (
-    ConnectionLost,
-    Grant,
-    JobMeasurement,
-    JobProfile,
-    Lease,
-    Message,
-    Report,
-    Share,
-    predict,
-)
+from penstock.sharing.connection import ConnectionLost, Message
+from penstock.sharing.lease import Grant, JobMeasurement, Lease, Report
+from penstock.sharing.throughput_model import JobProfile, Share, predict
 from tests.virtual.broker_process import VirtualEnd, VirtualProcess
 from tests.virtual.broker_scenario import CHAOS_NS, MS, BrokerJob, S
 from tests.virtual.node import require

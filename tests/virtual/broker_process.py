@@ -6,14 +6,30 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import limits
-from penstock.sharing.deciding import ConnectionLost, Message, WireError, parse_message
+from penstock.sharing.broker_session import BrokerSession, SendMessage
+from penstock.sharing.client import Tenant
+from penstock.sharing.connection import ConnectionLost, Message, WireError, parse_message
+from penstock.sharing.federation import HostShare
+from penstock.sharing.ledger import Ledger
+from penstock.sharing.transfer_permit import TransferSession
+
+
+class SharingParts(NamedTuple):
+    """Classes of `penstock.sharing` that brokers and members drive; tests give ones with a bug."""
+
+    BrokerSession: type[BrokerSession] = BrokerSession
+    HostShare: type[HostShare] = HostShare
+    Ledger: type[Ledger] = Ledger
+    SendMessage: type[SendMessage] = SendMessage
+    Tenant: type[Tenant] = Tenant
+    TransferSession: type[TransferSession] = TransferSession
 
 
 class VirtualEnd:
-    """One end of a connection, with the methods of `penstock.sharing.wire.Lines`."""
+    """One end of a connection, with the methods of `penstock.sharing.connection.Lines`."""
 
     def __init__(self, cluster: Any, host: int, is_caller: bool) -> None:
         self._cluster, self._host, self._is_caller = cluster, host, is_caller

@@ -2,47 +2,54 @@
 
 A *broker* is a process of a host. Its *ledger* divides the host's *resources* among jobs, by an
 *objective* and with *floors* that each job keeps (`allocation`, `share_lp`, `throughput_model`).
-Each loader is a *member* of a job: it reports a *profile* and what it measured, and holds a
-*lease*, which ends unless it is renewed. A `LeasedBudget` is the loader's side of that. Checkpoints
-and stages of data are *transfers*: a `TransferPermit` waits for the broker's *grants*
-(`transfer_policy`). An `Upstream` is the broker of several hosts, as one of them sees it. `wire`
-carries JSON messages, over UNIX sockets or TCP.
+Each loader is a *member* of a job: it reports a *profile* and measurements, and holds a *lease*
+that ends unless it is renewed; `leased_budget` is the loader's side. Checkpoints and stages of data
+are *transfers*: a `TransferPermit` waits for the broker's *grants* (`transfers`). An `Upstream` is
+the broker of several hosts, seen from one of them (`federation`). `connection` carries JSON
+messages over UNIX sockets or TCP; `client` is the callers' side, `broker` and `broker_session` the
+server.
 
 The folder knows rates, costs and budgets. It must not know samples, files or how a loader works: a
-loader is a source of counters here. Without a broker nothing here limits anybody.
+loader is a source of counters here. Without a broker there is no limit. A loader loads the client's
+side alone.
 """
 
 from __future__ import annotations
 
-from . import deciding
-from .address import Address, read_key
-from .allocation import UNITS, Resources
-from .broker import Broker
-from .federation import Upstream
-from .leased_budget import LeasedBudget
-from .ledger import Ledger
-from .monitor import watch_broker
-from .online import RULES, Rule, Waiting, grant
-from .throughput_model import check_number
-from .transfer_permit import TransferPermit
-from .wire import find_socket
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "RULES",
-    "UNITS",
-    "Address",
-    "Broker",
-    "LeasedBudget",
-    "Ledger",
-    "Resources",
-    "Rule",
-    "TransferPermit",
-    "Upstream",
-    "Waiting",
-    "check_number",
-    "deciding",
-    "find_socket",
-    "grant",
-    "read_key",
-    "watch_broker",
-]
+from ..lazy_exports import hand_out
+
+if TYPE_CHECKING:
+    from .allocation import UNITS as UNITS
+    from .allocation import Resources as Resources
+    from .broker import Broker as Broker
+    from .client import find_socket as find_socket
+    from .client import watch_broker as watch_broker
+    from .connection import Address as Address
+    from .connection import read_key as read_key
+    from .federation import Upstream as Upstream
+    from .leased_budget import LeasedBudget as LeasedBudget
+    from .ledger import Ledger as Ledger
+    from .throughput_model import check_number as check_number
+    from .transfer_permit import TransferPermit as TransferPermit
+    from .transfers import RULES as RULES
+    from .transfers import Rule as Rule
+    from .transfers import Waiting as Waiting
+    from .transfers import grant as grant
+else:
+    __all__, __getattr__ = hand_out(
+        __name__,
+        {
+            "allocation": "UNITS Resources",
+            "broker": "Broker",
+            "client": "find_socket watch_broker",
+            "connection": "Address read_key",
+            "federation": "Upstream",
+            "leased_budget": "LeasedBudget",
+            "ledger": "Ledger",
+            "throughput_model": "check_number",
+            "transfer_permit": "TransferPermit",
+            "transfers": "RULES Rule Waiting grant",
+        },
+    )

@@ -30,19 +30,20 @@ from ..arguments import check_kind, check_path
 from ..clock import Clock, SystemClock
 from ..errors import UsageError
 from ..own_files import open_own
-from .address import Address, keep_awake
 from .broker_session import BrokerSession, EndConnection, SendMessage
-from .federation import Upstream
-from .ledger import Ledger
-from .wire import (
+from .connection import (
+    Address,
     AuthenticatedLines,
     ConnectionLost,
     Lines,
     Message,
     WireError,
     WirePeer,
+    keep_awake,
     read_peer,
 )
+from .federation import Upstream
+from .ledger import Ledger
 
 log = logging.getLogger("penstock")
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from .. import limits
 from ..errors import UsageError
+from .connection import VERSION, Message, WireError
 from .federation import HostShare
 from .lease import Report
 from .ledger import Ledger
-from .wire import VERSION, Message, WireError
 
 _ELSEWHERE = -1
 """Owner of connections over the network, with the key: no user of this host."""

@@ -1,239 +1,352 @@
-"""Connection to a broker: there while a broker is, and never waited for."""
+"""Connections between brokers and jobs: JSON objects, one a line, on a UNIX or TCP socket.
+
+Neither side waits for the other, and every received line is checked: a line that is too long or no
+object raises WireError, a closed connection ConnectionLost. Over a network both sides need the same
+key; connections without the key are dropped without a reply (`AuthenticatedLines`).
+"""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import math
+import hashlib
+import hmac
+import json
 import os
+import select
 import socket
 import stat
-from collections.abc import Callable
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from .. import limits
-from .address import Address
-from .wire import (
-    AuthenticatedLines,
-    ConnectionLost,
-    LineEnd,
-    Lines,
-    Message,
-    WireError,
-    find_socket,
-    read_peer,
-)
+from ..arguments import check_path
+from ..errors import UsageError
 
-log = logging.getLogger("penstock")
-
-Call = Callable[[], LineEnd | None]
-"""Function that makes a connection; None if nobody is there now."""
+VERSION = 1
+Message = dict[str, Any]
+_PEER = struct.Struct("3i")
+_read_bytes = 16 * 1024
+_code_bytes = 2 * hashlib.sha256().digest_size
+_caller, _called = b"caller", b"called"
+_key_bytes_min = 16
+_key_bytes_max = 4096
+_dead_s = 10
+"""Seconds after which TCP reports a host that has vanished."""
 
 
-def call_by_path(path: Path, *, own: bool) -> Call:
-    """Return a function that connects to the broker of this host.
+class WireError(Exception):
+    """A line that is rejected; `why` is the name of its counter."""
 
-    The function raises WireError for a broker of another user than this one and root, if `own`, or
-    if further users could have put the socket there.
-    """
-
-    def call() -> Lines | None:
-        if not os.path.exists(path):
-            return None
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            connection.connect(os.fspath(path))
-        except OSError:  # nobody there, not for us, or too many just now
-            connection.close()
-            return None
-        user = read_peer(connection).user
-        if user not in (os.getuid(), 0):
-            folder = None if own else _find_open_folder(path, user)
-            if own or folder is not None:
-                connection.close()
-                where = (
-                    f"and other users may write to {folder}" if folder else "in this user's place"
-                )
-                raise WireError(f"it is user {user}'s, {where}")
-        return Lines(connection)
-
-    return call
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
-def _find_open_folder(path: Path, user: int) -> str | None:
-    """Return a folder on the way to a socket of `user` into which others could have put what is
-    there now; None if only this user, root and `user` could.
-
-    In a folder such as /tmp nobody exchanges what is there, but whoever comes first puts it there.
-    """
-    own = (os.getuid(), 0)
-    for way in {os.path.abspath(path), os.path.realpath(path)}:
-        child = Path(way)
-        for folder in child.parents:
-            try:
-                mode, owner = folder.stat(), child.lstat().st_uid
-            except OSError:
-                return str(folder)
-            kept = mode.st_mode & stat.S_ISVTX and owner in own
-            if mode.st_uid not in (*own, user) or (mode.st_mode & stat.S_IWOTH and not kept):
-                return str(folder)
-            child = folder
-    return None
+class ConnectionLost(Exception):
+    """The other side has closed the connection, or does not read the lines that it is sent."""
 
 
-def find_call(path: str | None) -> tuple[Call | None, str]:
-    """Return a function that connects to the broker at a path, or at the usual place; and that
-    place.
-
-    With PENSTOCK_BROKER=off the function is None, whatever the path.
-    """
-    usual = find_socket(os.environ)
-    if usual is None:
-        return None, ""
-    place = usual if path is None else Path(path)
-    own = path is None and "PENSTOCK_BROKER" not in os.environ
-    return call_by_path(place, own=own), str(place)
-
-
-def call_by_network(address: Address, key: bytes) -> Call:
-    """Return a function that connects to a broker of another host."""
-
-    def call() -> Lines | None:
-        try:
-            return AuthenticatedLines(address.call(), key, caller=True)
-        except OSError:
-            return None
-
-    return call
-
-
-class Link:
-    """Messages to a broker and from it. A broker is looked for every `limits.broker_retry_s`, and
-    at once if a connection is lost that is older than that: it may have begun again.
-
-    call:   None if no broker is to be looked for.
-    hello:  makes the first message of every new connection; told the time.
-    where:  place of the broker, for people.
-
-    Not for several threads. In a process that was forked it makes a connection of its own.
-    """
-
-    def __init__(self, call: Call | None, hello: Callable[[float], Message], where: str) -> None:
-        self._call = call
-        self._hello = hello
-        self._where = where
-        self._lines: LineEnd | None = None
-        self._pid = os.getpid()
-        self._retry_s = -math.inf
-        self._told: set[str] = set()
-
-    def fileno(self) -> int | None:
-        """Return the descriptor to wait on for messages; None without a broker."""
-        return None if self._lines is None else self._lines.fileno()
+class LineEnd(Protocol):
+    """One end of a connection; lines arrive whole and in order, or not at all."""
 
     @property
-    def is_connected(self) -> bool:
-        """True if there is a broker, as far as is known."""
-        return self._lines is not None
+    def waiting(self) -> int: ...
 
-    def receive(self, now_s: float) -> list[Message] | None:
-        """Return the messages that have come, without waiting; None without a broker."""
-        if self._lines is None and now_s < self._retry_s:
-            return None
-        if os.getpid() != self._pid:
-            self._note_fork()
-        if self._lines is None and not self._connect(now_s):
-            return None
-        assert self._lines is not None
+    def fileno(self) -> int: ...
+
+    def receive(self) -> list[Message]: ...
+
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """One end of a connection; owns the socket, and makes it non-blocking.
+
+    most:  largest bytes of a line.
+    """
+
+    def __init__(self, connection: socket.socket, *, most: int = limits.broker_line_bytes) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        self._come = poll.poll
+        self._most = most
+        self._room = bytearray(_read_bytes)
+        self._begun = b""
+        self._unsent = bytearray()
+
+    @property
+    def is_proven(self) -> bool:
+        """True once the other side is known; the kernel vouches for a UNIX socket."""
+        return True
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes to send."""
+        return len(self._unsent)
+
+    def receive(self) -> list[Message]:
+        """Return the messages that have arrived, without waiting.
+
+        Raises WireError for a rejected line, and ConnectionLost at the end of the connection.
+        """
+        if not self._come(0):  # takes a quarter of the time of a read in vain
+            return []
         try:
-            heard = self._lines.receive()
-        except (ConnectionLost, WireError) as error:
-            self.lose(now_s, error)
-            return self.receive(now_s)
-        self._log_refusals(heard)
-        return heard
+            count = self._socket.recv_into(self._room)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from None
+        if not count:
+            raise ConnectionLost("closed")
+        *whole, self._begun = (self._begun + self._room[:count]).split(b"\n")
+        if max(map(len, (*whole, self._begun))) > self._most:
+            raise WireError("oversized")
+        return self._parse_lines(whole)
 
-    def can_send(self, now_s: float) -> bool:
-        """Return whether all messages have been sent: else the broker does not read now."""
-        if self._lines is None:
-            return False
-        try:
-            self._lines.flush()
-        except ConnectionLost as gone:
-            self.lose(now_s, gone)
-            return False
-        return not self._lines.waiting
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, now or as soon as there is room.
 
-    def send(self, message: Message, now_s: float) -> None:
-        """Send a message, if there is a broker."""
-        if self._lines is not None:
+        Raises ConnectionLost if too many bytes wait, or the other side has gone.
+        """
+        self._put(json.dumps(message, separators=(",", ":")).encode())
+        self.flush()
+        if self.waiting > limits.broker_waiting_bytes:
+            raise ConnectionLost("does not read")
+
+    def flush(self) -> None:
+        """Send waiting bytes until the socket is full."""
+        while self._unsent:
             try:
-                self._lines.send(message)
-            except ConnectionLost as gone:
-                self.lose(now_s, gone)
-
-    def lose(self, now_s: float, why: Exception) -> None:
-        """Give this broker up. One that has gone is looked for again at once, if it was not just
-        now; one that is not believed after a while."""
-        if self._lines is not None:
-            self._explain(self._lines, why)
-        self.close()
-        if not isinstance(why, ConnectionLost):
-            self._retry_s = now_s + limits.broker_retry_s
-
-    def leave(self) -> None:
-        """Tell the broker, and close, in the process that has connected."""
-        if self._lines is not None and os.getpid() == self._pid:
-            with contextlib.suppress(ConnectionLost):
-                self._lines.send({"say": "leave"})
-        self.close()
+                sent = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionLost(str(error)) from None
+            del self._unsent[:sent]
 
     def close(self) -> None:
-        """Close the connection; it is made again when it is next asked for."""
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+        self._socket.close()
 
-    def _connect(self, now_s: float) -> bool:
-        if now_s < self._retry_s:
-            return False
-        self._retry_s = now_s + limits.broker_retry_s
-        if self._call is None:
-            return False
+    def _put(self, line: bytes) -> None:
+        self._unsent += line + b"\n"
+
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
+        return [parse_message(line) for line in lines]
+
+
+class AuthenticatedLines(Lines):
+    """Lines authenticated by a key that both sides have, for networks.
+
+    Each side sends a nonce first. Every later line starts with its code: HMAC-SHA256, by the key,
+    of both nonces, the sending side, the number of lines it has sent before, and the line. So
+    WireError("forged") is raised for a line that was made without the key, changed, left out,
+    moved, or sent before, on this connection or another. Lines are not encrypted.
+
+    caller:  True on the side that has connected.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        key: bytes,
+        *,
+        caller: bool,
+        most: int = limits.broker_line_bytes,
+    ) -> None:
+        super().__init__(connection, most=most + _code_bytes)
+        self._key = key
+        self._sides = (_caller, _called) if caller else (_called, _caller)
+        self._nonces = [os.urandom(32).hex().encode(), b""]
+        self._counts = [0, 0]
+        self._unsigned: list[bytes] = []
+        super()._put(self._nonces[0])
+
+    @property
+    def is_proven(self) -> bool:
+        """True once the other side has shown that it has the key."""
+        return self._counts[1] > 0
+
+    @property
+    def has_answered(self) -> bool:
+        """True once the other side has sent its nonce."""
+        return bool(self._nonces[1])
+
+    @property
+    def waiting(self) -> int:
+        return super().waiting + sum(map(len, self._unsigned))
+
+    def _put(self, line: bytes) -> None:
+        """Queue the line with its code, or keep it until the other side's nonce is known."""
+        if self._nonces[1]:
+            super()._put(self._compute_code(0, line) + line)
+            self._counts[0] += 1
+        else:
+            self._unsigned.append(line)
+
+    def _parse_lines(self, lines: list[bytes]) -> list[Message]:
+        if lines and not self._nonces[1]:
+            nonce = lines.pop(0)
+            if len(nonce) != _code_bytes or nonce == self._nonces[0]:
+                raise WireError("forged")
+            self._nonces[1] = nonce
+            lines_before, self._unsigned = self._unsigned, []
+            for line in lines_before:
+                self._put(line)
+            self.flush()
+        messages = []
+        for line in lines:
+            code, line = line[:_code_bytes], line[_code_bytes:]
+            if not hmac.compare_digest(code, self._compute_code(1, line)):
+                raise WireError("forged")
+            self._counts[1] += 1
+            messages.append(parse_message(line))
+        return messages
+
+    def _compute_code(self, side: int, line: bytes) -> bytes:
+        """Return the code of the next line from this side (0) or the other (1)."""
+        nonces = self._nonces if self._sides[0] == _caller else self._nonces[::-1]
+        count = self._counts[side].to_bytes(8, "big")
+        whole = b"".join((*nonces, self._sides[side], count, line))
+        return hmac.digest(self._key, whole, "sha256").hex().encode()
+
+
+def parse_message(line: bytes) -> Message:
+    """Return the message in a line; raise WireError for any other line."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise WireError("malformed") from None
+    if not isinstance(message, dict) or not isinstance(message.get("say"), str):
+        raise WireError("malformed")
+    return message
+
+
+class WirePeer(NamedTuple):
+    """Process at the other end, at the time when it connected or started to listen."""
+
+    pid: int
+    user: int
+    group: int
+
+
+def read_peer(connection: socket.socket) -> WirePeer:
+    """Return the kernel's record of the process at the other end of a UNIX socket."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    return WirePeer(*_PEER.unpack(raw))
+
+
+# -- addresses and keys, for TCP ------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Address:
+    """Address of a broker, tcp://host:port; looked up once, so that nothing waits for names later.
+
+    Raises UsageError for another text, or an unknown name.
+    """
+
+    text: str
+    places: list[tuple[int, Any]] = field(init=False)
+    """Families and addresses for sockets; the first is tried next."""
+
+    def __post_init__(self) -> None:
         try:
-            self._lines = self._call()
-        except WireError as wrong:
-            self._tell(f"the broker at {self._where} is not believed: {wrong}")
-        if self._lines is None:
-            return False
-        self.send(self._hello(now_s), now_s)
-        return self._lines is not None
-
-    def _explain(self, lines: LineEnd, why: Exception) -> None:
-        """Log why the connection has ended, if a person can do something about it."""
-        if isinstance(why, ConnectionLost):
-            with contextlib.suppress(ConnectionLost, WireError):  # it may have said so
-                self._log_refusals(lines.receive())
-        if isinstance(lines, AuthenticatedLines) and lines.has_answered and not lines.is_proven:
-            self._tell(
-                f"the broker at {self._where} has another key: use the same --key-file on both "
-                "sides"
+            parts = urlsplit(self.text)
+            host, port = parts.hostname, parts.port
+            is_address = parts.scheme == "tcp" and not (parts.path or parts.query or parts.fragment)
+        except (ValueError, AttributeError, TypeError):  # no text
+            is_address = False
+        if not (is_address and host and port is not None):
+            raise UsageError(
+                f"address {self.text!r}: use tcp://storage-1:7077 or tcp://[fd00::1]:7077"
             )
-        elif not isinstance(why, ConnectionLost):
-            self._tell(f"the broker at {self._where} is not believed: {why}")
+        try:
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise UsageError(f"address {self.text!r} is not found ({error}): correct it") from None
+        self.places = [(family, place) for family, _, _, _, place in entries]
 
-    def _log_refusals(self, heard: list[Message]) -> None:
-        for message in heard:
-            if message["say"] == "refused":
-                self._tell(f"refused by the broker at {self._where}: {message.get('why')}")
+    def call(self) -> socket.socket:
+        """Start a connection without waiting; each call tries the next of several addresses.
 
-    def _tell(self, text: str) -> None:
-        """Log a text once."""
-        if text not in self._told and len(self._told) < 16:
-            self._told.add(text)
-            log.warning("%s", text)
+        Raises OSError if it fails at once.
+        """
+        family, place = self.places[0]
+        self.places.append(self.places.pop(0))
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            keep_awake(connection)
+            connection.connect(place)
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
-    def _note_fork(self) -> None:
-        """Leave the parent's connection to the parent."""
-        self.close()  # of this process's copy alone
-        self._pid, self._retry_s = os.getpid(), -math.inf
+    def listen(self) -> socket.socket:
+        """Listen at the address; raise UsageError if that fails."""
+        family, place = self.places[0]
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # [::] accepts IPv4 as well
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(place)
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise UsageError(
+                f"cannot listen at {self.text} ({error}): use this host's address and a free port"
+            ) from None
+        return listener
+
+
+def keep_awake(connection: socket.socket) -> None:
+    """Send lines at once, and notice a vanished host within some 10 s."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _dead_s // 2),
+        (socket.TCP_KEEPINTVL, 2),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, _dead_s * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def read_key(path: Path) -> bytes:
+    """Read a key from a file, without white space around it.
+
+    Raises UsageError for a short key, or a file that everybody can read.
+    """
+    path = Path(check_path("key file", path))
+    how = f"make it with `(umask 077; openssl rand -hex 32 > {path})`"
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            key = file.read(_key_bytes_max + 1).strip()
+    except OSError as error:
+        raise UsageError(f"key file {str(path)!r} cannot be read ({error}): {how}") from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise UsageError(
+            f"key file {str(path)!r} is open to everybody ({stat.S_IMODE(mode):04o}): chmod 600,"
+            " and use a new key"
+        )
+    if not _key_bytes_min <= len(key) <= _key_bytes_max:
+        raise UsageError(
+            f"key file {str(path)!r} holds {len(key)} bytes: use {_key_bytes_min} to "
+            f"{_key_bytes_max}; {how}"
+        )
+    return key

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from .. import limits
 from ..errors import UsageError
-from .change_detector import Drift
 from .lease import JobMeasurement, Lease, Terms
 from .throughput_model import JobProfile, Prediction, Share, predict
 
@@ -32,7 +31,65 @@ The limit is `excess` times this part.
 """
 
 
+_followed = ("samples_per_s", "cpu_s", "storage_bytes", "efficiency")
 _known = frozenset(field.name for field in fields(JobProfile))
+
+
+class Drift:
+    """Comparison of a job's measured profile with the profile that its share was made for.
+
+    The job has changed when a value, both as measured and as smoothed over earlier windows, has
+    been off to the same side by more than `tolerance` in `windows` consecutive windows. So one odd
+    window changes nothing, and a job changes at most once in `windows` windows.
+
+    profile:    of the share.
+    tolerance:  relative, above 0.
+    windows:    at least 1.
+    weight:     of the newest window in the smoothed values, above 0 to 1.
+    """
+
+    def __init__(
+        self, profile: JobProfile, *, tolerance: float = 0.2, windows: int = 3, weight: float = 0.5
+    ) -> None:
+        self._tolerance, self._windows, self._weight = tolerance, windows, weight
+        self._base = profile
+        self._smooth = {name: float(getattr(profile, name)) for name in _followed}
+        self._off = dict.fromkeys(_followed, 0)
+
+    @property
+    def profile(self) -> JobProfile:
+        """Profile that measured windows are compared with."""
+        return self._base
+
+    def observe(self, measured: JobProfile) -> JobProfile | None:
+        """Take one window; return the smoothed profile if shares should be divided again, else
+        None. Later windows are compared with the returned profile."""
+        for name in _followed:
+            value = float(getattr(measured, name))
+            before = self._smooth[name]
+            smooth = before + self._weight * (value - before)
+            if smooth < limits.allocation_number_min:
+                smooth = value  # has faded to nothing, and profiles hold no number that small
+            self._smooth[name] = smooth
+            base = float(getattr(self._base, name))
+            side = self._side(value, base)
+            streak = self._off[name]
+            if side == 0 or side != self._side(smooth, base):
+                self._off[name] = 0
+            else:
+                self._off[name] = streak + side if streak * side >= 0 else side
+        if max(map(abs, self._off.values())) < self._windows:
+            return None
+        smoothed: dict[str, Any] = dict(self._smooth)
+        self._base = replace(measured, **smoothed)
+        self._off = dict.fromkeys(_followed, 0)
+        return self._base
+
+    def _side(self, value: float, base: float) -> int:
+        """Return 1 above the tolerance, -1 below, 0 within."""
+        if value == base:
+            return 0
+        return (value > base * (1 + self._tolerance)) - (value < base * (1 - self._tolerance))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class Terms:
     hold_s:         least time between two divisions of which the second is because a job has
                     drifted.
     horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
-                    all jobs' work changing them costs: see `change_detector.is_worthwhile`.
+                    all jobs' work changing them costs: see `ledger.is_worthwhile`.
     doubt_s:        how long a job that lied is at its floor.
     transfer_part:  part of the bandwidth that transfers get together at least while there are any.
     lie:            factor above or below the prediction from which a rate is a lie.

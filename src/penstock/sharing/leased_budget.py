@@ -1,7 +1,13 @@
 """Leased budget of a loader on a shared host: the part that a broker leases to it for now.
 
-There is nothing to start or to wait for: a loader asks once a step, and while it waits for a batch.
-Without a broker, its budget is its own.
+A loader asks once a step, and while it waits for a batch; nothing waits for the broker. Without a
+broker, its own budget holds. The loader reports a profile, measured over windows of some batches:
+
+    samples_per_s   rate of the user's steps if batches were there at once
+    cpu_s           processor time of decoding a sample, by the threads' own clocks
+    storage_bytes   bytes read for a sample
+
+None of it depends on the loader's share: a starved loader is measured as well as a full one.
 """
 
 from __future__ import annotations
@@ -10,21 +16,24 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from ..budget import Budget
 from ..meter import Counters
 from ..ranks import Place
 from .client import Tenant
-from .job_profile import Profiler, ProfileWindow
 from .lease import JobMeasurement, Lease, Report, limit_budget
+
+_window_ns = 1_000_000_000
+_batches = 4
 
 
 class LeasedBudget:
-    """Leased budget of one loader.
+    """Budget of one loader, limited by its lease.
 
-    counters:  a method of the loader; called a few times a second at most.
+    counters:  method of the loader, called a few times a second at most.
     name:      of the loader, for people.
-    place:     of its process. Ranks of one job that run on this host share the job's part.
+    place:     of its process. Ranks of one job on this host share the job's part.
     own:       the loader's own budget.
     """
 
@@ -43,10 +52,7 @@ class LeasedBudget:
         return self._lease
 
     def changed(self) -> bool:
-        """Return whether the lease is another one than at the last call; to be called once a step.
-
-        Never waits; takes 2 us.
-        """
+        """True if the lease has changed since the last call. Never waits; takes 2 us."""
         lease = self._tenant.step(time.monotonic(), self._report)
         if lease is self._lease:
             return False
@@ -88,10 +94,8 @@ class LeasedBudget:
         )
 
     def _ceiling(self, window: ProfileWindow) -> float:
-        """Return the rate of the user's steps, or less if the loader's own budget allows only less.
-
-        A larger share would be no use.
-        """
+        """Return the rate of the user's steps, or the rate that the loader's own budget allows if
+        that is less: a larger share would be no use."""
         rates = [window.samples_per_s]
         for most, cost in (
             (self.own.cores, window.cpu_s),
@@ -103,10 +107,10 @@ class LeasedBudget:
 
 
 def name_job(place: Place, environ: Mapping[str, str]) -> str:
-    """Return the name that the ranks of a job on this host have in common.
+    """Return the name shared by the ranks of a job on this host.
 
-    It is $PENSTOCK_JOB, or Slurm's number, or the process that started them, which for several
-    ranks is their launcher.
+    It is $PENSTOCK_JOB, or Slurm's number, or the process that started them: for several ranks
+    their launcher.
     """
     if "PENSTOCK_JOB" in environ:
         return environ["PENSTOCK_JOB"]
@@ -115,3 +119,71 @@ def name_job(place: Place, environ: Mapping[str, str]) -> str:
     if "SLURM_JOB_ID" in environ:
         return f"slurm {environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}"
     return f"ranks of process {os.getppid()}"
+
+
+class ProfileWindow(NamedTuple):
+    """Measurement of a loader over some time.
+
+    samples, seconds:  samples handed over; length of the window.
+    samples_per_s:     ceiling of the user's steps; 0 if unknown.
+    cpu_s, storage_bytes:  of a sample.
+    stall:             part of the time in which the user waited for batches.
+    """
+
+    samples: int
+    seconds: float
+    samples_per_s: float
+    cpu_s: float
+    storage_bytes: float
+    stall: float
+
+    @property
+    def rate(self) -> float:
+        """Samples handed over a second."""
+        return self.samples / self.seconds
+
+
+def measure_window(window: Counters, ever: Counters | None = None) -> ProfileWindow | None:
+    """Measure a window from a difference of counters; return None without a whole step, or a step
+    that was read in the window or before it (`ever`): a loader far ahead may read nothing for long.
+
+    Reading runs ahead of the user, so bytes are counted by the steps that were read. Bytes kept for
+    several steps (by a cache) are counted by samples.
+    """
+    engine = window.engine
+    read, tickets = engine.get("bytes", 0), engine.get("tickets", 0)
+    by_steps = "tickets" in engine and "loaded_bytes" not in engine
+    if by_steps and tickets == 0 and ever is not None:
+        read, tickets = ever.engine.get("bytes", 0), ever.engine.get("tickets", 0)
+    seconds, steps_s = window.time_ns * 1e-9, (window.compute_ns + window.own_ns) * 1e-9
+    if window.samples == 0 or steps_s == 0 or (by_steps and tickets == 0):
+        return None
+    rows = window.samples / window.batches
+    return ProfileWindow(
+        samples=window.samples,
+        seconds=seconds,
+        samples_per_s=window.samples / steps_s,
+        cpu_s=window.decode_cpu_ns * 1e-9 / window.samples,
+        storage_bytes=read / tickets / rows if by_steps else read / window.samples,
+        stall=min(1.0, window.stall_ns / max(1, window.time_ns)),
+    )
+
+
+class Profiler:
+    """Repeated measurement of one loader, over at least a second and some batches each time."""
+
+    def __init__(self) -> None:
+        self._since: Counters | None = None
+
+    def measure(self, counters: Counters) -> ProfileWindow | None:
+        """Return the window that has ended now, or None while it goes on."""
+        if self._since is None:
+            self._since = counters
+        ended = (
+            counters.time_ns - self._since.time_ns >= _window_ns
+            and counters.batches - self._since.batches >= _batches
+        )
+        window = measure_window(counters.since(self._since), counters) if ended else None
+        if window is not None:
+            self._since = counters
+        return window

@@ -18,11 +18,10 @@ from .. import limits
 from ..arguments import check_kind
 from ..errors import UsageError
 from .allocation import Allocation, Objective, Resources, allocate, even_share, score
-from .change_detector import Drift, is_worthwhile
-from .job_state import JobMember, JobState, bound_number, encode_rate, read_profile
+from .job_state import Drift, JobMember, JobState, bound_number, encode_rate, read_profile
 from .lease import Grant, JobMeasurement, Lease, Report, Terms
 from .throughput_model import JobProfile, Share, predict
-from .transfer_policy import Key, Transfers
+from .transfers import Key, Transfers
 
 _least = 0.01
 """Part of an even split in each share that is dealt.
@@ -317,6 +316,29 @@ class Ledger:
             "jobs": [job.state(now_s) for job in self._jobs.values()],
             "transfers": self.transfers.state(),
         }
+
+
+def is_worthwhile(
+    jobs: Sequence[JobProfile],
+    shares: Sequence[Share],
+    proposed: Allocation,
+    *,
+    horizon_s: float,
+    switch_s: float,
+) -> bool:
+    """True if a proposal should replace shares: a job is below its floor, a promise, or the gain
+    over the horizon exceeds the cost of switching.
+
+    jobs:       as they are now, the same as in the proposal.
+    horizon_s:  expected lifetime of the new shares.
+    switch_s:   seconds of all jobs' work lost by switching.
+    """
+    now = [predict(job, share).samples_per_s for job, share in zip(jobs, shares, strict=True)]
+    if any(rate < 0.99 * floor for rate, floor in zip(now, proposed.floors, strict=True)):
+        return True
+    objective: Objective = proposed.objective
+    value = score(jobs, now, objective)
+    return (proposed.value - value) * horizon_s > switch_s * value
 
 
 @lru_cache(maxsize=4)

@@ -1,53 +1,144 @@
-"""Rates of transfers: jobs that write checkpoints or stage data through storage that loaders read.
+"""Transfers of checkpoints and data through storage that loaders read: who goes first. Pure.
 
-Pure; time is an argument.
-
-By the online rule that our own comparison favours (`make bench-schedules`): the job that transfers
-have slowed down most goes first, and the bandwidth that it cannot take is the next one's. Jobs
-weigh the same, as they do for loaders' shares. Then the rule is as efficient as any, and has the
+`grant` divides bandwidth among waiting jobs by an online rule, decided whenever a transfer starts
+or ends: after Gainaru et al., Scheduling the I/O of HPC Applications under Congestion (IPDPS 2015).
+`Transfers` uses the rule that our own comparison favours (`make bench-schedules`): the job that
+transfers have slowed down most goes first, and the bandwidth that it cannot take is the next one's.
+Jobs have equal weights, as for loaders' shares; then the rule is as efficient as any, and has the
 least dilation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .. import limits
+from ..arguments import check_choice
 from ..errors import UsageError
 from .lease import Grant, Terms
-from .online import Rule, Waiting, grant
+
+RuleName = Literal["round-robin", "min-dilation", "max-efficiency", "min-max", "fair"]
 
 Key = tuple[int, int]
 """Connection of the caller, and number of the transfer on it."""
 
-_rule = Rule("min-dilation")
-_split = Rule("fair")
 _turn_s = 10.0
-"""Interval at which the order of jobs is decided again; it also is when a transfer begins or
-ends."""
+"""Longest interval between two decisions about the order of jobs."""
 _prior_s = 60.0
-"""Undelayed time that a job counts as having run before its first transfer.
-
-Else jobs that come for the first time would always go first.
-"""
+"""Undelayed time credited to a job before its first transfer; else newcomers would always go
+first."""
 _memory_s = 3600.0
-"""Time for which about it is remembered that a job was delayed."""
+"""Approximate time for which a job's delay is remembered."""
 _slow_bytes_per_s = 2.0**20
-"""Rate that a transfer could always take: one that moves nothing holds no more."""
+"""Rate that a transfer could always take: a stuck transfer holds no more."""
 _slow_windows = 2
 _windows_s = 0.2
-"""Shortest time between two reports of moved bytes that says anything of the rate."""
+"""Shortest time between two reports of moved bytes from which a rate is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rule by which bandwidth is granted.
+
+    name:       "round-robin": first the job with the longest wait since its last transfer;
+                "min-dilation": first the job slowed down most; "max-efficiency": first the job with
+                most weight, among equally slowed ones; "min-max": the same, but first the job
+                slowed down most while one's progress is below `gamma`; "fair": all at once,
+                max-min fair, as storage does by default.
+    gamma:      progress, as in `Waiting`, of 0..1; for "min-max" alone.
+    divisible:  True if the last job may get a part of the rate that it could take; else it waits.
+
+    Raises UsageError for other values.
+    """
+
+    name: RuleName = "round-robin"
+    gamma: float = 0.5
+    divisible: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("Rule.name", self.name, get_args(RuleName))
+        gamma = self.gamma
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
+            raise UsageError(f"Rule.gamma is {self.gamma!r}: use a fraction of 0..1")
+
+
+RULES = (
+    Rule("round-robin"),
+    Rule("min-dilation"),
+    Rule("max-efficiency"),
+    Rule("min-max", gamma=0.5),
+)
+"""Rules of the paper, with divisible bandwidth: better in both objectives on the paper's jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job with something to transfer.
+
+    bytes_per_s:   rate that it could take.
+    weight:        of the job.
+    idle_since_s:  end of its last transfer, 0 if there was none.
+    progress:      cycles finished, over the cycles that it could have finished alone: 0..1.
+    """
+
+    bytes_per_s: float
+    weight: float = 1.0
+    idle_since_s: float = 0.0
+    progress: float = 1.0
+
+
+def grant(waiting: Sequence[Waiting], bandwidth: float, rule: Rule) -> list[float]:
+    """Grant bytes/s to waiting jobs: no job more than it could take, all together no more than
+    `bandwidth`. With a divisible bandwidth nothing remains while a job could take it."""
+    if rule.name == "fair":
+        return _grant_fairly(waiting, bandwidth)
+    rates = [0.0] * len(waiting)
+    free = bandwidth
+    for number in _order_by_rule(waiting, rule):
+        wanted = min(waiting[number].bytes_per_s, bandwidth)
+        if rule.divisible or wanted <= free * (1 + 1e-9):
+            rates[number] = min(wanted, free)
+            free -= rates[number]
+    return rates
+
+
+def _order_by_rule(waiting: Sequence[Waiting], rule: Rule) -> list[int]:
+    """Return the order of the jobs; among equals the first in the list wins."""
+    by_progress = rule.name == "min-dilation" or (
+        rule.name == "min-max" and any(job.progress < rule.gamma for job in waiting)
+    )
+
+    def key(number: int) -> float:
+        job = waiting[number]
+        if rule.name == "round-robin":
+            return job.idle_since_s
+        return job.progress if by_progress else job.progress / job.weight
+
+    return sorted(range(len(waiting)), key=key)
+
+
+def _grant_fairly(waiting: Sequence[Waiting], bandwidth: float) -> list[float]:
+    rates = [0.0] * len(waiting)
+    free, unserved = bandwidth, len(waiting)
+    for number in sorted(range(len(waiting)), key=lambda number: waiting[number].bytes_per_s):
+        rates[number] = min(waiting[number].bytes_per_s, free / unserved)
+        free -= rates[number]
+        unserved -= 1
+    return rates
+
+
+_rule = Rule("min-dilation")
+_split = Rule("fair")
 
 
 @dataclass(slots=True)
 class _Writer:
     """A job that transfers, and its delay up to `settled_s`.
 
-    age_s, delay_s:  how long it has run, and how much longer its transfers have taken than with the
-                     storage to themselves.
+    age_s, delay_s:  its run time, and the time its transfers have lost by sharing the storage.
     """
 
     settled_s: float
@@ -60,7 +151,7 @@ class _Writer:
         return 1 - self.delay_s / self.age_s
 
     def settle(self, now_s: float, bandwidth: float) -> None:
-        """Add the time since `settled_s`."""
+        """Account for the time since `settled_s`."""
         spent_s = max(0.0, now_s - self.settled_s)
         self.settled_s = max(now_s, self.settled_s)
         self.age_s += spent_s
@@ -75,12 +166,12 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Transfer:
-    """A transfer that has not ended.
+    """A transfer under way.
 
-    could:    bytes/s that it could take, as far as is known.
-    taken:    bytes/s that it took of late.
-    heard_s:  time of the last report of the bytes that it has `moved`.
-    slow:     windows in a row in which it took much less than it was granted.
+    could:    estimate of the bytes/s that it could take.
+    taken:    bytes/s that it took recently.
+    heard_s:  time of the last report of its bytes `moved`.
+    slow:     consecutive windows in which it took much less than its grant.
     """
 
     bytes: float
@@ -97,8 +188,8 @@ class _Transfer:
 class Transfers:
     """All transfers under way, and their grants.
 
-    Grants never add up to more than there is. No bandwidth is left while a transfer could take it.
-    Every transfer gets its turn, and ends, if it takes the rate that it is granted.
+    Grants never add up to more than there is. No bandwidth is idle while a transfer could take it.
+    Every transfer gets its turn, and ends if it takes its granted rate.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -111,26 +202,23 @@ class Transfers:
 
     @property
     def is_busy(self) -> bool:
-        """True if there are any transfers."""
+        """True while a transfer is under way."""
         return bool(self._open)
 
     @property
     def taken_bytes_per_s(self) -> float:
-        """Bytes/s that all transfers took of late."""
+        """Bytes/s that all transfers took recently."""
         return math.fsum(transfer.taken for _, transfer in self._open.values())
 
     @property
     def could_bytes_per_s(self) -> float:
-        """Bytes/s that all transfers could take; inf if that is not known."""
+        """Bytes/s that all transfers could take; inf if unknown."""
         return math.fsum(transfer.could for _, transfer in self._open.values())
 
     def begin(
         self, key: Key, now_s: float, *, owner: int, job: str, bytes: float, could: float = math.inf
     ) -> None:
-        """Begin a transfer. Transfers of one job go together.
-
-        could:  bytes/s that it can take at most.
-        """
+        """Start a transfer; transfers of one job go together. `could` is its largest rate."""
         if key in self._open:
             raise UsageError(f"transfer {key[1]} has begun already: use another id")
         most = limits.broker_transfers_max
@@ -148,8 +236,7 @@ class Transfers:
         self._anew = True
 
     def moved(self, key: Key, now_s: float, bytes: float) -> None:
-        """Note how much has been transferred; the rate that the transfer can take is learned from
-        that."""
+        """Record the bytes transferred so far, and learn the rate that the transfer can take."""
         transfer = self._find_transfer(key)
         passed_s = now_s - transfer.heard_s
         if passed_s < _windows_s or bytes < transfer.moved:
@@ -175,12 +262,12 @@ class Transfers:
         self._anew = True
 
     def leave(self, caller: int, now_s: float) -> None:
-        """End all transfers of a caller that is gone."""
+        """End all transfers of a caller that has gone."""
         for key in [key for key in self._open if key[0] == caller]:
             self.end(key, now_s)
 
     def tick(self, now_s: float, bandwidth: float) -> dict[Key, Grant]:
-        """Return the grants that are new or renewed, of so many bytes/s together."""
+        """Return new and renewed grants, of `bandwidth` together."""
         for writer, transfer in self._open.values():
             silent = now_s - transfer.heard_s > self._terms.lease_s
             if silent and transfer.could > _slow_bytes_per_s:
