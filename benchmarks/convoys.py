@@ -18,8 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.extent import Files
+from penstock.index.fields import Field
 from penstock.index.layout import Fixed
-from penstock.index.table import Field, Index
+from penstock.index.table import Index
 from penstock.order.order import Order
 from penstock.plan.steps import Steps, plan_steps
 from penstock_sim.schedule import stagger

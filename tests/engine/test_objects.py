@@ -327,16 +327,6 @@ def test_fields_of_lines(s3: S3, tmp_path: Path, write: Callable[[Path], None]) 
     assert len(penstock.open(f"s3://{s3.name}/lines")) == 119
 
 
-def test_unpacking(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compressed object is unpacked once into the cache of the user."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    s3.put("x.jsonl.gz", gzip.compress(b'{"n": 1}\n{"n": 2}\n'))
-    for _ in range(2):
-        dataset = penstock.open(f"s3://{s3.name}/x.jsonl.gz", unpack=True, fields="n")
-        assert [sample["n"] for sample in dataset] == [1, 2]
-    assert len(list(tmp_path.rglob("x.jsonl"))) == 1
-
-
 @pytest.mark.parametrize(("more", "requests"), [(-4096, 1), (4096, 2)])
 def test_gaps(s3: S3, tmp_path: Path, more: int, requests: int) -> None:
     """Gaps between wanted bytes are read up to the limit, and skipped beyond it."""

@@ -18,8 +18,9 @@ from penstock.engine.store import Posix, braces
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
 from penstock.index.codecs import registry
+from penstock.index.fields import Codec, Field
 from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
-from penstock.index.table import Codec, Field, Index
+from penstock.index.table import Index
 from penstock.loader.dataset import Dataset
 
 BYTES = np.dtype(np.uint8)

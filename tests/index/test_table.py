@@ -25,8 +25,9 @@ from penstock import limits
 from penstock.errors import SidecarError, UsageError
 from penstock.extent import Files, joined
 from penstock.index import sidecar
+from penstock.index.fields import Field
 from penstock.index.layout import Fixed, RowTable
-from penstock.index.table import Field, Index, find_outside
+from penstock.index.table import Index, find_outside
 
 RAW = np.dtype(np.uint8)
 

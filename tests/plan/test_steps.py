@@ -268,8 +268,9 @@ def test_window_places_every_sample(
 def fixed_index(count: int, record: int, files: int = 1) -> penstock.Index:
     """An index of fixed records in equal files that need not exist."""
     from penstock.extent import Files
+    from penstock.index.fields import Field
     from penstock.index.layout import Fixed
-    from penstock.index.table import Field, Index
+    from penstock.index.table import Index
 
     names = [f"records{number}.bin" for number in range(files)]
     size = np.full(files, count // files * record)

@@ -32,7 +32,7 @@ def formats(
                 "summary": entry.summary,
                 "kinds": list(entry.kinds),
                 "options": list(entry.options),
-                "detected": entry.sniff is not None or entry.folder is not None,
+                "detected": entry.detected,
             }
             for entry in FORMATS.values()
         ]

@@ -501,10 +501,10 @@ def _choose_field(source: Dataset, name: str | None, broken: str) -> tuple[str, 
     """Choose the field of text. Returns its name, and the dataset with it alone."""
     index = source.index
     if index.format == "jsonl" and index.fields[0].parser is None:
-        attach = FORMATS["jsonl"].attach
-        assert attach is not None
         name = name or "text"
-        index = attach(index, fields={name: name}, types={name: "str"}, broken=broken)
+        index = FORMATS["jsonl"].attach(
+            index, fields={name: name}, types={name: "str"}, broken=broken
+        )
     fields = {
         made.name: part
         for part in index.fields

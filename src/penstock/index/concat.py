@@ -17,10 +17,10 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..extent import Extents, Files, Int
 from .attributes import Attribute
+from .fields import SUMS_FIELD, Codec, Field
 from .json_fields import Column
 from .layout import Chunked, Columns, Fixed, Layout
-from .sums import SUMS_FIELD
-from .table import Codec, Field, Index, Samples
+from .table import Index, Samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

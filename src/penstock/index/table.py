@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,80 +27,13 @@ from ..errors import FormatError, UsageError
 from ..extent import Extents, Files, Int, Names
 from . import sidecar
 from .attributes import Attribute, rebuild_attribute
-from .json_fields import JsonFields
+from .fields import SUMS_FIELD, Codec, Field
 from .layout import Chunked, Fixed, Layout, Pieces, RowTable, rebuild_layout, take_column
-from .sums import SUMS_FIELD
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 Samples = npt.NDArray[Any]
 """Sample numbers: any integers; uint64 and int64 are used as they are."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Codec:
-    """Codec of a field, which decodes compressed chunks to samples: see `penstock.index.codecs`.
-
-    options:  parameters of the codec, of JSON types.
-    """
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One part of a sample. `shape` is that of one sample, in `dtype`; None if the length varies.
-
-    codec:  for a field of layout `Chunked`, and only there.
-    element: shape of an element of a list, where the length varies; () for numbers and bytes.
-    levels:  bytes of an offset of each level of nested lists, from the outside (see `nested`); ()
-             where a row is its values alone.
-    as_dtype:  dtype in which batches have it, if that is not `dtype`. It is not saved.
-    parser:    for lines of JSON: the fields that batches have in its place. It is not saved.
-    vocabulary:  tokens that it may have, from 0 on; 0 if any. It is not saved.
-    text:      "text" or "json" if the bytes are such, and batches have texts or parsed values.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] | None
-    codec: Codec | None = None
-    as_dtype: np.dtype[Any] | None = None
-    parser: JsonFields | None = None
-    text: str = ""
-    element: tuple[int, ...] = ()
-    levels: tuple[int, ...] = ()
-    vocabulary: int = 0
-
-    @property
-    def nbytes(self) -> int | None:
-        """Bytes of one sample, or None if they vary."""
-        return None if self.shape is None else self.dtype.itemsize * math.prod(self.shape)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one element of a list."""
-        return self.dtype.itemsize * math.prod(self.element)
-
-    @property
-    def nesting(self) -> dict[str, tuple[int, ...]]:
-        """`element` and `levels`, where they are not empty: for headers and comparisons."""
-        both = {"element": self.element, "levels": self.levels}
-        return {name: value for name, value in both.items() if value}
-
-    @property
-    def made(self) -> tuple[Field, ...]:
-        """The fields that batches have of it: itself, or those that are parsed of its lines."""
-        if self.text:
-            return (Field(self.name, np.dtype("O" if self.text == "json" else "U"), ()),)
-        if self.parser is None:
-            return (self,)
-        shape = {True: None, False: ()}
-        return tuple(
-            Field(name, self.parser.get_dtype(name), shape[self.parser.is_list(name)])
-            for name in self.parser.names
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ..arguments import check_whole
 from ..errors import UsageError
-from .table import Field, Index
+from .fields import Field
+from .table import Index
 
 _TOKEN_FIELDS = ("input_ids", "tokens")
 _VOCABULARY_MAX = 1 << 62

@@ -36,7 +36,6 @@ from ..index import (
     choose_format,
     find_outside,
     set_vocabulary,
-    unpack_files,
 )
 from ..order import (
     Bitmap,
@@ -77,7 +76,6 @@ def open(
     mirrors: Path | Sequence[Path] = (),
     as_dtype: Any = None,
     vocabulary: int | Mapping[str, int] | None = None,
-    unpack: bool | int = False,
     **more: Any,
 ) -> Dataset:
     """Open the samples at `path`. Only the metadata that locates them is read.
@@ -103,10 +101,6 @@ def open(
     vocabulary:    the number of tokens that there are, of which lists of tokens have none but 0 to
                    vocabulary - 1: another one is an error at its step. Of several fields with rows
                    of integers, that named "input_ids" or "tokens"; or by name, {field: number}.
-    unpack:        True unpacks files that were compressed as a whole (gzip, Zstandard) once, into
-                   the folder "unpacked" of this user's cache, and opens those; a number is the most
-                   bytes that may lie there (True: half of what is free). They are unpacked anew
-                   when the files have changed.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -123,13 +117,6 @@ def open(
     checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
     roots = [_make_absolute(root) for mirror in checked for root in pin_hub_urls([mirror])]
     place, store = locate_data(*paths)
-    if unpack is not False:
-        room = None if unpack is True else check_whole("unpack", unpack, 1, 1 << 62)
-        folder = os.path.join(_own_folder(), "unpacked")
-        wanted = stores.checked_extensions(extensions) if extensions is not None else ()
-        paths = unpack_files(store, place, folder, room, wanted, progress)
-        extensions = None
-        place, store = locate_data(*paths)
     options: Options = {name: value for name, value in more.items() if value is not None}
     layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
     options |= {name: value for name, value in layout.items() if value is not None}
@@ -259,7 +246,7 @@ class _Request:
     def attach(self, index: Index) -> Index:
         """Return the index with what is made of the bytes when they are read."""
         entry = FORMATS[index.format]
-        if entry.attach is None:
+        if not entry.reading:
             return index
         options = self.options if self.unknown is None else entry.canonical(self.given)
         return entry.attach(
@@ -295,7 +282,7 @@ class _Request:
     def _find_restamp(self, saved: Index) -> str | None:
         """Describe a change that the files' content shows, but not size or time; else None."""
         entry = FORMATS.get(saved.format)
-        if entry is None or entry.stamp is None:
+        if entry is None:
             return None
         try:
             now = entry.stamp(self.store, saved.files)

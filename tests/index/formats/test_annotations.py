@@ -556,7 +556,7 @@ def test_clip(tmp_path: Path) -> None:
     assert broken[2]["text"] == "text é 2"
     both = shard | {f"{i}.{kind}": b"other" for i in range(5) for kind in ("jpg", "png")}
     write_tar(tmp_path / "3.tar", dict(sorted(both.items())))
-    with pytest.raises(FormatError, match=r"every sample has jpg and png: which is the image"):
+    with pytest.raises(FormatError, match=r"every sample has jpg and png: leave out format='clip'"):
         penstock.open(tmp_path / "3.tar", format="clip", index="memory")
     del shard["4.txt"]
     write_tar(tmp_path / "2.tar", shard)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError
-from penstock.index.formats.mixed_kinds import KINDS
+from penstock.index.formats.tree import KINDS
 
 COCO = ["annotations/instances_train2017.json", "train2017/1.jpg", "val2017/2.jpg"]
 VOC = ["Annotations/1.xml", "ImageSets/Main/train.txt", "JPEGImages/1.jpg"]

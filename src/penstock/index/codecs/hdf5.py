@@ -26,10 +26,9 @@ import numpy.typing as npt
 
 from ... import limits
 from ...errors import UsageError
-from .chunks import paste_chunks
 from .decompression import decompress
 from .registry import CompressedChunk, Decoded, missing_library
-from .zarr import read_claimed_bytes
+from .zarr import paste_chunks, read_claimed_bytes
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _SZIP = 1, 2, 3, 4
 _BZIP2, _LZF, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD = 307, 32000, 32001, 32004, 32008, 32015

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -68,20 +69,22 @@ The samples outlive the chunk: nothing in them may be a view of its bytes.
 """
 
 
-def _import_decoder(name: str) -> Decoder:
-    """Return the `decode` of the module of this name, which is imported at the first call."""
-
-    def decode(options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
-        decoded: Decoded = importlib.import_module(f".{name}", __package__).decode(
-            options, compressed
-        )
-        return decoded
-
-    return decode
+def _decode_by(function: str, options: Mapping[str, Any], compressed: CompressedChunk) -> Decoded:
+    """Decode by "module.function", whose module is imported at the first call."""
+    module, _, name = function.partition(".")
+    decoded: Decoded = getattr(importlib.import_module(f".{module}", __package__), name)(
+        options, compressed
+    )
+    return decoded
 
 
 CODECS: dict[str, Decoder] = {
-    name: _import_decoder(name) for name in ("arrow", "hdf5", "lines", "litdata", "parquet", "zarr")
+    "arrow": partial(_decode_by, "arrow.decode"),
+    "hdf5": partial(_decode_by, "hdf5.decode"),
+    "lines": partial(_decode_by, "frames.decode_lines"),
+    "litdata": partial(_decode_by, "frames.decode_leaves"),
+    "parquet": partial(_decode_by, "parquet.decode"),
+    "zarr": partial(_decode_by, "zarr.decode"),
 }
 
 

@@ -7,18 +7,8 @@ not know who reads the samples later, nor when.
 
 from __future__ import annotations
 
-from .jsonl import build_line_error
-from .jsonl_unpack import unpack_files
-from .location import Location
-from .registry import FORMATS, Format, choose_format
-from .tf_example import parse_example
+from .detection import choose_format
+from .registry import FORMATS, Format
+from .shards import Location
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "Location",
-    "build_line_error",
-    "choose_format",
-    "parse_example",
-    "unpack_files",
-]
+__all__ = ["FORMATS", "Format", "Location", "choose_format"]

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
 from ...extent import Int
+from ..fields import Field
 from ..layout import Pieces
-from ..table import Field, Index
-from .location import Location
-from .shards import list_files, number_first
+from ..table import Index
+from .shards import Location, list_files, number_first
 
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16
@@ -45,11 +45,6 @@ class _RecordChunk(NamedTuple):
     kind: bytes
     records: int
     data: bytes
-
-
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is an ArrayRecord file, or one of Riegeli, on which the format is based."""
-    return head.startswith(_SIGNATURE)
 
 
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:

@@ -31,9 +31,10 @@ from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..codecs import arrow as codec
+from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, Pieces, RowTable
 from ..nested import lay_out_rows
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import column_choice, saved_datasets
 from .arrow_ipc import (
     MAGIC,
@@ -44,8 +45,7 @@ from .arrow_ipc import (
     Schema,
     read_messages,
 )
-from .location import Location
-from .shards import list_files, number_first
+from .shards import Location, list_files, number_first
 
 _EXTENSIONS = (".arrow", ".feather", ".ipc", ".arrows")
 

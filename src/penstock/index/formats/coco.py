@@ -31,9 +31,8 @@ from ..table import Index
 from . import image_annotations
 from .image_annotations import Flaws, is_whole, read_number, show
 from .json_lists import JsonLists
-from .location import Location
+from .shards import Location
 
-OPTIONS = ("split", "annotations", "images", "missing", "fields")
 _KINDS = ("instances", "person_keypoints", "captions")
 _STANDARD = re.compile(rf"annotations/({'|'.join(_KINDS)})_([^/]+)\.json")
 _BESIDE = "_annotations.coco.json"

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 
-OPTIONS = ("fields", "label")
 DEFAULTS = ("label", "labels")
 
 

@@ -36,15 +36,14 @@ from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
 from ..codecs import missing_library
+from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import column_choice
 from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
-from .location import Location
 from .sandbox import Sandbox
-from .shards import list_files
+from .shards import Location, list_files
 
-MAGIC = b"\x89HDF\r\n\x1a\n"
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".nc", ".h5ad")
 _LABELS = ("label", "labels", "y")
 _LINKS_MAX = 16
@@ -57,11 +56,6 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     normalized = column_choice.normalize_array_options(options)
     column_choice.check_switch(normalized, "isolate", True)
     return normalized
-
-
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is HDF5; a user block of 512, 1024 or 2048 bytes may come first."""
-    return any(head[at : at + 8] == MAGIC for at in (0, 512, 1024, 2048))
 
 
 @dataclass

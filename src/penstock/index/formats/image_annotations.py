@@ -23,8 +23,9 @@ from ...engine import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, joined, unseen
 from ..attributes import Attribute
+from ..fields import Field
 from ..layout import RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import shards
 
 IMAGE = "image"

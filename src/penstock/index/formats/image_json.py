@@ -27,10 +27,8 @@ from ..attributes import Attribute, make_rows, make_texts
 from ..table import Index
 from . import image_annotations
 from .image_annotations import is_whole, show
-from .location import Location
-from .shards import scan_folder
+from .shards import Location, scan_folder
 
-OPTIONS = ("fields", "label", "missing")
 _DOCUMENT_BYTES_MAX = 64 << 20
 _KEYS_MAX = 256
 _SUFFIX = ".json"

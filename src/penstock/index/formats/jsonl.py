@@ -21,6 +21,7 @@ from ...engine import Progress, Store, StoreFile, crc32c, read_extent
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from .. import codecs
+from ..fields import Codec, Field
 from ..json_fields import (
     BROKEN,
     KINDS,
@@ -33,11 +34,10 @@ from ..json_fields import (
     load_object,
 )
 from ..layout import Chunked, Pieces, RowTable
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import jsonl_frames, shards, unsupported
-from .location import Location
+from .shards import Location
 
-FIELD_OPTIONS = ("fields", "types", "defaults", "broken")
 SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -98,7 +98,7 @@ def build(
             raise FormatError(
                 f"{files.path(kinds.index(True))} is compressed, and "
                 f"{files.path(kinds.index(False))} is not: open them as two data sets, by "
-                f"patterns or extensions=, and mix those (penstock.mix); or unpack the first"
+                f"patterns or extensions=, and mix those (penstock.mix)"
             )
         shards.check_any(files, sum(int(lines.counts.sum()) for lines in framed), "lines")
         coded = (replace(fields[0], codec=Codec("lines")),)
@@ -212,11 +212,11 @@ def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form: `fields` is a dict of the key of each field."""
-    normalized = {name: value for name, value in options.items() if value is not None}
-    shards.normalize_extensions(normalized)
+    given = {name: value for name, value in options.items() if value is not None}
+    normalized = shards.normalize_extensions(given)
     fields = normalized.get("fields")
     if fields is None:
-        for name in FIELD_OPTIONS[1:]:
+        for name in ("types", "defaults", "broken"):
             if name in normalized:
                 raise UsageError(f"{name}= is about the fields of lines: name them by fields=")
         return normalized
@@ -236,12 +236,12 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     normalized["fields"] = dict(names)
     for option in ("types", "defaults"):
-        given = normalized.setdefault(option, {})
-        if not isinstance(given, Mapping) or not set(given) <= set(names):
+        values = normalized.setdefault(option, {})
+        if not isinstance(values, Mapping) or not set(values) <= set(names):
             raise UsageError(
-                f"{option} is {given!r}: give a dict by field, of {', '.join(map(str, names))}"
+                f"{option} is {values!r}: give a dict by field, of {', '.join(map(str, names))}"
             )
-        normalized[option] = dict(given)
+        normalized[option] = dict(values)
     for name, kind in normalized["types"].items():
         if kind not in KINDS:
             raise UsageError(f"types has {kind!r} for {name!r}: use one of {', '.join(KINDS)}")

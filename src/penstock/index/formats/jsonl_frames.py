@@ -2,7 +2,7 @@
 
 A file is unpacked once, when it is indexed, to count the lines of its frames; what the file says of
 sizes (headers, a seek table) is not relied on. Frames are joined to chunks of some hundred KiB, see
-`penstock.index.codecs.lines`. A frame of more than `limits.line_frame_bytes_max` is refused: every
+`penstock.index.codecs.frames`. A frame of more than `limits.line_frame_bytes_max` is refused: every
 line of it would cost as much as all.
 """
 
@@ -20,8 +20,8 @@ from ... import limits
 from ...engine import StoreFile
 from ...errors import UsageError
 from ...extent import Int
-from ..codecs import lines as codec
-from ..codecs import load_zstandard
+from ..codecs import frames as codec
+from ..codecs.decompression import load_zstandard
 from ..layout import Chunked, Pieces
 from .shards import make_file_column, number_first
 
@@ -282,10 +282,8 @@ def _refuse_large(source: StoreFile, at: int, program: str) -> Exception:
     unpack, pack = ("zstdcat", "zstd") if program == "zstd" else ("zcat", "gzip")
     return source.flaw(
         at,
-        f"a {'frame of Zstandard' if program == 'zstd' else 'member of gzip'} of more than "
-        f"{limits.line_frame_bytes_max >> 20} MiB of lines, of which none can be read without all "
-        f"before it. Cut it into small ones: `{unpack} {shlex.quote(name)} | split -C 256K "
-        f"--filter={pack} - > {shlex.quote(new)}`"
-        + (" (or by bgzip)" if program == "gzip" else "")
-        + "; or have it unpacked once, into the cache, by unpack=True",
+        f"a frame or member of more than {limits.line_frame_bytes_max >> 20} MiB of lines: "
+        f"`{'zstd -d' if program == 'zstd' else 'gunzip'}` the file first, or cut it into small "
+        f"frames: `{unpack} {shlex.quote(name)} | split -C 256K --filter={pack} - > "
+        f"{shlex.quote(new)}`",
     )

@@ -19,10 +19,11 @@ import numpy as np
 from ...engine import Progress, Store
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, unseen
+from ..fields import Field
 from ..layout import RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import unsupported
-from .location import Location
+from .shards import Location
 
 _EXTENSIONS = (".txt", ".lst", ".list", ".tsv", ".csv")
 

@@ -26,12 +26,12 @@ from ...arguments import check_whole
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout, RowTable
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import arrow, column_choice, rows
-from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
-from .shards import number_first
+from .shards import Location, number_first
 
 _CHUNK = re.compile(r"chunk-\d+-\d+.*\.bin")
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -33,15 +33,14 @@ import numpy as np
 from ...engine import Progress, Store, StoreFile
 from ...errors import ChangedError, FormatError, MissingError, UsageError
 from ...extent import Files, Int, Names, joined, unseen
+from ..fields import Field
 from ..layout import RowTable
-from ..table import Field, Index
-from .location import Location
-from .shards import check_named_once, number_first
+from ..table import Index
+from .shards import Location, check_named_once, number_first
 
 DATA = "data.mdb"
 """Name of the file of an environment that is a folder."""
 
-OPTIONS = ("database", "datum", "order", "exclude", "verify")
 
 _EXCLUDED = ("__keys__", "__len__")
 _ORDERS = ("key", "file")
@@ -49,11 +48,6 @@ _MAGIC = (bytes.fromhex("DEC0EFBE"), bytes.fromhex("BEEFC0DE"))
 _HEAD_BYTES = 192
 _META_HEADERS = {1: 16, 2: 24, 3: 24}
 """Bytes before a meta on its page, by data version."""
-
-
-def sniff(head: bytes, name: str) -> bool:
-    """True if a file is an environment, also of a kind that can only be refused by name."""
-    return any(head[at : at + 4] in _MAGIC for at in (12, 16, 24))
 
 
 def is_dataset(store: Store) -> bool:

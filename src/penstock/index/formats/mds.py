@@ -22,10 +22,11 @@ from ... import limits
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, MissingError
 from ...extent import Files, Int, unseen
-from ..table import Field, Index
+from ..fields import Field
+from ..table import Index
 from . import column_choice, rows
-from .location import Location
 from .manifests import Manifest, has_shards, is_manifest
+from .shards import Location
 
 _NUMBERS = {
     "int": "<i8",

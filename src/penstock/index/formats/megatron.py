@@ -19,11 +19,11 @@ import numpy as np
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
 from ...extent import Files, Int, joined, unseen
+from ..fields import Field
 from ..layout import Layout, Pieces, RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import tokens
-from .location import Location
-from .shards import list_names, number_first
+from .shards import Location, list_names, number_first
 
 _MAGIC = b"MMIDIDX\0\0"
 _OLD = b"TNTIDX"
@@ -54,18 +54,13 @@ class _MegatronTokens(NamedTuple):
     documents: Int
 
 
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is an .idx."""
-    return head.startswith((_MAGIC, _OLD))
-
-
 def has_idx_beside(store: Store, name: str) -> bool:
     """True if a file is a .bin whose .idx lies beside it."""
     if not name.endswith(".bin"):
         return False
     other = f"{_strip_suffix(name)}.idx"
     _, errors = store.probe(unseen(store.root, [other]))
-    return not errors[0] and sniff(store.read(other, 0, len(_MAGIC)), other)
+    return not errors[0] and store.read(other, 0, len(_MAGIC)).startswith((_MAGIC, _OLD))
 
 
 def build(

@@ -18,10 +18,10 @@ import numpy as np
 from ... import limits
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError
+from ..fields import Field
 from ..layout import Fixed
-from ..table import Field, Index
-from .location import Location
-from .shards import list_files, number_first
+from ..table import Index
+from .shards import Location, list_files, number_first
 
 MAGIC = b"\x93NUMPY"
 
@@ -43,11 +43,6 @@ class NpyHeader(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     data_offset: int
-
-
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is an .npy file."""
-    return head.startswith(MAGIC)
 
 
 def build(store: Store, place: Location, progress: Progress | None = None) -> Index:

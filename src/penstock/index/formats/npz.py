@@ -20,11 +20,11 @@ import numpy as np
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Int
+from ..fields import Field
 from ..layout import Fixed
-from ..table import Field, Index
+from ..table import Index
 from . import column_choice, npy, zip
-from .location import Location
-from .shards import list_files, number_first
+from .shards import Location, list_files, number_first
 
 _SUFFIX = ".npy"
 

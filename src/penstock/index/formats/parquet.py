@@ -29,22 +29,18 @@ from ... import limits
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, PenstockError, UsageError
 from ...extent import Int
-from ..codecs import BOOL, BYTES, INT, CompressedChunk, Decoded, ThriftReader
 from ..codecs import parquet as codec
+from ..codecs.registry import CompressedChunk, Decoded
+from ..codecs.thrift import BOOL, BYTES, INT, ThriftReader
+from ..fields import Codec, Field
 from ..layout import Chunked, RowTable
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import column_choice
-from .location import Location
-from .shards import list_files, number_first
+from .shards import Location, list_files, number_first
 
 MAGIC = b"PAR1"
 _EXTENSIONS = (".parquet", ".pq")
 _FOOTER_BYTES_MAX = 256 * limits.MIB
-
-
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is a Parquet file."""
-    return head.startswith(MAGIC)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import numpy as np
 from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from ..fields import Field
 from ..layout import Pieces, RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import shards
-from .location import Location
+from .shards import Location
 
-OPTIONS = ("label", "header", "extensions")
-MAGIC = (0xCED7230A).to_bytes(4, "little")
+_MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def sniff(head: bytes, name: str) -> bool:
     """True if a file begins with the magic of a record, or is an empty .rec file."""
-    return head.startswith(MAGIC) or (not head and name.lower().endswith(".rec"))
+    return head.startswith(_MAGIC) or (not head and name.lower().endswith(".rec"))
 
 
 def build(

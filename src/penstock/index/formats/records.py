@@ -15,10 +15,10 @@ from ...arguments import check_whole
 from ...engine import Progress, Store
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from ..fields import Field
 from ..layout import Fixed
-from ..table import Field, Index
-from .location import Location
-from .shards import list_files
+from ..table import Index
+from .shards import Location, list_files
 
 _REACH = 100_000
 """Maximum distance from the given size at which a size that divides is searched."""

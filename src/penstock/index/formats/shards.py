@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from ...engine import Listing, Progress, Store, is_blob
 from ...errors import FormatError, MissingError, UsageError
 from ...extent import FileIds, Files, joined
-from .location import Location
+
+Kind = Literal["folder", "file", "pattern"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Location that was opened: the store's root itself, one file in it, or patterns below it.
+
+    names:  the patterns, relative to the root as `name` is; a list of files is several patterns.
+    path:   the path as the caller gave it, for messages.
+    """
+
+    kind: Kind
+    name: str
+    path: str
+    names: tuple[str, ...] = ()
 
 
 def list_files(
@@ -119,8 +135,8 @@ def check_any(files: Files, count: int, what: str) -> None:
         raise FormatError(f"{files.path(0)}{more} no {what}: check the path")
 
 
-def normalize_extensions(options: dict[str, Any]) -> dict[str, Any]:
+def normalize_extensions(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, with the extensions as a list."""
-    if "extensions" in options:
-        options["extensions"] = list(options["extensions"])
-    return options
+    if "extensions" not in options:
+        return dict(options)
+    return {**options, "extensions": list(options["extensions"])}

@@ -34,13 +34,13 @@ from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
 from ..attributes import Attribute, make_texts
+from ..fields import Field
 from ..json_fields import import_loads, is_rounded
 from ..layout import RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import column_choice, listing, parquet
-from .location import Location
+from .shards import Location
 
-OPTIONS = ("files", "columns", "label", "outside")
 _RESERVED = ("data", "__key__", "__id__", "__epoch__", "__rng__", "key", "bytes", "source", "pass")
 
 

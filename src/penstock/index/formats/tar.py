@@ -14,6 +14,7 @@ never used as paths.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,17 @@ import numpy as np
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int, Names
+from ..fields import Field
 from ..layout import RowTable
-from ..table import Field, Index
+from ..table import Index
 from . import shards, unsupported
-from .location import Location
+from .image_annotations import IMAGE, IMAGE_SUFFIXES
+from .shards import Location
 
-OPTIONS = ("fields", "label", "missing", "duplicates", "ignore_zeros", "end", "extensions")
 _LABEL = "cls"
+_IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
+_TEXTS = {"txt": ("text", "text"), "json": ("json", "json")}
+"""Name and kind of the field that an extension of a pair becomes."""
 _CHOICES = {
     "missing": ("error", "empty"),
     "duplicates": ("error", "all"),
@@ -184,6 +189,38 @@ def build(
         label_column=label_column,
         names=_concatenate_keys(contents),
     )
+
+
+def build_pairs(store: Store, place: Location, progress: Progress | None, **options: Any) -> Index:
+    """The index of pairs of image and text (format "clip"), as CLIP and its successors train on.
+
+    The image, the text (`.txt`) and, where there is one, the document of JSON of a key are the
+    fields "image" (bytes), "text" (str) and "json" (parsed). Other files that every sample has keep
+    their names. Texts are read with the batch, not indexed.
+    """
+    index = build(store, place, progress, **options)
+    names = [part.name for part in index.fields]
+    images = [name for name in names if name in _IMAGES]
+    if "txt" not in names:
+        raise FormatError(
+            f"{index.files.path(0)}: not every sample has a text (.txt), but {', '.join(names)}: "
+            f"leave out format='clip'"
+        )
+    if len(images) > 1:
+        raise FormatError(
+            f"{index.files.path(0)}: every sample has {' and '.join(images)}: leave out "
+            f"format='clip', and name them by fields="
+        )
+    if not images:  # some samples have one kind, and some another
+        fields = {IMAGE: list(_IMAGES)}
+        fields |= {name: [name] for name in names if name not in images}
+        index = build(store, place, progress, fields=fields, **options)
+    parts = []
+    for part in index.fields:
+        name, text = _TEXTS.get(part.name, (part.name, ""))
+        name = IMAGE if name in _IMAGES else name
+        parts.append(replace(part, name=name, text=text))
+    return replace(index, format="clip", fields=tuple(parts), fingerprint="")
 
 
 def _walk_archive(source: StoreFile, options: Mapping[str, Any]) -> TarShard:

@@ -19,13 +19,12 @@ import numpy.typing as npt
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from ..fields import SUMS_FIELD, Field, mask_crc
 from ..layout import RowTable
-from ..sums import SUMS_FIELD, mask_crc
-from ..table import Field, Index
+from ..table import Index
 from . import shards, unsupported
-from .location import Location
+from .shards import Location
 
-OPTIONS = ("check", "verify", "example", "label", "extensions")
 _CHECKS = ("none", "length", "all")
 _KINDS = ("absent", "bytes", "floats", "integers")
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3

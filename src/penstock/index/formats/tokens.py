@@ -14,6 +14,7 @@ header_bytes:  bytes to skip at the start of each file; 1024 for llm.c.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,13 +24,13 @@ from ...arguments import check_whole
 from ...engine import Progress, Store, StoreFile
 from ...errors import FormatError, UsageError
 from ...extent import Files, Int
+from ..fields import Field
 from ..layout import Fixed, Layout, Pieces, RowTable
-from ..table import Field, Index
-from .location import Location
-from .shards import list_files, number_first
+from ..table import Index
+from .shards import Location, list_files, number_first
 
 _LLMC_BYTES = 1024
-_LLMC = {20240520: "<u2", 20240801: "<u4"}
+_LLMC = {struct.pack("<ii", 20240520, 1): "<u2", struct.pack("<ii", 20240801, 1): "<u4"}
 _COUNT_MAX = 1 << 40
 _SCANNED_BYTES = 1 << 23  # at a time, for end tokens: a multiple of each token's size
 
@@ -75,14 +76,6 @@ def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "extensions" in options:
         normalized["extensions"] = list(options["extensions"])
     return normalized
-
-
-def sniff(head: bytes, _: str) -> bool:
-    """True if a file is one of llm.c."""
-    if len(head) < _LLMC_BYTES:
-        return False
-    magic, version = np.frombuffer(head[:8], "<i4").tolist()
-    return magic in _LLMC and version == 1
 
 
 def build(
@@ -147,9 +140,9 @@ def _parse_file(
 ) -> tuple[np.dtype[Any], TokenRun]:
     head = source.read(0, _LLMC_BYTES)
     announced = -1
-    if header_bytes is None and sniff(head, ""):
-        magic, _, announced = np.frombuffer(head[:12], "<i4").tolist()
-        kind, start = np.dtype(_LLMC[magic]), _LLMC_BYTES
+    if header_bytes is None and head[:8] in _LLMC:
+        announced = int.from_bytes(head[8:12], "little", signed=True)
+        kind, start = np.dtype(_LLMC[head[:8]]), _LLMC_BYTES
     else:
         kind, start = np.dtype(dtype or "<u2"), header_bytes or 0
     size = source.size - start

@@ -2,28 +2,52 @@
 
 If every file lies in some sub-folder, the sub-folders' names, sorted, are the classes (also of
 empty ones, so that a class has the same label in training and validation data). If any file lies at
-the top, there are no labels. A folder of several kinds of files is refused (`mixed_kinds`).
+the top, there are no labels.
+
+Read as a tree of classes, the annotations of COCO or VOC would become samples, and `annotations`
+and `images` classes. A folder of several kinds of files is refused, unless `extensions=` says which
+files are samples. The kind of a file is that of its extension. A folder is mixed if
+
+* two of its sub-folders have no kind in common (`annotations/*.json` beside `train2017/*.jpg`), or
+* two of its sub-folders are called as data and labels are (`images` and `masks`), or
+* most files are there in pairs of two kinds and one name (`1.jpg` and `1.xml`), or
+* most are images, audio or video, and some are of another kind or notes (a README, `labels.csv`):
+  as samples they would fail in `decode`, and at the top they would leave no classes.
+
+Files of other unknown extensions do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+import posixpath
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...engine import Listing, Progress, Store
+from ...errors import FormatError
 from ...extent import Int
+from ..fields import Field
 from ..layout import RowTable
-from ..table import Field, Index
-from .location import Location
-from .mixed_kinds import check_one_kind
-from .shards import scan_folder
+from ..table import Index
+from .shards import Location, scan_folder
 
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return {name: list(value) for name, value in options.items()}
+KINDS = {
+    "images": "jpg jpeg png gif bmp webp tif tiff ppm jp2",
+    "audio": "wav flac mp3 ogg opus m4a",
+    "video": "mp4 avi mkv mov webm",
+    "text": "json jsonl xml txt csv tsv yaml yml",
+    "arrays": "npy npz mat",
+}
+_kind_of = {f".{ending}": kind for kind, endings in KINDS.items() for ending in endings.split()}
+_data_names = {"images", "image", "imgs", "img", "jpegimages"}
+_label_names = {"labels", "label", "masks", "mask", "annotations", "segmentationclass"}
+_layouts = {".json": ", as COCO does", ".xml": ", as Pascal VOC does", ".txt": ", as YOLO does"}
+_media = {"images", "audio", "video"}
+NOTES = {"", ".md", ".rst", ".pdf", ".html", ".log", ".db"}
+_FOLDERS_LOOKED_AT = _FILES_LOOKED_AT = 4096
 
 
 def build(
@@ -32,7 +56,7 @@ def build(
     """The index of the files below the store's root, in ascending order of path bytes."""
     listing = scan_folder(store, extensions, progress)
     if not extensions:
-        check_one_kind(listing)
+        _check_one_kind(listing)
     classes, labels = _find_classes(listing)
     return Index(
         format="tree",
@@ -58,3 +82,88 @@ def _find_classes(listing: Listing) -> tuple[tuple[str, ...] | None, Int | None]
 
 def _encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
+
+
+# -- several kinds of files ------------------------------------------------------------------------
+
+
+def _check_one_kind(listing: Listing) -> None:
+    """Raise FormatError if the files are of several kinds; looks at a few thousand of them."""
+    _check_annotations(listing)
+    if stray := _find_stray(listing):
+        raise FormatError(
+            f"{listing.files.root} holds {stray}: give extensions= with those of all samples, such "
+            f"as ['.jpg'], or move what is no sample elsewhere"
+        )
+
+
+def _check_annotations(listing: Listing) -> None:
+    mixture = _find_unlike_folders(listing) or _find_pairs(listing)
+    if mixture:
+        raise FormatError(
+            f"{listing.files.root} holds {mixture}: it looks like samples with annotations, not "
+            f"like classes: open the folder of the samples alone; for labels, a text file with a "
+            f"path and a label on each line; or give extensions= with those of all samples, such "
+            f"as ['.jpg']"
+        )
+
+
+def _find_unlike_folders(listing: Listing) -> str:
+    """Describe two neighbouring folders that hold different kinds; "" if there are none."""
+    kinds: dict[str, dict[str, str]] = defaultdict(dict)  # of a folder: a file of each kind
+    first = np.flatnonzero(np.diff(listing.folder, prepend=-1))[:_FOLDERS_LOOKED_AT]
+    last = np.append(first[1:], len(listing.files)) - 1
+    for file in np.unique(np.concatenate([first, (first + last) // 2, last])).tolist():
+        name = listing.files.name(file)
+        kind = _kind_of.get(posixpath.splitext(name)[1].lower())
+        folder = posixpath.dirname(name)
+        while kind is not None and folder:
+            kinds[folder].setdefault(kind, name)
+            folder = posixpath.dirname(folder)
+    siblings = defaultdict(list)
+    for folder in kinds:
+        siblings[posixpath.dirname(folder)].append(folder)
+    for folders in siblings.values():
+        unlike = {frozenset(kinds[folder]): folder for folder in reversed(folders)}
+        for (some, one), (others, other) in itertools.combinations(unlike.items(), 2):
+            if some.isdisjoint(others):
+                pair = sorted(next(iter(kinds[folder].items())) for folder in (one, other))
+                layout = _layouts.get(posixpath.splitext(pair[1][1])[1].lower(), "")
+                return " beside ".join(f"{kind} ({name})" for kind, name in pair) + layout
+        called = {posixpath.basename(folder).lower(): folder for folder in folders}
+        data, labels = called.keys() & _data_names, called.keys() & _label_names
+        if data and labels:
+            return f"the folders {called[min(data)]} and {called[min(labels)]}"
+    return ""
+
+
+def _find_pairs(listing: Listing) -> str:
+    """Describe a pair of files of two kinds and one name if most files are such; else ""."""
+    names = [listing.files.name(file) for file in range(min(len(listing.files), _FILES_LOOKED_AT))]
+    parts = [posixpath.splitext(name) for name in names]
+    pairs = [
+        number
+        for number, (a, b) in enumerate(itertools.pairwise(parts))
+        if a[0] == b[0]
+        and (kind := _kind_of.get(a[1].lower())) is not None
+        and _kind_of.get(b[1].lower()) not in (kind, None)
+    ]
+    if 4 * len(pairs) <= len(names):  # half of the files, or fewer
+        return ""
+    return f"pairs such as {names[pairs[0]]} and {names[pairs[0] + 1]}"
+
+
+def _find_stray(listing: Listing) -> str:
+    """Describe a file that is of another kind than most, which are media; "" if there is none."""
+    at_top = np.flatnonzero(listing.folder == 0)[:_FILES_LOOKED_AT].tolist()
+    looked_at = {*range(min(len(listing.files), _FILES_LOOKED_AT)), *at_top}
+    endings = {file: posixpath.splitext(listing.files.name(file))[1].lower() for file in looked_at}
+    counts = Counter(_kind_of.get(ending) for ending in endings.values())
+    kind, count = max(counts.items(), key=lambda item: item[1])
+    if kind not in _media or 2 * count <= len(looked_at):
+        return ""
+    for file in sorted(looked_at):
+        other = _kind_of.get(endings[file])
+        if other not in (kind, None) or (other is None and endings[file] in NOTES):
+            return f"{kind}, and {listing.files.name(file)}, which is none"
+    return ""

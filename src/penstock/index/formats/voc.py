@@ -26,9 +26,8 @@ from ..attributes import Attribute, make_rows
 from ..table import Index
 from . import image_annotations
 from .image_annotations import read_number, show
-from .location import Location
+from .shards import Location
 
-OPTIONS = ("split", "missing", "fields")
 _IMAGES, _SHEETS, _SPLITS = "JPEGImages", "Annotations", "ImageSets/Main"
 _SHEET_BYTES_MAX = 16 << 20
 _DEPTH_MAX = 32

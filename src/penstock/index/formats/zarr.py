@@ -30,11 +30,12 @@ from ...errors import FormatError, MissingError, UsageError
 from ...extent import Files, Int, joined, unseen
 from ..codecs import CompressedChunk
 from ..codecs import zarr as codec
+from ..fields import Codec, Field
 from ..layout import Layout
-from ..table import Codec, Field, Index
+from ..table import Index
 from . import column_choice
 from .chunk_grid import ChunkGrid, check_shape, count_cells, group_chunks, lay_out_verbatim
-from .location import Location
+from .shards import Location
 
 _META = ("zarr.json", ".zarray", ".zgroup")
 _LABELS = ("label", "labels", "y")
