@@ -62,6 +62,19 @@ def test_batches_of_ranks_join_to_global_batches() -> None:
     assert story._join_ranks(ledgers) == whole
 
 
+def test_a_race_over_own_files_reads_each_and_writes_nothing(tmp_path: Path) -> None:
+    """Files of different sizes, by every contender; other formats are refused."""
+    for number in range(300):
+        (tmp_path / f"{number}.txt").write_bytes(bytes(number + 1))
+    lines = run("demo", tmp_path).stdout.splitlines()
+    assert lines[1] == f"300 files of {tmp_path}"
+    assert sum("samples/s" in line for line in lines) >= 2
+    assert len(list(tmp_path.iterdir())) == 300
+    np.save(tmp_path / "x.npy", np.zeros(9))
+    said = run("demo", tmp_path / "x.npy", code=1).stderr
+    assert said.endswith("has npy: give a folder of images or texts\n")
+
+
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     """One sentence, exit code 1, and nothing is written."""
     (tmp_path / "mine").touch()

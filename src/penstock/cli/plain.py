@@ -6,6 +6,7 @@ the commands of the same names show more.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -42,6 +43,9 @@ def run_plain(arguments: list[str], missing: str) -> int:
             return 0 if show_demo(None, print_line) else 1
         case ["demo", "--folder", folder]:
             return 0 if show_demo(Path(folder), print_line) else 1
+        case ["demo", path]:
+            show_race(path, print_line)
+            return 0
         case ["doctor"]:
             show_host(print_line)
             return 0
@@ -77,6 +81,13 @@ def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
                 f"the demo cannot write in {folder} ({error.strerror}): name a folder on a disk "
                 f"with 500 MB free by --folder"
             ) from None
+
+
+def show_race(path: str, say: Callable[[str], object]) -> None:
+    """Race over the files of a folder."""
+    from ..demo import race_own_files
+
+    race_own_files(os.path.expanduser(path), say)
 
 
 def show_host(say: Callable[[str], object]) -> None:

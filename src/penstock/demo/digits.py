@@ -35,13 +35,13 @@ def write_digits(folder: Path) -> tuple[Path, Path]:
     Each is a digit at a random place, of random brightness, in noise.
     """
     random = np.random.default_rng(1)
-    for part, count in (("train", TRAIN_COUNT), ("test", TEST_COUNT)):
+    for split, count in (("train", TRAIN_COUNT), ("test", TEST_COUNT)):
         for digit in range(CLASSES):
-            (folder / part / str(digit)).mkdir(parents=True, exist_ok=True)
+            (folder / split / str(digit)).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             digit = number % CLASSES
             pixels = _draw_digit(digit, random)
-            path = folder / part / str(digit) / f"{number:05}.pgm"
+            path = folder / split / str(digit) / f"{number:05}.pgm"
             path.write_bytes(_HEADER + pixels.tobytes())
     return folder / "train", folder / "test"
 
@@ -82,12 +82,12 @@ class Classifier:
         self.weights |= {f"{name}_speed": np.zeros_like(w) for name, w in self.weights.items()}
 
     def classify(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-        """The digit of each image."""
-        found: npt.NDArray[np.intp] = self._forward(images)[1].argmax(1)
-        return found
+        """Return the digit of each image."""
+        digits: npt.NDArray[np.intp] = self._forward(images)[1].argmax(1)
+        return digits
 
     def learn(self, images: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> None:
-        """Take one step on a batch."""
+        """Train on one batch."""
         hidden, scores = self._forward(images)
         chances = np.exp(scores - scores.max(1, keepdims=True))
         chances /= chances.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The story that `penstock demo` tells: an exact shuffle, a crash and an exact resume, a race."""
+"""The story of `penstock demo`: an exact shuffle, a crash and an exact resume, a race."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..errors import StorageError
 from ..loader import Loader
 from ..loader import open as open_dataset
 from .digits import CLASSES, TRAIN_COUNT, Classifier, decode_digit, write_digits
-from .race import RECORD_BYTES, ROUNDS, run_race, write_records
+from .race import RECORD_BYTES, ROUNDS, race_files, race_records, write_records
 
 EPOCHS = 8
 BATCH = 50
@@ -35,12 +35,12 @@ Batches = list[list[str]]
 
 
 def run_demo(folder: Path, say: Say) -> bool:
-    """Tell the story with data in an empty folder; True if every promise held.
+    """Run the whole story with data in an empty folder; True if every promise held.
 
-    Takes about ten seconds on two cores. OSError if the folder cannot be written.
+    Takes about ten seconds on two cores. Raises OSError if the folder cannot be written.
     """
     started = time.monotonic()
-    say("# 1. Data as it lies")
+    say("# 1. A folder of images")
     train, test = write_digits(folder / "digits")
     say(f"Drew {TRAIN_COUNT:,} images of digits: {train}{os.sep}0 to 9, one file each.")
     say("penstock.open() reads that folder in place: nothing is converted, sub-folders are labels.")
@@ -57,14 +57,14 @@ def run_demo(folder: Path, say: Say) -> bool:
 
 
 def make_loader(folder: Path, rank: int = 0, world_size: int = 1) -> Loader:
-    """The training data as one rank sees it."""
+    """Open the training data as one rank."""
     dataset = open_dataset(folder, index="memory")
     settings: dict[str, Any] = {"rank": rank, "world_size": world_size, "decode": decode_digit}
     return Loader(dataset, global_batch_size=BATCH, seed=1, **settings)
 
 
 def train_epochs(loader: Loader, model: Classifier) -> Iterator[list[str]]:
-    """Train from where a loader stands to the last epoch; yield the names of each batch."""
+    """Train from the loader's position to the last epoch; yield the names of each batch."""
     while loader.epoch < EPOCHS:
         for batch in loader:
             model.learn(batch["image"], batch["label"])
@@ -82,10 +82,10 @@ def _train(train: Path, test: Path, say: Say) -> tuple[Batches, bool]:
         f"{stall_s:.2f} s of them for data."
     )
     epochs = [list(chain(*batches[n * steps : (n + 1) * steps])) for n in range(EPOCHS)]
-    exact = all(len(set(each)) == len(each) == TRAIN_COUNT for each in epochs)
+    exact = all(len(set(names)) == len(names) == TRAIN_COUNT for names in epochs)
     fresh = len({tuple(each) for each in epochs}) == EPOCHS
     if not exact or not fresh:
-        say("FAILED: an epoch did not have every sample exactly once, in an order of its own.")
+        say("FAILED: an epoch did not have every sample exactly once, in a new order.")
         return batches, False
     say(
         f"Each of the {EPOCHS} epochs had all {TRAIN_COUNT:,} samples exactly once, newly shuffled."
@@ -121,7 +121,7 @@ def train_until_killed(folder: Path, train: Path, saved_at: int, killed_at: int)
 
 
 def read_the_rest(folder: Path, train: Path, state: dict[str, Any], rank: int) -> None:
-    """Read on from a checkpoint as one rank of several; write the ledger of that."""
+    """Read on from a checkpoint as one rank of several; write the ledger of its batches."""
     loader = make_loader(train, rank, RANKS)
     loader.load_state_dict(state)
     with open(folder / f"resumed-{rank}.jsonl", "w") as ledger:
@@ -138,13 +138,13 @@ def _crash_and_resume(folder: Path, train: Path, batches: Batches, say: Say) -> 
     if codes != [-signal.SIGKILL]:
         say(f"FAILED: the process that was to be killed ended with {codes[0]}.")
         return False
-    found = Checkpoints(folder / "checkpoints").latest()
-    if found is None:
+    latest = Checkpoints(folder / "checkpoints").latest()
+    if latest is None:
         say("FAILED: the killed process left no checkpoint.")
         return False
     say(f"A second process trained, saved after step {saved_at}, and was killed after {killed_at}.")
-    say(f"What the checkpoint holds of the loader is all of this:\n  {found.loader}")
-    calls = [(read_the_rest, (folder, train, found.loader, rank)) for rank in range(RANKS)]
+    say(f"The loader's whole state in the checkpoint:\n  {latest.loader}")
+    calls = [(read_the_rest, (folder, train, latest.loader, rank)) for rank in range(RANKS)]
     codes = _run_processes(calls)
     if any(codes):
         say(f"FAILED: the ranks that resumed ended with {codes}.")
@@ -182,7 +182,7 @@ def _read_ledger(path: Path) -> Batches:
 
 
 def _join_ranks(ledgers: list[Batches]) -> Batches:
-    """Global batches from those of the ranks: rank r has every n-th sample from the r-th on."""
+    """Join the ranks' batches to global batches: rank r has every n-th sample from the r-th on."""
     joined = []
     for shares in zip(*ledgers, strict=True):
         batch = [""] * sum(map(len, shares))
@@ -199,16 +199,25 @@ def _digest(batches: Batches) -> str:
 # -- the race --------------------------------------------------------------------------------------
 
 
+def race_own_files(folder: str, say: Say) -> None:
+    """Race over the files of a folder, which is only read."""
+    dataset, rates = race_files(folder)
+    say(f"# {len(dataset):,} files of {dataset.path}")
+    _show_race(rates, round(dataset.index.mean_bytes), "bytes on average", say)
+
+
 def _race(folder: Path, say: Say) -> None:
     try:
         path = write_records(folder)
     except StorageError as error:
         say(f"Left out: {error}")
         return
-    rates = run_race(path)
+    _show_race(race_records(path), RECORD_BYTES, "bytes", say)
+
+
+def _show_race(rates: dict[str, float], sample_bytes: int, unit: str, say: Say) -> None:
     slowest = min(rates.values())
-    count = path.stat().st_size // RECORD_BYTES
-    say(f"{count:,} records of {RECORD_BYTES:,} bytes in the page cache, medians of {ROUNDS}:")
+    say(f"Samples of {sample_bytes:,} {unit} in the page cache, medians of {ROUNDS} epochs:")
     for name, rate in sorted(rates.items(), key=lambda item: item[1]):
-        size = f"{rate * RECORD_BYTES / 1e9:.2f} GB/s"
+        size = f"{rate * sample_bytes / 1e9:.2f} GB/s"
         say(f"  {name:<30}{rate:>12,.0f} samples/s{size:>12}{rate / slowest:>7.1f} x")
