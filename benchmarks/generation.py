@@ -37,7 +37,7 @@ def rows(
     """One row: MB/s of samples written and durable, paired with the floor. The target is met where
     the ratio is, or the rate itself."""
     from penstock_bench.generate import generate_data
-    from penstock_bench.workload import DatasetSpec
+    from penstock_bench.workload.sections import DatasetSpec
 
     data = DatasetSpec(
         record_length_bytes=146600628 / 2,

@@ -9,7 +9,6 @@ from penstock.lazy_exports import hand_out
 if TYPE_CHECKING:
     from . import compare as compare
     from . import outputs as outputs
-    from . import overrides as overrides
     from . import recorded as recorded
     from . import replay as replay
     from . import replay_engine as replay_engine
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from .generate import generate_data as generate_data
     from .headline import factor as factor
     from .metrics import interval as interval
-    from .overrides import hide_secrets as hide_secrets
     from .ranks import Crew as Crew
     from .ranks import detect_launch as detect_launch
     from .ranks import launch as launch
@@ -48,9 +46,11 @@ if TYPE_CHECKING:
     from .trace_summary import summarise as summarise
     from .verdict import Verdicts as Verdicts
     from .workload import DlioWorkload as DlioWorkload
-    from .workload_file import as_dict as as_dict
-    from .workload_file import preset_names as preset_names
-    from .workload_file import read_workload as read_workload
+    from .workload import as_dict as as_dict
+    from .workload import hide_secrets as hide_secrets
+    from .workload import parse_overrides as parse_overrides
+    from .workload import preset_names as preset_names
+    from .workload import read_workload as read_workload
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -65,7 +65,6 @@ else:
             "headline": "factor",
             "metrics": "interval",
             "outputs": "outputs",
-            "overrides": "overrides hide_secrets",
             "ranks": "Crew launch detect_launch",
             "record": "make_record make_run",
             "recorded": "recorded",
@@ -76,11 +75,11 @@ else:
             "result_files": "read_record",
             "run": "BenchJob Walks run_workload",
             "sizes": "MODELS",
-            "workload_file": "as_dict preset_names read_workload",
             "trace_sources": "trace_sources",
             "trace_strace": "trace_strace",
             "trace_summary": "summarise",
             "verdict": "Verdicts",
-            "workload": "DlioWorkload",
+            "workload": "DlioWorkload as_dict hide_secrets parse_overrides preset_names "
+            "read_workload",
         },
     )

@@ -48,7 +48,7 @@ from .checkpoint_shapes import (
 from .checkpoint_writers import CheckpointWriter, make_writer
 from .observe import read_io
 from .ranks import Crew, gather_everywhere
-from .workload import CheckpointSpec, DlioWorkload
+from .workload.sections import CheckpointSpec, DlioWorkload
 
 GIB = 1 << 30
 

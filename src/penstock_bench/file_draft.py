@@ -15,7 +15,7 @@ from penstock.engine import AtomicFile
 
 from .files import PARTS
 from .sample_contents import Bytes, SampleContents
-from .workload import DatasetSpec
+from .workload.sections import DatasetSpec
 
 _GROUP_BYTES = 4 << 20
 _COLUMN_BITS = 40

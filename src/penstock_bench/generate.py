@@ -33,7 +33,7 @@ from .files import PARTS, data_paths, folder_of, index_path
 from .generators import LAYOUTS, Write, choose_writer
 from .sample_contents import SampleContents, make_contents
 from .sizes import Model, Shapes, shapes
-from .workload import DatasetSpec, ParquetColumnSpec
+from .workload.sections import DatasetSpec, ParquetColumnSpec
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""

@@ -22,12 +22,12 @@ from penstock.errors import UsageError
 from . import metrics
 from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
-from .distribution import Distribution
 from .metrics import Stamps
 from .observe import ResourceUse, is_charged, measure_memory, measure_use
 from .ranks import Crew
 from .timed_steps import StepPace, sharpen_timers, walk
-from .workload import DlioWorkload
+from .workload.distribution import Distribution
+from .workload.sections import DlioWorkload
 
 CONTROL_S = 20.0
 """Longest computation of the control, which measures a run without reading."""

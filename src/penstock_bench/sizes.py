@@ -27,7 +27,9 @@ from penstock.index import missing_library
 from penstock.order import Order
 
 if TYPE_CHECKING:
-    from .workload import DatasetSpec  # and with it pydantic, which the command line does without
+    from .workload.sections import (
+        DatasetSpec,  # and with it pydantic, which the command line does without
+    )
 
 MODELS = ("normal", "lognormal", "dlio")
 Floats = npt.NDArray[np.float64]

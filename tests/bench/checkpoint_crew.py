@@ -14,7 +14,7 @@ from typing import Any
 from penstock_bench.checkpoint_shapes import State
 from penstock_bench.checkpoint_writers import NumpyWriter
 from penstock_bench.checkpoints import run_checkpoints
-from penstock_bench.workload import (
+from penstock_bench.workload.sections import (
     CheckpointSpec,
     DlioWorkload,
     ModelSpec,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from penstock_bench.contenders.task import DeliveryTask
-from penstock_bench.distribution import Distribution
 from penstock_bench.run import BenchJob
-from penstock_bench.workload import (
+from penstock_bench.workload.distribution import Distribution
+from penstock_bench.workload.sections import (
     DatasetSpec,
     DlioWorkload,
     EvaluationSpec,

@@ -17,7 +17,7 @@ from penstock_bench.checkpoint_shapes import (
     is_due,
     list_files_by_rank,
 )
-from penstock_bench.workload import CheckpointSpec, ModelSpec, Parallelism, Transformer
+from penstock_bench.workload.sections import CheckpointSpec, ModelSpec, Parallelism, Transformer
 
 GIB = 2**30
 DEFAULT = CheckpointSpec()

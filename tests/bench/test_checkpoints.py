@@ -38,7 +38,7 @@ from penstock_bench.checkpoint_contents import CheckpointContents, make_content
 from penstock_bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock_bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock_bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
-from penstock_bench.workload import (
+from penstock_bench.workload.sections import (
     CheckpointSpec,
     DlioWorkload,
     ModelSpec,

@@ -12,8 +12,8 @@ from penstock.cli.app import app
 from penstock.errors import LimitError, UsageError
 from penstock_bench.files import find_paths
 from penstock_bench.generate import generate_data
-from penstock_bench.workload import DatasetSpec
-from penstock_bench.workload_file import read_workload
+from penstock_bench.workload.reading import read_workload
+from penstock_bench.workload.sections import DatasetSpec
 from tests import warm
 
 

@@ -19,11 +19,11 @@ from penstock_bench.contenders import check, make
 from penstock_bench.contenders.samples import open_samples
 from penstock_bench.contenders.task import DeliveryTask
 from penstock_bench.delivered import compute_checksum, compute_checksums, count_batch
-from penstock_bench.distribution import Distribution
 from penstock_bench.files import find_paths
 from penstock_bench.generate import generate_data
 from penstock_bench.observe import measure_use
-from penstock_bench.workload import DatasetSpec, DlioWorkload, Hdf5Layout
+from penstock_bench.workload.distribution import Distribution
+from penstock_bench.workload.sections import DatasetSpec, DlioWorkload, Hdf5Layout
 from tests.bench.small import content, identity, reading, task, workload, write
 
 LOADERS = ["penstock", "torch"]

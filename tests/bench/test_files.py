@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import MissingError, UsageError
 from penstock_bench.files import data_paths, find_paths, index_path
-from penstock_bench.workload import DatasetSpec
+from penstock_bench.workload.sections import DatasetSpec
 
 
 def touched(paths: list[str]) -> None:

@@ -33,7 +33,12 @@ from penstock_bench.generate import MANIFEST, Generated, generate_data
 from penstock_bench.generators import LAYOUTS
 from penstock_bench.sample_contents import make_contents
 from penstock_bench.sizes import shapes
-from penstock_bench.workload import DatasetSpec, Hdf5Layout, ParquetColumnSpec, ParquetLayout
+from penstock_bench.workload.sections import (
+    DatasetSpec,
+    Hdf5Layout,
+    ParquetColumnSpec,
+    ParquetLayout,
+)
 from tests import warm
 from tests.slices import first
 
@@ -440,7 +445,7 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 from penstock_bench.generate import generate_data
-from penstock_bench.workload import DatasetSpec
+from penstock_bench.workload.sections import DatasetSpec
 
 data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from penstock.errors import UsageError
-from penstock_bench import overrides
-from penstock_bench.document import make_given as as_given
+from penstock_bench.workload import overrides
 from tests.slices import fraction
 
 
@@ -66,7 +66,7 @@ from tests.slices import fraction
 )
 def test_values_are_those_of_hydra(text: str, value: Any) -> None:
     """The right column is what Hydra 1.3.8 makes of the left."""
-    found = overrides.parse(f"++workload.a.b={text}").value
+    found = overrides.parse(f"++workload.a.b={text}").value()
     assert found == value
     assert type(found) is type(value)
 
@@ -74,32 +74,30 @@ def test_values_are_those_of_hydra(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a=1,2", "sweep"),
-        ("a=range(1,4)", r"range\(\) is a sweep"),
-        ("a=choice(1,2)", r"choice\(\) is a sweep"),
-        ("a=glob(*)", r"glob\(\) is a sweep"),
-        ("a=int(3.5)", r"the function int\(\) is not read"),
-        ("a=${b}", "interpolations"),
-        ("a=b=c", "a second '=' at column 4"),
-        ("a=b]", "at column 4"),
-        ("a=[1", "ends too early"),
-        ("a='x", "put the value into quotes"),
-        ("a=caf\u00e9", "put the value into quotes"),
-        ("a=" + "[" * 40, "more than 32 deep"),
-        ("a", "has no value: write a=value"),
-        ("++a", "has no value"),
-        ("a =1", "expected '=' at column 2"),
-        ("a..b=1", "expected '=' at column 2"),
+        ("a=1,2", "is a sweep"),
+        ("a=range(1,4)", "is a sweep"),
+        ("a=choice(1,2)", "is a sweep"),
+        ("a=glob(*)", "is a sweep"),
+        ("a=b=c", "mismatched input '='"),
+        ("a=b]", "is no override"),
+        ("a=[1", "is no override"),
+        ("a='x", "is no override"),
+        ("a=" + "[" * 40, "is no override"),
+        ("a=" + "[" * 9000, "is no override"),
+        ("a", "missing EQUAL"),
+        ("++a", "missing EQUAL"),
+        ("a =1", "is no override"),
+        ("a..b=1", "is no override"),
         ("a@b=1", "packages"),
-        ("=1", "is no override"),
         ("", "is no override"),
     ],
 )
 def test_what_is_no_override_is_refused_by_name(text: str, message: str) -> None:
-    """Sweeps, functions, interpolations and slips of grammar, which Hydra refuses or runs often."""
+    """Sweeps, packages and slips of grammar end in one line."""
     with pytest.raises(UsageError, match=message) as caught:
         overrides.parse(text)
     assert str(caught.value).startswith("CLI: ")
+    assert "\n" not in str(caught.value)
 
 
 SCALARS = st.one_of(
@@ -137,31 +135,36 @@ def written(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-@fraction(2)
+@fraction(8)
 @given(VALUES)
 def test_what_is_written_is_read(value: Any) -> None:
     """Any value of scalars, lists and mappings survives the command line, type and all."""
     found = overrides.parse(f"+workload.a={written(value)}")
-    assert (found.action, found.key) == ("add", "workload.a")
-    assert repr(found.value) == repr(value)
+    assert found.is_add()
+    assert found.key_or_group == "workload.a"
+    assert repr(found.value()) == repr(value)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_an_override_or_refused(text: str) -> None:
     """Nothing but a UsageError of one line comes of any text."""
     try:
-        said = f"CLI: {overrides.parse(text).text}"
+        said = f"CLI: {overrides.parse(text).key_or_group}"
     except UsageError as error:
         said = str(error)
     assert said.startswith("CLI: ")
-    assert "\n" not in said or "\n" in text
+    assert "\n" not in said
 
 
 def applied(*texts: str, **file: Any) -> tuple[Any, list[str]]:
     """A mapping with overrides, and what was wrong with them."""
-    found = overrides.read(texts)
-    root, problems = overrides.apply(found.edits, as_given(file, "x.yaml"), "x.yaml")
-    return root.plain, [str(each) for each in [*found.problems, *problems]]
+    found = overrides.parse_overrides(texts)
+    config = OmegaConf.create(file)
+    problems = [str(problem) for problem in found.problems]
+    for key, override in found.edits.items():
+        if problem := overrides.apply(override, config, "x.yaml"):
+            problems.append(f"CLI: {key.removeprefix('workload.')}: {problem}")
+    return OmegaConf.to_container(config), problems
 
 
 def test_actions() -> None:
@@ -191,26 +194,18 @@ def test_actions() -> None:
             " it",
         ),
         (
-            "workload.reader.batchsize=4",
-            "CLI: reader.batchsize: is not in x.yaml; did you mean 'reader.batch_size'?",
-        ),
-        (
             "+workload.train.epochs=2",
             "CLI: train.epochs: is 5 already: write ++workload.train.epochs=2 to replace it",
         ),
         (
             "~workload.train.seed",
-            "CLI: train.seed: is not in x.yaml: there is nothing to take away",
+            "CLI: train.seed: is not in x.yaml: there is nothing to remove",
         ),
-        ("~workload.train.epochs=4", "CLI: train.epochs: is 5, not 4: nothing is taken away"),
-        (
-            "++workload.train.epochs.x=4",
-            "CLI: train.epochs.x: train.epochs is no section: it has the value 5",
-        ),
+        ("~workload.train.epochs=4", "CLI: train.epochs: is 5, not 4: nothing is removed"),
         (
             "++reader.batch_size=4",
-            "CLI: reader.batch_size: 'reader.batch_size' is no key of a workload: they begin with "
-            "workload.; did you mean '++workload.reader.batch_size'?",
+            "CLI: reader.batch_size: is no key of a workload: write "
+            "++workload.reader.batch_size=...",
         ),
         (
             "hydra.sweep.dir=x",
@@ -222,10 +217,10 @@ def test_actions() -> None:
         ),
         (
             "++hydra.verbose=true",
-            "CLI: hydra.verbose: has no effect: penstock does not use Hydra",
+            "CLI: hydra.verbose: has no effect: hydra does not run the benchmark",
         ),
-        ("+workload=x", "CLI: workload: to choose the workload, write workload=x"),
-        ("workload=[x]", "CLI: workload: expected a name, got ['x']"),
+        ("+workload=x", "CLI: workload: expected workload=NAME, got +workload=x"),
+        ("workload=[x]", "CLI: workload: expected workload=NAME, got workload=[x]"),
     ],
 )
 def test_what_is_wrong_is_told(text: str, message: str) -> None:
@@ -237,12 +232,12 @@ def test_what_is_wrong_is_told(text: str, message: str) -> None:
 
 def test_what_is_chosen_beside_keys() -> None:
     """workload=, hydra.run.dir and hydra.output_subdir choose; the last one may be null."""
-    found = overrides.read(
+    found = overrides.parse_overrides(
         ["workload=unet3d_h100", "hydra.run.dir=/out/1", "++hydra.output_subdir=dlio_config"]
     )
-    assert found == ("unet3d_h100", "/out/1", "dlio_config", (), ())
-    assert overrides.read([]) == (None, None, ".hydra", (), ())
-    assert overrides.read(["hydra.output_subdir=null"]).subfolder == ""
+    assert found == ("unet3d_h100", "/out/1", "dlio_config", {}, ())
+    assert overrides.parse_overrides([]) == (None, None, ".hydra", {}, ())
+    assert overrides.parse_overrides(["hydra.output_subdir=null"]).subfolder == ""
 
 
 def test_access_keys_are_not_shown() -> None:

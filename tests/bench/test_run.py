@@ -13,10 +13,10 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock_bench import outputs, record
-from penstock_bench.distribution import Distribution
 from penstock_bench.ranks import launch
 from penstock_bench.run import BenchJob, Walks, run_workload
-from penstock_bench.workload import (
+from penstock_bench.workload.distribution import Distribution
+from penstock_bench.workload.sections import (
     CheckpointSpec,
     DatasetSpec,
     DlioWorkload,

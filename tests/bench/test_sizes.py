@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import UsageError
 from penstock_bench.cli.generate import read_sizes
 from penstock_bench.sizes import near_squares, shapes
-from penstock_bench.workload import DatasetSpec, Hdf5Layout
+from penstock_bench.workload.sections import DatasetSpec, Hdf5Layout
 
 UNET3D = DatasetSpec(
     record_length_bytes=146600628, record_length_bytes_stdev=68341808, num_files_train=168

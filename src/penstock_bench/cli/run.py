@@ -165,14 +165,14 @@ class _Given(NamedTuple):
 
 def _read_workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
     """Read the workload and its overrides, and print warnings."""
-    from .. import overrides, read_workload
+    from .. import hide_secrets, parse_overrides, read_workload
 
     warnings: list[str] = []
     found = read_workload(source, texts, compat=compat, warn=warnings.append)
     for warning in warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     own = [text for text in texts if not text.lstrip("+~").startswith("hydra.")]
-    return found, _Given(overrides.hide_secrets(own), overrides.read(texts).subfolder)
+    return found, _Given(hide_secrets(own), parse_overrides(texts).subfolder)
 
 
 def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from penstock.errors import FormatError, UsageError
 
-from ..workload import DatasetSpec, ReaderSpec
+from ..workload.sections import DatasetSpec, ReaderSpec
 from .task import WHOLE, DeliveryTask
 
 _OPEN_FILES = 64

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.order import Order
 
-from ..workload import DlioWorkload
+from ..workload.sections import DlioWorkload
 
 WHOLE = frozenset({"npz", "npy", "jpeg", "png", "csv", "tfrecord", "tar", "lmdb", "parquet"})
 """Formats of which a file is read from its start: all samples that it holds are taken at once."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.engine import AtomicFile
 
 from ..file_draft import Draft
-from ..workload import DatasetSpec
+from ..workload.sections import DatasetSpec
 
 Write = Callable[[AtomicFile, Draft], None]
 

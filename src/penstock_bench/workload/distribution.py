@@ -18,8 +18,6 @@ import numpy.typing as npt
 from penstock.arguments import suggest
 from penstock.index import missing_library
 
-from .problems import tell_value
-
 try:
     from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 except ModuleNotFoundError:
@@ -127,7 +125,7 @@ def _read_distribution(value: Any) -> Distribution:
 
 def _read_seconds(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{name}expected seconds or a distribution, got {tell_value(value)}")
+        raise ValueError(f"{name}expected seconds or a distribution, got {value!r}")
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{name}must be >= 0, got {value!r}")
     return value

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .problems import Level
-from .workload import COMPRESSIONS, SECRETS, DlioWorkload
+from .overrides import Level
+from .sections import COMPRESSIONS, SECRETS, DlioWorkload
 
 Finding = tuple[Level, str, str]
 """Level, key and text of a problem."""

@@ -1,0 +1,17 @@
+"""Workloads: the values of DLIO's sections, and the files and overrides that they are read from."""
+
+from __future__ import annotations
+
+from .overrides import Overrides, hide_secrets, parse_overrides
+from .reading import as_dict, preset_names, read_workload
+from .sections import DlioWorkload
+
+__all__ = [
+    "DlioWorkload",
+    "Overrides",
+    "as_dict",
+    "hide_secrets",
+    "parse_overrides",
+    "preset_names",
+    "read_workload",
+]
