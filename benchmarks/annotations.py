@@ -27,7 +27,7 @@ import numpy as np
 from tests.hub import serve_hub, sha256
 
 import penstock
-from penstock.loader import measure_lengths
+from penstock.dataset import measure_lengths
 
 from .__main__ import finish
 from .contender import ROOT

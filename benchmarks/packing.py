@@ -36,9 +36,9 @@ import numpy as np
 
 import penstock
 from penstock import _core
+from penstock.dataset import Dataset
 from penstock.extent import Extents, Files
 from penstock.index import Field, Index, RowTable
-from penstock.loader import Dataset
 from penstock.order import Order, PackedOrder, PackingRule, choose_window
 
 from .packing_balance import measure_balance

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "src" / "penstock"
 
 MODULES = {
     "penstock": "Open data, iterate over batches, resume: the names that most programs need.",
+    "penstock.dataset": "Datasets and what is made of them.",
     "penstock.loader": "The loaders and what belongs to them.",
     "penstock.torch": "PyTorch's loaders.",
     "penstock.torch.gpu": "Orders on GPUs.",

@@ -35,7 +35,7 @@ _WORDS = [
 _PARSERS = (
     *("penstock.index.formats", "penstock.index.codecs"),
     *("penstock.index.json_fields", "penstock.index.nested", "penstock.index.attributes"),
-    *("penstock.engine.hub", "penstock.loader.predicate"),
+    *("penstock.engine.hub", "penstock.dataset.predicate"),
 )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.dataset.predicate import Kind, Predicate
 from penstock.errors import PenstockError
-from penstock.loader.predicate import Kind, Predicate
 
 _CLASSES = ("cat", "dog")
 _NUMBERS = np.array([0, 1, -7, 250, 3], np.int64)

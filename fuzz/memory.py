@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from fuzz.structure import PART
+from penstock.dataset.fields import build_fields
 from penstock.engine.store import Listing, StoreFile, braces
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
 from penstock.index.formats import FORMATS, Location
 from penstock.index.layout import Chunked
 from penstock.index.table import Index
-from penstock.loader.batch import build_fields
 from penstock.plan.steps import plan_samples
 
 ROOT = "/fuzz"

@@ -17,6 +17,7 @@ if _fault := find_platform_fault():
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
     from . import convert as convert
+    from . import dataset as dataset
     from . import errors as errors
     from . import images as images
     from . import limits as limits
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from . import torch as torch
     from .budget import Budget as Budget
     from .cache import Cache as Cache
+    from .dataset import Buckets as Buckets
+    from .dataset import Dataset as Dataset
+    from .dataset import Ragged as Ragged
+    from .dataset import curriculum as curriculum
+    from .dataset import mix as mix
+    from .dataset import open as open
+    from .dataset import pack as pack
     from .errors import PenstockError as PenstockError
     from .index import Index as Index
     from .loader import Balanced as Balanced
     from .loader import Batch as Batch
-    from .loader import Buckets as Buckets
-    from .loader import Dataset as Dataset
     from .loader import Loader as Loader
-    from .loader import Ragged as Ragged
-    from .loader import curriculum as curriculum
-    from .loader import mix as mix
-    from .loader import open as open
-    from .loader import pack as pack
     from .loader import pad as pad
     from .order import Order as Order
     from .order import rng as rng
@@ -61,12 +62,13 @@ else:
             "cache": "Cache",
             "errors": "PenstockError",
             "index": "Index",
-            "loader": "Balanced Batch Buckets Dataset Loader Ragged curriculum mix open pack pad",
+            "dataset": "Buckets Dataset Ragged curriculum mix open pack",
+            "loader": "Balanced Batch Loader pad",
             "order": "Order rng",
             "ranks": "Place",
         },
-        folders="checkpoint convert errors images limits loader order sharing testing torch "
-        "trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
+        folders="checkpoint convert dataset errors images limits loader order sharing testing "
+        "torch trainers.composer trainers.grain trainers.jax trainers.keras trainers.lightning "
         "trainers.megatron trainers.ray trainers.torchdata trainers.torchtitan "
         "trainers.transformers",
     )

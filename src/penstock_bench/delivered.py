@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.loader import Batch, Ragged
+from penstock.dataset import Ragged
+from penstock.loader import Batch
 
 LABELS = frozenset({"label", "labels", "y", "__key__", "__url__", "__id__", "__epoch__"})
 """Fields that are no part of a sample's bytes on disk."""

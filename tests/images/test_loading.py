@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 import penstock
 from penstock import images
 from penstock._core import decode_jpeg, find_jpeg_positions, read_image_sizes
+from penstock.dataset import list_saved_paths
 from penstock.errors import DecodeError, UsageError
 from penstock.images.positions import find_positions, load_positions
 from penstock.images.rows import BROKEN, NEEDS_WHOLE
-from penstock.loader import BatchReader, list_saved_paths
+from penstock.loader import BatchReader
 from tests.command import run
 from tests.images import pictures
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.dataset.dataset import Dataset
 from penstock.engine.store import Posix, braces
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
@@ -21,7 +22,6 @@ from penstock.index.codecs import registry
 from penstock.index.fields import Codec, Field
 from penstock.index.layout import Chunked, Fixed, Pieces, RowTable
 from penstock.index.table import Index
-from penstock.loader.dataset import Dataset
 
 BYTES = np.dtype(np.uint8)
 

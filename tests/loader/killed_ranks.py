@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import penstock
-from tests.loader.test_weighing import make_view
+from tests.dataset.test_weighing import make_view
 
 
 def make_dataset(folder: Path, job: dict[str, Any]) -> Any:

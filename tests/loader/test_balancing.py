@@ -12,9 +12,10 @@ import pytest
 
 import penstock
 from penstock import Balanced, Cache
+from penstock.dataset import measure_lengths
 from penstock.errors import UsageError
-from penstock.loader import LengthCost, measure_lengths
-from tests.loader.test_packing import write_megatron
+from penstock.loader import LengthCost
+from tests.dataset.test_packing import write_megatron
 
 Gather = Callable[[str], list[str]]
 

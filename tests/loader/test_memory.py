@@ -219,7 +219,7 @@ class WorkerWatcher:
         if not tracemalloc.is_tracing():
             tracemalloc.start()
             self._readers = [each for each in gc.get_objects() if isinstance(each, BatchReader)]
-        arenas = [reader._arena for reader in self._readers]
+        arenas = [reader._reader.arena for reader in self._readers]
         held_bytes = sum(arena.lent_bytes + arena.kept_bytes for arena in arenas)
         return np.full(64, held_bytes + tracemalloc.get_traced_memory()[0])
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from ..dataset import Dataset, locate_data, sidecar_paths
 from ..engine import pin_hub_urls
 from ..errors import UsageError
 from ..images import describe_positions, find_positions
-from ..loader import Dataset, locate_data, sidecar_paths
 from . import console
 from .inspect import describe_index
 from .interrupt import explain_interrupt

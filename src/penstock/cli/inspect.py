@@ -10,20 +10,14 @@ import rich.markup
 import typer
 
 from ..budget import Budget
+from ..dataset import Dataset, locate_data, sidecar_paths
+from ..dataset import open as open_dataset
 from ..engine import Progress, open_store
 from ..errors import SidecarError
 from ..extent import Int
 from ..images import check_positions
 from ..index import Chunked, Fixed, Index, RowTable
-from ..loader import (
-    Dataset,
-    choose_shuffle,
-    describe_choice,
-    locate_data,
-    record_choice,
-    sidecar_paths,
-)
-from ..loader import open as open_dataset
+from ..loader import choose_shuffle, describe_choice, record_choice
 from . import console
 from .interrupt import explain_interrupt
 from .options import FormatOptions, Path, hide_credentials, takes_format_options

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..loader import measure_lengths
+from ..dataset import measure_lengths
 from . import console
 from .interrupt import GOES_ON, explain_interrupt
 from .options import FormatOptions, Path, import_function, open_data, takes_format_options

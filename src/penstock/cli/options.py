@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ..dataset import Dataset, locate_data, sidecar_paths
+from ..dataset import open as open_dataset
 from ..engine import is_url, parse_object_url, pin_hub_urls
 from ..errors import SidecarError, UsageError
 from ..index import Index
-from ..loader import Dataset, locate_data, sidecar_paths
-from ..loader import open as open_dataset
 from . import console
 from .completion import complete_format
 

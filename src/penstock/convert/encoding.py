@@ -13,11 +13,12 @@ import numpy as np
 
 from .. import limits
 from ..arguments import check_choice
+from ..dataset import Dataset
 from ..engine import Bytes
 from ..errors import UsageError
 from ..images import choose_field, make_smaller_copy
 from ..index import SUMS_FIELD, Field, Fixed, Index
-from ..loader import Batch, Dataset
+from ..loader import Batch
 from . import containers
 from .containers import Parts
 

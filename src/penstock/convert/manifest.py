@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from .. import limits
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
 from ..engine import AtomicFile, ThreadPool, storage_errors
 from ..errors import StorageError, UsageError
 from ..extent import Int
-from ..loader import Dataset, Loader
-from ..loader import open as open_dataset
+from ..loader import Loader
 from ..order import Order, Shuffle
 from .encoding import SUFFIXES, EncodingRecipe, Sample, StoredSample
 

@@ -24,6 +24,8 @@ import numpy as np
 
 from .. import limits
 from ..arguments import Path, check_choice, check_flag, check_function, check_path, check_whole
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
 from ..engine import is_url, read_machine, storage_errors, sync_folder
 from ..errors import FormatError, PenstockError, StorageError, UsageError
 from ..index import (
@@ -33,8 +35,7 @@ from ..index import (
     build_line_error,
     rename_fields,
 )
-from ..loader import Dataset, Loader
-from ..loader import open as open_dataset
+from ..loader import Loader
 from ..order import Order
 from .conversion import check_outside, check_unchanged
 from .encoder_processes import encode_texts_ahead

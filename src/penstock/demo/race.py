@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
 from ..errors import StorageError, UsageError
-from ..loader import Dataset, Loader
-from ..loader import open as open_dataset
+from ..loader import Loader
 
 RECORD_BYTES = 4096
 RECORDS = 25_600

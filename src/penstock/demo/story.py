@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import Checkpoints
+from ..dataset import open as open_dataset
 from ..errors import StorageError
 from ..loader import Loader
-from ..loader import open as open_dataset
 from .digits import CLASSES, TRAIN_COUNT, Classifier, decode_digit, write_digits
 from .race import RECORD_BYTES, ROUNDS, race_files, race_records, write_records
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import limits
 from ..budget import Budget
+from ..dataset import Dataset, Decode, choose_gap
 from ..engine import (
     ProbeResult,
     ReadMethod,
@@ -36,7 +37,6 @@ from ..engine import (
 from ..errors import PenstockError, UsageError
 from ..extent import Extents, Files, Requests
 from ..index import Chunked, measure_cost
-from ..loader import Dataset, Decode, choose_gap
 from ..plan import plan_samples
 from .roofline import Demand, Supply
 

@@ -20,6 +20,7 @@ import numpy as np
 from .. import __version__, limits
 from ..arguments import check_path, suggest_path
 from ..budget import Budget
+from ..dataset import Dataset, Decode, choose_gap
 from ..engine import (
     LOCAL,
     Machine,
@@ -40,7 +41,7 @@ from ..engine import (
 )
 from ..errors import MissingError
 from ..index import summarize_cost
-from ..loader import Dataset, Decode, choose_gap, choose_readahead, choose_shuffle, record_choice
+from ..loader import choose_readahead, choose_shuffle, record_choice
 from ..order import Blocking, list_instruction_sets
 from ..plan import CacheBlockChoice, choose_cache_block
 from .ceilings import (

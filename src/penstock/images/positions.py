@@ -20,20 +20,12 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform, RowPositions
+from ..dataset import Dataset, choose_saved_path, list_saved_paths
 from ..engine import storage_errors
 from ..errors import SidecarError, UsageError
 from ..extent import Int
 from ..index import Index, read_sidecar, write_sidecar
-from ..loader import (
-    Dataset,
-    DecodeGain,
-    Leaves,
-    LoadedStep,
-    Loader,
-    RowReader,
-    choose_saved_path,
-    list_saved_paths,
-)
+from ..loader import DecodeGain, Leaves, LoadedStep, Loader, RowReader
 from .sources import choose_field, list_rows
 
 _format = "positions-1"

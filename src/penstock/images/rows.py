@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform, RowPositions, read_image_sizes
+from ..dataset import Ragged
 from ..engine import read_extent
 from ..errors import DecodeError, UsageError
 from ..extent import Int
 from ..index import Index
-from ..loader import Arrays, DecodeGain, Leaves, LoadedStep, Ragged
+from ..loader import Arrays, DecodeGain, Leaves, LoadedStep
 from ..order import derive_epoch_key
 from ..plan import PlanSource
 from .cropped_reads import CroppedReads, can_crop_reads

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..dataset import Ragged
 from ..errors import UsageError
 from ..extent import Int
 from ..index import SUMS_FIELD, Field, Index
-from ..loader import Ragged
 
 _names = ("data", "jpg", "jpeg", "JPEG", "png", "webp", "image", "img")
 """Fields that are images if several could be: the names that folders, WebDataset and tables use."""

@@ -1,10 +1,9 @@
 """Loaders: they turn a dataset and an order into batches, and hand these to the training loop.
 
-Nouns: a `Dataset` is samples by number, opened where they lie, and `mix` makes one of several. A
-`Loader` iterates over it: one walk is an epoch, and gives one `Batch` a step. A field of a batch is
-an array or `Ragged`. A `StepSampler` says which samples a rank has in each step. A `BatchTask` is
-one step's work for `Workers`, which run in the calling thread, in threads or in processes. `decode`
-is the user's function of a sample, a `LoadedSample`; a `RowDecode` takes many at a time. An
+Nouns: a `Loader` iterates over a `Dataset`: one walk is an epoch, and gives one `Batch` a step. A
+field of a batch is an array or `Ragged`. A `StepSampler` says which samples a rank has in each
+step. A `BatchTask` is one step's work for `Workers`, which run in the calling thread, in threads or
+in processes. `decode` is the user's function of a sample; a `RowDecode` takes many at a time. An
 `Explanation` says what bounds a run.
 
 The folder drives engine, plan, cache and leased budget, and decides nothing that these decide: not
@@ -14,24 +13,18 @@ torch's tensors come in through `Leaves`, from `penstock.torch`.
 
 from __future__ import annotations
 
+from ..dataset import takes_views
 from ..plan import LengthCost, fit_cost
 from .auto_shuffle import AutoShuffle, choose_shuffle, describe_choice, record_choice
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
-from .batch import Batch, Ragged, choose_gap, choose_readahead
+from .batch import Batch, choose_readahead
 from .batch_reader import BatchReader
 from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
-from .bucketing import Buckets, bucket_orders, check_batch_tokens
 from .collate import Arrays, Leaves
-from .curricula import curriculum
-from .dataset import Dataset, list_saved_paths, locate_data, open, sidecar_paths
-from .decode import Decode, can_take_views, takes_views
 from .epoch_iterator import EpochIterator, OpenEpoch
 from .explain import DecodeGain, Explanation, Setup, explain_run
-from .lengths import choose_saved_path, measure_lengths
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
-from .mixing import mix
-from .packing import PackedDataset, pack
 from .padding import Pad, pad
 from .peer_check import compare_samples, find_ids
 from .reweighing import Reweighing
@@ -40,7 +33,6 @@ from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader
 from .ticket_router import TicketRouter
 from .transfer_source import DeviceTransfer, FunctionTransfer, make_iterator
-from .weighing import WeightsOf
 from .worker_processes import WorkerProcesses
 from .worker_source import InlineSource, WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
@@ -53,9 +45,6 @@ __all__ = [
     "Batch",
     "BatchReader",
     "BatchTask",
-    "Buckets",
-    "Dataset",
-    "Decode",
     "DecodeGain",
     "DeviceTransfer",
     "Endpoint",
@@ -71,9 +60,7 @@ __all__ = [
     "Loader",
     "OpenEpoch",
     "OrderTasks",
-    "PackedDataset",
     "Pad",
-    "Ragged",
     "ReadResources",
     "Reweighing",
     "RowDecode",
@@ -84,39 +71,25 @@ __all__ = [
     "StepReader",
     "StepSampler",
     "TicketRouter",
-    "WeightsOf",
     "WorkerProcesses",
     "WorkerSource",
     "WorkerThreads",
     "Workers",
     "balance_costs",
-    "bucket_orders",
-    "can_take_views",
-    "check_batch_tokens",
-    "choose_gap",
     "choose_readahead",
-    "choose_saved_path",
     "choose_shuffle",
     "compare_samples",
-    "curriculum",
     "describe_choice",
     "explain_run",
     "find_ids",
     "fit_cost",
     "identify_data",
-    "list_saved_paths",
-    "locate_data",
     "make_iterator",
-    "measure_lengths",
-    "mix",
     "name_assignment",
-    "open",
-    "pack",
     "pad",
     "record_choice",
     "serve",
     "serve_if_configured",
-    "sidecar_paths",
     "takes_views",
     "trace",
 ]

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..budget import Budget
+from ..dataset.dataset import Dataset
+from ..dataset.reading import choose_gap
 from ..engine import ProbeResult, open_engine
 from ..errors import UsageError
 from ..index import Chunked, measure_cost, summarize_cost
@@ -32,8 +34,6 @@ from ..order import (
 )
 from ..plan import Steps
 from ..ranks import Place, find_reader, find_store
-from .batch import choose_gap
-from .dataset import Dataset
 
 log = logging.getLogger("penstock")
 

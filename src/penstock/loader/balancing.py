@@ -19,6 +19,7 @@ import numpy as np
 
 from ..arguments import check_flag
 from ..cache import Cache
+from ..dataset.dataset import Dataset
 from ..errors import UsageError
 from ..order import Ordering, RowOrdering
 from ..plan import (
@@ -30,7 +31,6 @@ from ..plan import (
     cost_by_width,
 )
 from ..ranks import Gather, Place, exchange_values, find_gather, find_reader
-from .dataset import Dataset
 
 _width_default = 4096
 _probes = 4096

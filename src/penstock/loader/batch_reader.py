@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..budget import Budget
-from ..engine import Arena, ReadingEngine, open_engine
+from ..dataset.fields import build_fields, open_samples
+from ..dataset.reading import FieldReader
+from ..dataset.sample import Decode, can_take_views
 from ..index import Index
 from ..order import Marks
-from ..plan import Ids, PlanSource, plan_samples
-from .batch import (
-    build_fields,
-    choose_gap,
-    describe_failure,
-    mark_batch,
-    open_samples,
-    share_memory,
-)
+from ..plan import Ids, PlanSource
+from .batch import mark_batch
 from .collate import Arrays, Leaves
-from .decode import Collate, Decode, DecodeJob, can_take_views
+from .decode import Collate, DecodeJob
 from .row_decode import DecodedCounts, LoadedStep, RowDecode, RowReader
-
-_poll_ns = 100_000_000
 
 
 class BatchReader:
@@ -58,9 +49,7 @@ class BatchReader:
         self._cropped: tuple[tuple[int, int], PlanSource | None] = ((-1, -1), None)
         self._counts = DecodedCounts()
         self._leaves = leaves
-        self._budget = budget or Budget()
-        self._engine: ReadingEngine | None = None
-        self._arena = Arena(0)
+        self._reader = FieldReader(index, budget)
 
     def read(
         self,
@@ -77,22 +66,11 @@ class BatchReader:
 
         seed, by_row:  decide the samples' random numbers; see `open_samples`.
         """
-        index = self._index
-        engine = self._open_engine()
-        bounds = np.array([0, len(ids)], np.int64)
-        gap_bytes = choose_gap(index, engine.choice)
+        index, take = self._index, self._reader.arena.take
         cropped = None if by_row else self._crop_reads(seed, epoch)
-        source = index if cropped is None else cropped
-        (group,) = plan_samples(source, ids, bounds, step, gap_bytes, repeats, marks)
-        (planned,) = group.steps
-        buffer = self._arena.take(planned.layout.bytes)
-        ticket = engine.submit(planned.requests, [buffer], "demand")
-        failures = None
-        while failures is None:  # reports of interrupted reads are ignored
-            reports = dict(engine.poll(_poll_ns))
-            failures = reports.get(ticket)
-        if failures:
-            raise describe_failure(index, planned, group, failures[0])[1]
+        planned, buffer = self._reader.read_step(
+            ids, step=step, repeats=repeats, marks=marks, source=cropped
+        )
         if self._decode is None:
             return mark_batch(build_fields(index, planned, buffer), planned, epoch)
         decode = self._decode
@@ -103,7 +81,7 @@ class BatchReader:
                 build_fields(index, planned, buffer),
                 epoch,
                 seed,
-                self._arena.take,
+                take,
                 self._leaves or Arrays(),
                 self._counts.add,
                 cropped is not None,
@@ -125,7 +103,7 @@ class BatchReader:
             ),
             decode,
             self._collate,
-            self._arena.take,
+            take,
             self._leaves,
         )
         job.run()
@@ -133,9 +111,7 @@ class BatchReader:
 
     def close(self) -> None:
         """End the engine's threads; the next batch starts them again."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        self._reader.close()
 
     def _crop_reads(self, seed: int, epoch: int) -> PlanSource | None:
         """Return the data with the bytes alone that an epoch needs, if they are fewer."""
@@ -144,10 +120,3 @@ class BatchReader:
         if self._cropped[0] != (seed, epoch):
             self._cropped = (seed, epoch), self._rows.crop_reads(self._index, seed, epoch)
         return self._cropped[1]
-
-    def _open_engine(self) -> ReadingEngine:
-        if self._engine is None:
-            index = self._index
-            share_memory(self._arena, index, self._budget)
-            self._engine = open_engine(index.files, self._budget, index.mean_bytes)
-        return self._engine

@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..budget import Budget
+from ..dataset.fields import build_fields, open_samples
+from ..dataset.sample import Decode, can_take_views
 from ..engine import Arena, Buffer
 from ..errors import CollateError, UsageError
 from ..index import Index
 from ..meter import divide_wait
 from ..plan import StepPlan
-from .batch import build_fields, choose_readahead, mark_batch, open_samples
+from .batch import choose_readahead, mark_batch
 from .collate import Collation, Leaves, Take
 from .decode import (
     Collate,
-    Decode,
     DecodeJob,
     DecodeThreads,
     RowsJob,
-    can_take_views,
     make_raisable,
 )
 from .epoch_iterator import ReadyBatch

@@ -20,6 +20,12 @@ from .. import limits
 from ..arguments import Path, check_whole
 from ..budget import Budget
 from ..cache import Cache, CacheMembership, join_cache
+from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
+from ..dataset.dataset import Dataset
+from ..dataset.packing import PackedDataset
+from ..dataset.reading import choose_gap, share_memory
+from ..dataset.sample import Decode
+from ..dataset.weighing import WeightsOf
 from ..engine import PROCESS_QUEUE, Arena, ReadingEngine, open_engine
 from ..errors import UsageError
 from ..index import Chunked
@@ -30,25 +36,21 @@ from ..ranks import Gather, Place, choose_place, find_reader
 from ..sharing import LeasedBudget
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
-from .batch import choose_gap, choose_readahead, share_memory
+from .batch import choose_readahead
 from .batch_tasks import OrderTasks
-from .bucketing import Buckets, bucket_orders, check_batch_tokens
 from .collate import Arrays, Leaves
-from .dataset import Dataset
-from .decode import Collate, Decode, DecodeThreads
+from .decode import Collate, DecodeThreads
 from .engine_source import ArraySource, DecodeSource, Decoding
 from .epoch_iterator import BatchSource, EpochIterator, OpenEpoch
 from .epoch_record import record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
-from .packing import PackedDataset
 from .reweighing import Reweighing
 from .row_decode import DecodedCounts, RowDecode, RowReader
 from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader, Submit, check_loader_process
 from .ticket_router import TicketRouter
 from .transfer_source import DeviceTransfer, make_iterator
-from .weighing import WeightsOf
 
 
 class Loader:

@@ -18,12 +18,12 @@ import numpy as np
 
 from .. import limits
 from ..arguments import Path, check_path
+from ..dataset.dataset import Dataset
+from ..dataset.saved_weights import load_weights, save_weights
+from ..dataset.weighing import WeightsOf
 from ..errors import PenstockError, StateError, UsageError
 from ..order import Ordering
 from ..ranks import Gather, Place, find_gather, find_reader
-from .dataset import Dataset
-from .saved_weights import load_weights, save_weights
-from .weighing import WeightsOf
 
 WeightsRecord = Mapping[str, Any]
 

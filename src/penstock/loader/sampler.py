@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from .. import limits
 from ..arguments import Path, check_flag, check_whole
+from ..dataset.row_counting import EpochRows, RowTablePlace
+from ..dataset.weighing import WeightsOf
 from ..errors import StateError, UsageError
 from ..order import Marks, Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
 from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
@@ -22,8 +24,6 @@ from ..ranks import Gather, Place, detect, suspect_processes
 from .balancing import Balancing
 from .peer_check import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
-from .row_counting import EpochRows, RowTablePlace
-from .weighing import WeightsOf
 
 
 class RankShare(NamedTuple):

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..dataset.reading import describe_failure
 from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine
 from ..errors import ForkError, PenstockError, UsageError
 from ..extent import Requests
 from ..index import Index
 from ..meter import Meter, Requested
 from ..plan import Group, Session, StepPlan
-from .batch import describe_failure
 from .ticket_router import TicketRouter
 from .workers import make_timeout_error
 

@@ -19,9 +19,10 @@ from hypothesis import settings
 
 from .. import limits
 from ..budget import Budget
+from ..dataset import Dataset
+from ..dataset import open as open_dataset
 from ..errors import ChangedError, PenstockError
-from ..loader import Dataset, Loader
-from ..loader import open as open_dataset
+from ..loader import Loader
 from .suite import Suite
 
 Values = Sequence[bytes | np.ndarray[Any, Any]]

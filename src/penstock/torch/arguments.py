@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset
 
 import torch
 
+from ..dataset import Dataset
 from ..errors import UsageError
-from ..loader import Dataset
 from ..order import Shuffle
 
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 import torch
 
+from ..dataset import Ragged
 from ..errors import CollateError, LimitError, UsageError
-from ..loader import Batch, Ragged
+from ..loader import Batch
 from ..order import Order
 from ..plan import Ids
 from . import gpu

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from ..budget import Budget
+from ..dataset import Dataset, Decode
 from ..errors import LimitError, UsageError
-from ..loader import Batch, Dataset, Decode, StepSampler
+from ..loader import Batch, StepSampler
 from ..order import Selection, find_base
 from ..plan import Ids
 from ..ranks import Place, choose_place

@@ -28,13 +28,11 @@ import torch
 from ..arguments import Path
 from ..budget import Budget
 from ..cache import Cache
+from ..dataset import Buckets, Dataset, Decode, PackedDataset, WeightsOf
 from ..errors import UsageError
 from ..loader import (
     Balanced,
     Batch,
-    Buckets,
-    Dataset,
-    Decode,
     DeviceTransfer,
     EpochIterator,
     EpochTasks,
@@ -44,13 +42,11 @@ from ..loader import (
     Loader,
     OpenEpoch,
     OrderTasks,
-    PackedDataset,
     Pad,
     RowDecode,
     RowReader,
     SamplerTasks,
     Setup,
-    WeightsOf,
     WorkerProcesses,
     Workers,
     WorkerSource,

@@ -10,18 +10,14 @@ from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
 from ..cache import Cache
+from ..dataset import Buckets, Dataset, PackedDataset, bucket_orders, check_batch_tokens
 from ..errors import UsageError
 from ..loader import (
     AutoShuffle,
     Balanced,
-    Buckets,
-    Dataset,
-    PackedDataset,
     Reweighing,
     StepSampler,
     balance_costs,
-    bucket_orders,
-    check_batch_tokens,
     identify_data,
     name_assignment,
 )

@@ -10,7 +10,8 @@ from torch.utils._pytree import register_pytree_node
 
 import torch
 
-from ..loader import Batch, Loader, Ragged
+from ..dataset import Ragged
+from ..loader import Batch, Loader
 
 register_pytree_node(
     Batch,

@@ -16,16 +16,8 @@ from torch.utils.data._utils import worker as torch_worker
 import torch
 
 from ..budget import Budget
-from ..loader import (
-    Batch,
-    BatchReader,
-    BatchTask,
-    Dataset,
-    Decode,
-    RowDecode,
-    can_take_views,
-    takes_views,
-)
+from ..dataset import Dataset, Decode, can_take_views
+from ..loader import Batch, BatchReader, BatchTask, RowDecode, takes_views
 from .sample_seeds import SampleSeeds, seed_all
 from .tensors import Tensors, finish_batch
 

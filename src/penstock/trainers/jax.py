@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from ..dataset import Dataset, PackedDataset, Ragged
 from ..errors import UsageError
-from ..loader import Batch, Dataset, FunctionTransfer, PackedDataset, Ragged
+from ..loader import Batch, FunctionTransfer
 from ..loader import Loader as ArrayLoader
 from ..ranks import check_division
 

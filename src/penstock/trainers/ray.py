@@ -16,9 +16,10 @@ import ray.data
 import ray.train
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 
+from ..dataset import Dataset, Ragged
+from ..dataset import open as open_dataset
 from ..errors import UsageError
-from ..loader import BatchReader, Dataset, Ragged
-from ..loader import open as open_dataset
+from ..loader import BatchReader
 from .epoch_loader import check_loader
 
 _file_name = "penstock_loader.json"

@@ -10,9 +10,9 @@ from torchtitan.components.dataloader import BaseDataLoader
 
 import torch
 
+from ..dataset import open as open_dataset
+from ..dataset import pack
 from ..errors import UsageError
-from ..loader import open as open_dataset
-from ..loader import pack
 from ..torch import DataLoader
 
 

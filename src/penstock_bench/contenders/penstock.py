@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.budget import Budget
+from penstock.dataset import Dataset, Ragged
+from penstock.dataset import open as open_dataset
 from penstock.engine import Posix
 from penstock.errors import FormatError
 from penstock.index import Field, Index, RowTable
-from penstock.loader import Batch, Dataset, Loader, Ragged
-from penstock.loader import open as open_dataset
+from penstock.loader import Batch, Loader
 from penstock.order import Shuffle
 
 from ..delivered import LABELS

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.dataset import Ragged
 from penstock.index.formats.jsonl import sniff
-from penstock.loader import Ragged
 
 FormatError, UsageError = penstock.errors.FormatError, penstock.errors.UsageError
 BLANKS = b" \t\r"

@@ -14,9 +14,9 @@ from .. import limits
 from ..errors import UsageError
 from ..order import Bitmap, WeightTable, round_weights
 from .columns import Array, Columns, Slice, make_array, slice_column
-from .nameless_array import allot_array
 from .predicate import find_nearest
 from .saved_weights import keep_weights
+from .temporary_array import allot_array
 
 if TYPE_CHECKING:
     from .dataset import Dataset

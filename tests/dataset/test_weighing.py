@@ -661,7 +661,7 @@ def test_weights_of_a_process_group(tmp_path: Path) -> None:
     data = write_numbers(tmp_path / "rows.bin", 60)
     scores = (np.arange(60) % 7 + 1.0).tolist()
     weights = [[scores, scores[::-1]], [scores, scores[:9]], [scores, scores]]
-    command = [sys.executable, "-m", "tests.loader.weighed_ranks"]
+    command = [sys.executable, "-m", "tests.dataset.weighed_ranks"]
     told = {"folder": str(tmp_path), "world": 2, "weights": weights}
     processes = [
         warm.Popen([*command, json.dumps(told | {"rank": rank})], stderr=subprocess.PIPE, text=True)

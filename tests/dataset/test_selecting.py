@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.dataset.predicate import Predicate
 from penstock.errors import StateError, UsageError
-from penstock.loader.predicate import Predicate
 from penstock.order import Order
 from tests.slices import fraction
 

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ..errors import UsageError
 from ..order import rng
+
+Decode = Callable[[dict[str, Any]], Any]
+Samples = Callable[[int], dict[str, Any]]
+"""Return the sample of a row."""
+
+
+_Decoding = TypeVar("_Decoding", bound=Decode)
+
+
+def takes_views(decode: _Decoding) -> _Decoding:
+    """Mark a `decode` function that takes raw fields as memoryviews; for use as a decorator.
+
+    It saves the copy into `bytes`, which counts for samples of 1 MiB and more. A view is valid
+    while `decode` runs: its memory is used again.
+    """
+    if not callable(decode):
+        raise UsageError(f"decode is {decode!r:.100}: give a function of a sample")
+    decode.takes_views = True  # type: ignore[attr-defined]
+    return decode
+
+
+def can_take_views(decode: Decode) -> bool:
+    """Return whether a function has the mark of `takes_views`."""
+    return bool(getattr(decode, "takes_views", False))
 
 
 class LoadedSample(dict[str, Any]):

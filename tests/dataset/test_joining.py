@@ -16,8 +16,7 @@ import penstock
 from penstock import limits
 from penstock.errors import DataError, LimitError, StateError, UsageError
 from penstock.order import JoinedDocuments, count_joined_rows
-
-from .test_packing import Corpus, check_targets, draw_documents, walk, write_megatron
+from tests.dataset.test_packing import Corpus, check_targets, draw_documents, walk, write_megatron
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +210,7 @@ def test_lists_of_tables_are_joined(kind: str, tmp_path: Path) -> None:
     if kind == "parquet":
         with pytest.raises(UsageError, match="--by tokens"):
             penstock.pack(dataset, 24, join=True)
-        penstock.loader.measure_lengths(dataset, "tokens", processes=1)
+        penstock.dataset.measure_lengths(dataset, "tokens", processes=1)
     rows = pickle.loads(pickle.dumps(penstock.pack(dataset, 24, join=True, shift_labels=True)))
     found = split_rows(walk(rows, shuffle="none", batch_size=7)[0], 0)
     assert list(found.values()) == cut_plainly(documents, 24, True)

@@ -41,8 +41,7 @@ from ..order import (
 from ..plan import Ids
 from .columns import Slice
 from .dataset import Dataset
-from .decode import Decode, can_take_views
-from .sample import LoadedSample
+from .sample import Decode, LoadedSample, can_take_views
 from .selecting import cut
 from .weighing import WeightsOf, cut_slice, read_weights
 

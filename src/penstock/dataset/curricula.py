@@ -11,9 +11,8 @@ from ..arguments import check_whole
 from ..errors import UsageError
 from ..order import Curriculum, Shuffle, StageUnit
 from .dataset import Dataset
-from .decode import Decode
 from .mixing import MixedDataset
-from .sample import LoadedSample
+from .sample import Decode, LoadedSample
 
 _marks = {"stage", "pass"}
 

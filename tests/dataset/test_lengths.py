@@ -21,9 +21,9 @@ import pytest
 
 import penstock
 from penstock import limits
+from penstock.dataset import lengths, measure_lengths
+from penstock.dataset.durations import measure_duration
 from penstock.errors import DataError, FormatError, MissingError, SidecarError, UsageError
-from penstock.loader import lengths, measure_lengths
-from penstock.loader.durations import measure_duration
 from tests.command import run as run_command
 from tests.warm import run
 
@@ -224,7 +224,7 @@ import multiprocessing, os, signal
 import penstock
 from penstock import limits
 from penstock.loader import measure_lengths
-from tests.loader.test_lengths import count_words
+from tests.dataset.test_lengths import count_words
 limits.lengths_chunk_bytes = 100
 
 def end(done, total):

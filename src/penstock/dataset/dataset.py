@@ -50,11 +50,10 @@ from ..order import (
     map_numbers,
 )
 from ..plan import Ids, StepPlan, plan_samples
-from .batch import build_fields, open_column
 from .columns import Slice
-from .decode import Decode
+from .fields import build_fields, open_column
 from .lengths import SavedLengths, allot_lengths, count_numbers, find_counted, load_lengths
-from .sample import LoadedSample
+from .sample import Decode, LoadedSample
 from .saved_selection import load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
 from .weighing import Weighting, WeightsOf, make_table, narrow_weights, read_weights, spill_weights

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.dataset.dataset import locate_data, sidecar_paths
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -26,7 +27,6 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock.loader.dataset import locate_data, sidecar_paths
 from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1

@@ -38,13 +38,13 @@ from ..order import (
     place_pieces,
 )
 from ..plan import FieldRows, StepPlan, check_tokens
-from .batch import Ragged, build_fields, check_vocabulary
 from .curricula import CurriculumDataset
 from .dataset import Dataset
-from .decode import Decode
+from .fields import Ragged, build_fields, check_vocabulary
 from .lengths import find_counted, find_token_field
 from .mixing import MixedDataset
 from .row_counting import RowTablePlace
+from .sample import Decode
 
 Style = Literal["rows", "flat"]
 """Form of a batch: rows of one length, or the documents of all rows end to end."""

@@ -31,10 +31,11 @@ from ..engine import storage_errors
 from ..errors import DataError, SidecarError, UsageError, WorkerError
 from ..extent import Int
 from ..index import SUMS_FIELD, Chunked, Field, Index, write_sidecar
-from .batch_reader import BatchReader
 from .durations import measure_duration
-from .nameless_array import allot_array
+from .fields import build_fields, open_samples
+from .reading import FieldReader
 from .saved_selection import SavedKind, read_saved
+from .temporary_array import allot_array
 from .token_count import TokenCounter
 
 if TYPE_CHECKING:
@@ -526,36 +527,42 @@ class _ChunkReader:
 
     def __init__(self, dataset: Dataset, measure: Callable[[Mapping[str, Any]], int]) -> None:
         index = dataset.index
-        self._reader = BatchReader(
-            index, decode=dataset.compose_decode(measure), collate=_collect_lengths
-        )
+        measure_sample = dataset.compose_decode(measure)
+        assert measure_sample is not None
+        self._measure = measure_sample
+        self._reader = FieldReader(index)
         self._rows = max(1, min(256, int(limits.lengths_batch_bytes / max(1, index.mean_bytes))))
 
     def measure(self, start: int, stop: int) -> Int:
         """Return the lengths of the samples [start, stop)."""
-        parts = []
+        lengths = np.empty(stop - start, np.int64)
         for first in range(start, stop, self._rows):
             ids = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
-            parts.append(_check_lengths(self._reader.read(ids), first))
-        return np.concatenate(parts)
+            planned, buffer = self._reader.read_step(ids)
+            index = self._reader.index
+            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
+            for row in range(len(ids)):
+                sample = sample_of(row)
+                key = sample["__key__"]  # the function may change its dict
+                try:
+                    length = self._measure(sample)
+                except Exception as error:
+                    error.add_note(f"penstock: raised by decode for sample {key!r}")
+                    raise
+                lengths[first - start + row] = _check_length(length, first + row)
+        return lengths
 
     def close(self) -> None:
         self._reader.close()
 
 
-def _collect_lengths(values: list[Any]) -> Any:
-    return values
-
-
-def _check_lengths(values: Any, first: int) -> Int:
-    for number, value in enumerate(values):
-        is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < 2**63:
-            raise DataError(
-                f"the length of sample {first + number:,} is {value!r:.100}: return an integer "
-                "from 0 on"
-            )
-    return np.array(values, np.int64)
+def _check_length(value: Any, sample: int) -> int:
+    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 2**63:
+        raise DataError(
+            f"the length of sample {sample:,} is {value!r:.100}: return an integer from 0 on"
+        )
+    return int(value)
 
 
 _reader: list[_ChunkReader] = []  # of a process that measures

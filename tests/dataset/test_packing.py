@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
+from penstock.dataset import PackedDataset
 from penstock.errors import ChangedError, DataError, LimitError, StateError, UsageError
-from penstock.loader import PackedDataset
 
 
 class Corpus(NamedTuple):
@@ -352,7 +352,7 @@ def test_lists_that_have_to_be_decoded_need_measured_lengths(tmp_path: Path) -> 
     dataset = penstock.open(path, fields=["input_ids"])
     with pytest.raises(UsageError, match=r"penstock lengths .*lists.jsonl --by tokens"):
         penstock.pack(dataset, 32)
-    penstock.loader.measure_lengths(dataset, "tokens", processes=1)
+    penstock.dataset.measure_lengths(dataset, "tokens", processes=1)
     batches, _ = walk(penstock.pack(dataset, 32, window=16), batch_size=4)
     documents = {n: np.array(each["input_ids"]) for n, each in enumerate(texts)}
     check_targets(batches, documents, False)
@@ -368,7 +368,7 @@ def test_lengths_that_disagree_are_an_error_of_their_step(tmp_path: Path) -> Non
     path = tmp_path / "lists.jsonl"
     path.write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in range(1, 30)))
     dataset = penstock.open(path, fields=["input_ids"])
-    penstock.loader.measure_lengths(dataset, measure_wrongly, processes=1)
+    penstock.dataset.measure_lengths(dataset, measure_wrongly, processes=1)
     with pytest.raises(DataError, match=r"document 12 has 13 tokens, and its length .* 14"):
         walk(penstock.pack(dataset, 32), batch_size=1)
 
@@ -581,7 +581,7 @@ def test_lists_of_tables_are_packed(kind: str, tmp_path: Path) -> None:
     if kind == "parquet":
         with pytest.raises(UsageError, match="--by tokens"):
             penstock.pack(dataset, 24)
-        penstock.loader.measure_lengths(dataset, "tokens", processes=1)
+        penstock.dataset.measure_lengths(dataset, "tokens", processes=1)
     batches, _ = walk(penstock.pack(dataset, 24, window=20), batch_size=4)
     check_targets(batches, dict(enumerate(documents)), False)
 

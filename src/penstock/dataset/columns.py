@@ -10,20 +10,11 @@ import numpy.typing as npt
 
 from .. import limits
 from ..errors import LimitError, UsageError
-from ..index import (
-    SUMS_FIELD,
-    Chunked,
-    Column,
-    Field,
-    Index,
-    JointIndex,
-    is_rounded,
-    rename_fields,
-)
+from ..index import SUMS_FIELD, Chunked, Column, Field, Index, JointIndex, is_rounded, rename_fields
 from ..plan import Ids
-from .batch_reader import BatchReader
 from .lengths import count_bytes
 from .predicate import ENDS_IN_NUL, Kind, describe_unknown
+from .reading import FieldReader
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -184,7 +175,7 @@ class Columns(Mapping[str, Array]):
     def _read_rows(self, index: Index, name: str, step: int) -> Iterator[tuple[int, Any]]:
         """Read a field of all samples, so many at a time: yields the first, and their values."""
         count, step = len(self._dataset), min(step, limits.selection_chunk_samples)
-        reader = BatchReader(index)
+        reader = FieldReader(index)
         try:
             for start in range(0, count, step):
                 ids: Ids = self._ids(start, min(start + step, count)).view(np.uint64)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Buckets, Cache
+from penstock.dataset import measure_lengths
 from penstock.errors import DataError, StateError, UsageError
-from penstock.loader import StepSampler, measure_lengths
+from penstock.loader import StepSampler
 from penstock.order import BucketRule, Order, PackedOrder
 from penstock.ranks.place import Place
 

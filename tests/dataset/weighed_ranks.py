@@ -1,4 +1,4 @@
-"""A rank of a real process group that hands in weights: `-m tests.loader.weighed_ranks JSON`.
+"""A rank of a real process group that hands in weights: `-m tests.dataset.weighed_ranks JSON`.
 
 It writes what it was told each time, the samples of the next epoch, and its state.
 """
