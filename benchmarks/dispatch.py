@@ -4,7 +4,7 @@ One engine reads a file at a limited rate. Sweeps keep it busy, and so many of t
 would take some time; beside them come demands, one after the other, each of 64 KiB. Once all are
 told to be of the same purpose (first come, first served), once each what it is, and once without
 sweeps, which is the floor. By purpose a demand waits for what is being read, and for what has
-waited for longer than the patience of a sweep, a second.
+waited for a second.
 
 Beside that, what places of limited rates give together. Record: benchmarks/results/dispatch.json.
 """
@@ -26,7 +26,7 @@ from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Buffer
-from penstock.engine.queue import Purpose
+from penstock.engine.request_queue import Purpose
 from penstock.extent import Files, Requests
 
 from . import __main__ as command

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from penstock.budget import Budget
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import Patience
+from penstock.engine.request_queue import Aging
 from penstock.extent import Files
 from penstock.testing import EngineRead, finish
 
@@ -21,10 +21,10 @@ def busied(engine: Engine) -> Engine:
 
 
 @contextmanager
-def native(files: Files, patience: Patience) -> Iterator[tuple[NativeEngine, Callable[[], None]]]:
+def native(files: Files, aging: Aging) -> Iterator[tuple[NativeEngine, Callable[[], None]]]:
     """A thread that has read a byte more than its rate allows for days."""
     slow = Budget(pread="required", threads=1, bytes_per_s=1e-6)
-    engine = NativeEngine(files, budget=slow, patience=patience)
+    engine = NativeEngine(files, budget=slow, aging=aging)
     reading = EngineRead([b"1"], [[(0, 0, 1)]])
     finish(engine, [engine.submit(reading.requests, reading.buffers)])
     yield engine, lambda: engine.adopt(Budget(pread="required", threads=1))

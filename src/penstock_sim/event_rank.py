@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from penstock import limits
-from penstock.engine import PATIENCE, Purpose
+from penstock.engine import AGING, Purpose
 from penstock.extent import Int
 from penstock.plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
 from penstock.plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
@@ -201,7 +201,7 @@ class EventRank:
     def _read_storage(self, size_bytes: int, purpose: Purpose, end: Ended) -> None:
         cluster = self._cluster
         cluster.moved["storage"] += size_bytes
-        cluster.storage.read(self.rank, size_bytes, self._queue.now_ns + PATIENCE.of(purpose), end)
+        cluster.storage.read(self.rank, size_bytes, self._queue.now_ns + AGING.of(purpose), end)
 
     def _publish(self, action: cache_actions.PublishSlots) -> None:
         self._slots[NodeTier.RAM][action.slots] = READY

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.clock import Clock, SystemClock
-from penstock.engine import PATIENCE, Buffer, Completion, Failure, Patience, Purpose, check_requests
+from penstock.engine import (
+    AGING,
+    Aging,
+    Buffer,
+    Completion,
+    Failure,
+    Purpose,
+    check_requests,
+)
 from penstock.errors import UsageError
 from penstock.extent import Requests
 
@@ -26,13 +34,13 @@ class MemoryEngine:
         self,
         contents: Sequence[bytes | bytearray | memoryview | None],
         *,
-        patience: Patience = PATIENCE,
+        aging: Aging = AGING,
         clock: Clock = _system_clock,
     ) -> None:
         self._contents = [
             None if content is None else np.frombuffer(content, np.uint8) for content in contents
         ]
-        self._patience = patience
+        self._aging = aging
         self._clock = clock
         self._pending: list[tuple[int, int, Requests, list[Buffer]]] = []  # turn, ticket, ...
         self._submitted = 0
@@ -44,7 +52,7 @@ class MemoryEngine:
         """Check the requests and keep them for the next poll."""
         self._require_open()
         check_requests(requests, buffers, len(self._contents))
-        turn_ns = self._clock.now_ns() + self._patience.of(purpose)
+        turn_ns = self._clock.now_ns() + self._aging.of(purpose)
         ticket = self._submitted
         self._submitted += 1
         self._pending.append((turn_ns, ticket, requests, list(buffers)))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import Patience
+from penstock.engine.request_queue import Aging
 from penstock.testing import EngineSuite
 from tests.engine.memory import MemoryEngine
 from tests.engine.wrappers import Faulty, Limited, Throttled, Traced, seeded_holds
@@ -31,11 +31,9 @@ class TestMemoryEngine(EngineSuite):
         return MemoryEngine(contents)
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """Yield an engine that reads when it is polled."""
-        yield MemoryEngine(contents, patience=patience), idle
+        yield MemoryEngine(contents, aging=aging), idle
 
 
 @pytest.mark.long
@@ -47,11 +45,9 @@ class TestLimited(EngineSuite):
         return Limited(MemoryEngine(contents), 10_000, inflight_runs_max=5)
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """Room for one ticket."""
-        yield busied(Limited(MemoryEngine(contents), 1, patience=patience)), idle
+        yield busied(Limited(MemoryEngine(contents), 1, aging=aging)), idle
 
 
 @pytest.mark.long
@@ -63,11 +59,9 @@ class TestThrottled(EngineSuite):
         return Throttled(MemoryEngine(contents), 1e7, 5_000_000, JumpingClock())
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """One byte takes a second."""
-        slow = Throttled(MemoryEngine(contents), 1, 0, JumpingClock(), patience=patience)
+        slow = Throttled(MemoryEngine(contents), 1, 0, JumpingClock(), aging=aging)
         yield busied(slow), idle
 
 
@@ -89,11 +83,9 @@ class TestTraced(EngineSuite):
         return Traced(MemoryEngine(contents), [])
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """Yield an engine that passes everything on."""
-        yield Traced(MemoryEngine(contents, patience=patience), []), idle
+        yield Traced(MemoryEngine(contents, aging=aging), []), idle
 
 
 @pytest.mark.long
@@ -105,11 +97,9 @@ class TestFaultyWithoutFaults(EngineSuite):
         return Faulty(MemoryEngine(contents), hold=seeded_holds(1, 3))
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """Yield an engine that passes everything on."""
-        yield Faulty(MemoryEngine(contents, patience=patience)), idle
+        yield Faulty(MemoryEngine(contents, aging=aging)), idle
 
 
 class TestStack(EngineSuite):
@@ -122,13 +112,11 @@ class TestStack(EngineSuite):
         return Limited(Throttled(traced, 1e9, 1000, clock), 20_000)
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """Room for one ticket."""
         clock = JumpingClock()
         traced = Traced(MemoryEngine(contents), [], clock)
-        yield busied(Limited(Throttled(traced, 1, 0, clock), 1, patience=patience)), idle
+        yield busied(Limited(Throttled(traced, 1, 0, clock), 1, aging=aging)), idle
 
 
 @pytest.mark.long
@@ -142,11 +130,9 @@ class TestStackInsideOut(EngineSuite):
         return Traced(Throttled(Limited(faulty, 30_000), 1e9, 1000, clock), [], clock)
 
     @contextmanager
-    def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
-    ) -> Iterator[Held]:
+    def held(self, contents: list[bytes | None], folder: Path, aging: Aging) -> Iterator[Held]:
         """One byte takes a second, in a room for all."""
         clock = JumpingClock()
         limited = Limited(Faulty(MemoryEngine(contents)), 1 << 20)
-        slow = Throttled(limited, 1, 0, clock, patience=patience)
+        slow = Throttled(limited, 1, 0, clock, aging=aging)
         yield busied(Traced(slow, [], clock)), idle

@@ -18,7 +18,7 @@ import penstock
 from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
-from penstock.engine.queued import QueuedEngine
+from penstock.engine.storage_queue import QueuedEngine
 from penstock.errors import ChangedError, MissingError, UsageError
 from penstock.limits import MIB
 from penstock.testing import EngineRead, finish, write_files

@@ -13,7 +13,7 @@ from penstock.budget import Budget
 from penstock.engine.mirrored import MirroredEngine
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import LeastLoaded, Patience, Policy, RoundRobin
+from penstock.engine.request_queue import Aging, LeastLoaded, Policy, RoundRobin
 from penstock.testing import EngineSuite, write_files
 from tests import held
 from tests.slices import long_methods
@@ -50,14 +50,12 @@ class MirroredSuite(EngineSuite):
 
     @contextmanager
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> Iterator[tuple[Engine, Callable[[], None]]]:
         """One place with one part at a time under way, which it does not read yet."""
-        with held.native(write_files(folder, contents), patience) as (member, release):
+        with held.native(write_files(folder, contents), aging) as (member, release):
             holders = np.ones((len(contents), 1), np.bool_)
-            engine = MirroredEngine(
-                [member], holders, policy=RoundRobin(patience), queued_bytes_max=1
-            )
+            engine = MirroredEngine([member], holders, policy=RoundRobin(aging), queued_bytes_max=1)
             yield held.busied(engine), release
 
 

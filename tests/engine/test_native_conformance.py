@@ -14,7 +14,7 @@ import pytest
 from penstock.budget import Budget
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import Patience
+from penstock.engine.request_queue import Aging
 from penstock.testing import EngineSuite, write_files
 from tests import held
 from tests.engine.wrappers import Limited, Throttled, Traced
@@ -54,10 +54,10 @@ class NativeSuite(EngineSuite):
         return self.wrapped(engine)
 
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
         """One thread: rings and maps take from the same queue, several at a time."""
-        return held.native(write_files(folder, contents), patience)
+        return held.native(write_files(folder, contents), aging)
 
     def wrapped(self, engine: NativeEngine) -> Engine:
         """The engine itself, or what a subclass puts around it."""

@@ -18,7 +18,7 @@ from penstock.budget import Budget
 from penstock.engine.object_store import ObjectStore
 from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import Patience
+from penstock.engine.request_queue import Aging
 from penstock.extent import Files
 from penstock.testing import EngineSuite
 from penstock.testing.reading import vanished_bytes
@@ -55,7 +55,7 @@ class ObjectSuite(EngineSuite):
 
     @contextmanager
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> Iterator[tuple[Engine, Callable[[], None]]]:
         """One request at a time, the first of which is answered late."""
         files = self.put(contents)
@@ -69,7 +69,7 @@ class ObjectSuite(EngineSuite):
         with Proxy(self.port, rule) as proxy, pytest.MonkeyPatch.context() as patch:
             for name, value in environment(proxy.port).items():
                 patch.setenv(name, value)
-            engine = ObjectEngine(files, budget=Budget(requests=1), patience=patience)
+            engine = ObjectEngine(files, budget=Budget(requests=1), aging=aging)
             busied(engine)
             begun.wait(60)
             yield engine, going_on.set

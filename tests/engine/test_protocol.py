@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.clock import JumpingClock
 from penstock.engine.protocol import Completion, Engine, Failure, check_requests
-from penstock.engine.queue import PATIENCE, Patience, Purpose
+from penstock.engine.request_queue import AGING, Aging, Purpose
 from penstock.errors import UsageError
 from penstock.testing import EngineRead, EngineSuite, finish, write_files
 from tests.engine.memory import MemoryEngine
@@ -106,13 +106,13 @@ def test_memory_engine_takes_any_bytes() -> None:
 
 
 def test_patience_is_time() -> None:
-    """A demand overtakes what waits, but not what has waited for longer than its patience."""
+    """A demand overtakes what waits, but not what has waited for longer than its aging."""
     clock = JumpingClock()
     engine = MemoryEngine([CONTENT], clock=clock)
     old = submit(engine, 1, purpose="sweep")
-    clock.wait_until_ns(PATIENCE.sweep - PATIENCE.prefetch)
+    clock.wait_until_ns(AGING.sweep - AGING.prefetch)
     ahead = submit(engine, 1, purpose="prefetch")
-    clock.wait_until_ns(PATIENCE.sweep)
+    clock.wait_until_ns(AGING.sweep)
     sweep = submit(engine, 1, purpose="sweep")
     demand = submit(engine, 1, purpose="demand")
     assert [completion.ticket for completion in engine.poll(0)] == [old, ahead, demand, sweep]
@@ -227,7 +227,7 @@ def test_throttled_twice_takes_the_slower_rate() -> None:
 
 
 def test_throttled_lets_the_urgent_pass_first() -> None:
-    """A demand waits for what passes, and for what has waited for longer than its patience."""
+    """A demand waits for what passes, and for what has waited for longer than its aging."""
     clock = JumpingClock()
     throttled = Throttled(MemoryEngine([CONTENT]), 1000, 0, clock)
     sweeps = [submit(throttled, 1000, purpose="sweep") for _ in range(4)]
@@ -417,8 +417,8 @@ class _Blind(MemoryEngine):
 class _Impatient(MemoryEngine):
     """Does the urgent first, whatever waits for how long."""
 
-    def __init__(self, contents, patience=PATIENCE):  # type: ignore[no-untyped-def]
-        super().__init__(contents, patience=Patience(0, 10**9, 2 * 10**9, 3 * 10**9))
+    def __init__(self, contents, aging=AGING):  # type: ignore[no-untyped-def]
+        super().__init__(contents, aging=Aging(0, 10**9, 2 * 10**9, 3 * 10**9))
 
 
 @pytest.mark.parametrize(
@@ -446,9 +446,9 @@ def test_suite_sees_defects(make: Callable[..., Engine], test: str) -> None:
 
         @contextmanager
         def held(
-            self, contents: list[bytes | None], folder: Path, patience: Patience
+            self, contents: list[bytes | None], folder: Path, aging: Aging
         ) -> Iterator[tuple[Engine, Callable[[], None]]]:
-            yield make(contents, patience=patience), lambda: None
+            yield make(contents, aging=aging), lambda: None
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Suite(), f"test_{test}")()

@@ -20,8 +20,8 @@ from penstock.budget import Budget
 from penstock.engine import trace_file as traces
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import Engine
-from penstock.engine.queue import Patience
 from penstock.engine.recording import RecordedEngine
+from penstock.engine.request_queue import Aging
 from penstock.engine.trace_file import (
     BLOCK,
     READ,
@@ -302,11 +302,11 @@ class TestRecorded(EngineSuite):
 
     @contextmanager
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> Iterator[tuple[Engine, Callable[[], None]]]:
         """By preads, one after the other."""
         files = write_files(folder, contents)
-        with held.native(files, patience) as (engine, release):
+        with held.native(files, aging) as (engine, release):
             yield RecordedEngine(engine, files, str(folder / "x.trace")), release
 
 

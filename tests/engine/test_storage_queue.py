@@ -27,16 +27,17 @@ from penstock.clock import Clock, JumpingClock
 from penstock.convert import convert
 from penstock.engine import (
     PROCESS_QUEUE,
+    Aging,
     Engine,
-    Patience,
     Purpose,
     QueuedEngine,
     ReadingEngine,
     StorageQueue,
     Turn,
+    request_queue,
     storage_queue,
 )
-from penstock.engine.queue import RateAccount, pending
+from penstock.engine.rate import RateAccount
 from penstock.testing import EngineRead, EngineSuite, StorageQueueSuite, finish
 from tests.engine.memory import MemoryEngine
 from tests.interrupts import InterruptAt
@@ -59,9 +60,9 @@ class TestQueuedEngine(EngineSuite):
 
     @contextmanager
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> Iterator[tuple[Engine, Callable[[], None]]]:
-        with hold(contents, patience) as pair:
+        with hold(contents, aging) as pair:
             yield pair
 
 
@@ -73,18 +74,16 @@ class TestBoundedEngine(EngineSuite):
 
     @contextmanager
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> Iterator[tuple[Engine, Callable[[], None]]]:
-        with hold(contents, patience) as pair:
+        with hold(contents, aging) as pair:
             yield pair
 
 
 @contextmanager
-def hold(
-    contents: list[bytes | None], patience: Patience
-) -> Iterator[tuple[Engine, Callable[[], None]]]:
+def hold(contents: list[bytes | None], aging: Aging) -> Iterator[tuple[Engine, Callable[[], None]]]:
     """A queued engine beside a write that has its turn until it is told to end."""
-    queue = StorageQueue(1, patience=patience)
+    queue = StorageQueue(1, aging=aging)
     write = queue.put("write", "checkpoint", 1)
     yield queued(contents, queue), write.end
 
@@ -319,7 +318,7 @@ def test_an_interrupt_ends_loading_that_waits_for_its_turn(tmp_path: Path) -> No
     PROCESS_QUEUE.limit(bound, 1)
 
     def interrupt() -> None:
-        while not any(place.unit is None for place in list(PROCESS_QUEUE._places.values())):
+        while not any(entry.dispatch is None for entry in list(PROCESS_QUEUE._entries.values())):
             os.sched_yield()  # until the load waits
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -378,7 +377,7 @@ def test_an_interrupt_anywhere_leaves_a_queue_usable() -> None:
     while was_raised:
         queue = StorageQueue(1, clock=JumpingClock())
         held, waiting = queue.put("read", "demand", 1), queue.put("write", "checkpoint", 1, file=0)
-        interrupt = InterruptAt(number, [storage_queue, pending])
+        interrupt = InterruptAt(number, [storage_queue, request_queue])
         sys.settrace(interrupt)
         try:
             queue.put("read", "demand", 1).end()

@@ -17,12 +17,12 @@ import numpy as np
 
 from penstock.clock import Clock, SystemClock
 from penstock.engine import (
-    PATIENCE,
+    AGING,
+    Aging,
     Buffer,
     Completion,
     Engine,
     Failure,
-    Patience,
     Purpose,
     check_requests,
 )
@@ -66,13 +66,13 @@ class Limited:
         inflight_bytes_max: int,
         inflight_runs_max: int | None = None,
         *,
-        patience: Patience = PATIENCE,
+        aging: Aging = AGING,
         clock: Clock = _system_clock,
     ) -> None:
         self.inflight_bytes_max = inflight_bytes_max
         self.inflight_runs_max = inflight_runs_max
         self._engine = engine
-        self._patience = patience
+        self._aging = aging
         self._clock = clock
         self._waiting: list[_Waiting] = []  # heap
         self._inflight: dict[int, _TicketLoad] = {}  # by ticket of the wrapped engine
@@ -84,7 +84,7 @@ class Limited:
         """Submit the requests if there is room, else keep them."""
         check_requests(requests, buffers)  # now: later there is nobody to tell
         load = _TicketLoad(self._submitted, int(requests.length.sum()), len(requests.runs) - 1)
-        turn_ns = self._clock.now_ns() + self._patience.of(purpose)
+        turn_ns = self._clock.now_ns() + self._aging.of(purpose)
         first = not self._waiting or turn_ns < self._waiting[0].turn_ns
         if first and self._has_room(load):
             self._inflight[self._engine.submit(requests, buffers, purpose)] = load
@@ -147,7 +147,7 @@ class Throttled:
         latency_ns: int = 0,
         clock: Clock = _system_clock,
         *,
-        patience: Patience = PATIENCE,
+        aging: Aging = AGING,
     ) -> None:
         if not bytes_per_s > 0:
             raise UsageError(f"bytes_per_s is {bytes_per_s!r}: use a rate above 0")
@@ -155,7 +155,7 @@ class Throttled:
         self.latency_ns = latency_ns
         self._engine = engine
         self._clock = clock
-        self._patience = patience
+        self._aging = aging
         self._waiting: list[tuple[int, int, int, int]] = []  # heap: turn, ticket, passing, latency
         self._free_ns = 0  # when the last byte of what has begun to pass has passed
         self._due_ns: dict[int, int] = {}  # of tickets that have begun to pass
@@ -166,7 +166,7 @@ class Throttled:
         self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
     ) -> int:
         """Submit the requests, and queue them for their turn to pass."""
-        patience_ns = self._patience.of(purpose)
+        patience_ns = self._aging.of(purpose)
         ticket = self._engine.submit(requests, buffers, purpose)
         self._reading += 1
         passing_ns = math.ceil(int(requests.length.sum()) * 1e9 / self.bytes_per_s)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.budget import Budget
-from penstock.engine.native import NativeEngine, ReadMethod
+from penstock.engine.native import NativeEngine
+from penstock.engine.protocol import ReadMethod
 from penstock.extent import Files
 from penstock.loader import engine_source, epoch_iterator
 from penstock.loader import loader as loaders

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import StorageError
-from .queue import Purpose
+from .request_queue import Purpose
 from .storage_queue import PROCESS_QUEUE
 
 Bytes = bytes | memoryview

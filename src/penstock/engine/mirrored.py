@@ -26,9 +26,25 @@ from .. import limits
 from ..budget import Budget
 from ..errors import UsageError
 from ..extent import Int, Requests
-from .native import ReadingEngine, ReadMethod
-from .protocol import Buffer, Completion, Failure, check_requests, check_usable
-from .queue import LeastLoaded, Policy, Purpose, Request, RequestQueue, Target, Unit, check_purpose
+from .protocol import (
+    Buffer,
+    Completion,
+    Failure,
+    ReadingEngine,
+    ReadMethod,
+    check_requests,
+    check_usable,
+)
+from .request_queue import (
+    Dispatch,
+    LeastLoaded,
+    Policy,
+    Purpose,
+    Request,
+    RequestQueue,
+    Target,
+    check_purpose,
+)
 from .threads import WakeUp, join_threads, start_threads
 
 _poll_ns = 100_000_000
@@ -95,10 +111,9 @@ class MirroredEngine:
                 f" a column for each of {len(members)} members, one or more of which have it"
             )
         targets = [Target(queued_bytes_max) for _ in members]
-        # Parts are of one file each to the queue, and go whole: it neither merges nor cuts them.
-        self._queue = RequestQueue(policy or LeastLoaded(), targets, unit_bytes=1 << 62)
+        self._queue = RequestQueue(policy or LeastLoaded(), targets)
         self._waiting: dict[int, _MirroredPart] = {}  # by request of the queue
-        self._asked: list[dict[int, tuple[Unit, _MirroredPart]]] = [
+        self._asked: list[dict[int, tuple[Dispatch, _MirroredPart]]] = [
             {} for _ in members
         ]  # by its ticket
         self._paused_s: dict[int, float] = {}  # until when a member is left alone
@@ -257,12 +272,12 @@ class MirroredEngine:
         for number in [member for member, until_s in self._paused_s.items() if until_s <= now_s]:
             self._pause_member(number, None)
         while True:
-            while (unit := self._queue.take()) is not None:
-                part = self._waiting.pop(unit.requests[0].id)
-                member = self._members[unit.target]
+            while (dispatch := self._queue.take()) is not None:
+                part = self._waiting.pop(dispatch.request.id)
+                member = self._members[dispatch.target]
                 asked = member.submit(part.requests, part.ticket.buffers, part.purpose)
-                self._asked[unit.target][asked] = unit, part
-                self._more[unit.target].put(None)
+                self._asked[dispatch.target][asked] = dispatch, part
+                self._more[dispatch.target].put(None)
             if not self._waiting or any(self._asked) or not self._paused_s:
                 return
             for number in list(self._paused_s):  # nobody else has what waits
@@ -279,8 +294,8 @@ class MirroredEngine:
 
     def _report(self, number: int, completion: Completion) -> None:
         """Record that a member has read a part, or failed to."""
-        unit, part = self._asked[number].pop(completion.ticket)
-        self._queue.done(unit)
+        dispatch, part = self._asked[number].pop(completion.ticket)
+        self._queue.done(dispatch)
         ticket = part.ticket
         failed = np.array([failure.extent for failure in completion.failures], np.int64)
         if len(failed) < len(part.rows) and part.tried:  # these could have brought it

@@ -20,11 +20,10 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..extent import Files, Requests
-from .native import ReadMethod
 from .object_answer import Answer, ObjectRefused, require_whole, retry_until
 from .object_client import Bucket, open_bucket, parse_root
-from .protocol import Buffer, Completion, Failure, check_requests, check_usable
-from .queue import PATIENCE, Patience, Purpose
+from .protocol import Buffer, Completion, Failure, ReadMethod, check_requests, check_usable
+from .request_queue import AGING, Aging, Purpose
 from .storage_queue import PROCESS_QUEUE
 from .threads import ThreadPool, WakeUp
 
@@ -45,10 +44,10 @@ class ObjectEngine:
         budget: Budget | None = None,
         deadline_s: float = limits.object_deadline_s,
         stall_s: float = limits.object_stall_s,
-        patience: Patience = PATIENCE,
+        aging: Aging = AGING,
     ) -> None:
         budget = budget or Budget()
-        self._patience = patience
+        self._aging = aging
         self.files = files
         self.choice = _choose_method(budget)
         self._pid = os.getpid()
@@ -61,7 +60,7 @@ class ObjectEngine:
     ) -> int:
         self._check_usable()
         check_requests(requests, buffers, len(self.files))
-        turn_ns = time.monotonic_ns() + self._patience.of(purpose)
+        turn_ns = time.monotonic_ns() + self._aging.of(purpose)
         number = self._submitted
         self._submitted += 1
         self._work.add(_ObjectTicket(number, requests, buffers), turn_ns)

@@ -18,9 +18,8 @@ from ..errors import PenstockError, UsageError
 from ..extent import Files
 from . import store as stores
 from .native import NativeEngine
-from .native import ReadingEngine as ReadingEngine
-from .queued import QueuedEngine
-from .storage_queue import PROCESS_QUEUE
+from .protocol import ReadingEngine as ReadingEngine
+from .storage_queue import PROCESS_QUEUE, QueuedEngine
 
 
 def is_url(place: str) -> bool:

@@ -1,18 +1,17 @@
-"""Engines execute requests and report; they decide nothing.
+"""The protocol of engines: they execute requests and report; they decide nothing.
 
-An engine is given requests (extents with destinations, see `penstock.extent`) and the buffers
-they go to, and reports each submission once, with the extents that failed. The session decides
-what is read and when; `penstock.engine.native` decides which system call reads it.
+An engine takes requests (extents with destinations, see `penstock.extent`) and the buffers they go
+to, and reports each submission once, with the extents that failed. The session decides what is read
+and when; `penstock.engine.probe` decides which system call reads it.
 
 The life of a ticket: submit -> (reading, in any order, into the buffers) -> reported by poll.
-Between submit and that report the arrays of requests and buffers belong to the engine, which keeps
-them alive; no one else may write them. (The sequence of buffers remains the caller's.) After the
+Between submit and report the arrays of requests and buffers belong to the engine: it keeps them
+alive, and nobody else may write them. (The sequence of buffers remains the caller's.) After the
 report, or after close, the engine holds no reference to them.
 
-Waiting requests are served by purpose, with aging (`penstock.engine.Patience`): a demand goes
-before prefetches and sweeps, but not before a request that has waited for longer than its
-patience. Within one purpose the first come is the first served. A read that has begun is not
-interrupted.
+Waiting requests are served by purpose, with aging (`penstock.engine.Aging`): a demand goes before
+prefetches and sweeps, unless they have waited for long. Within one purpose the first come is the
+first served. A read that has started is not interrupted.
 
 An engine is used by one thread at a time, and makes progress at the latest when it is polled.
 
@@ -22,15 +21,17 @@ Every engine and every wrapper passes `penstock.testing.EngineSuite` unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
+from ..budget import Budget
 from ..errors import ForkError, UsageError
 from ..extent import Requests
-from .queue import Purpose
+from .request_queue import Purpose
 
 Buffer = npt.NDArray[np.uint8]
 """A destination: one-dimensional, contiguous, writable, uint8."""
@@ -95,6 +96,40 @@ class Engine(Protocol):
         Tickets that were not reported before are never reported.
         """
         ...
+
+
+Backend = Literal["pread", "io_uring", "mmap", "object"]
+"""The way data is read: "object" by ranged requests, see `penstock.engine.objects`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMethod:
+    """The way an engine reads, with the reasons against the other ways.
+
+    cached:     whether the data is in the page cache, so that reading is copying.
+    gap_bytes:  unwanted bytes between two extents that are cheaper to read than to skip.
+    """
+
+    backend: Backend
+    direct: bool
+    threads: int
+    reasons: dict[str, str]
+    cached: bool = False
+    gap_bytes: int = limits.gap_bytes_default
+
+
+class ReadingEngine(Engine, Protocol):
+    """An engine as loaders use it: it reports how it reads, and accepts another budget.
+
+    `adopt` may be called at any time and reads nothing. `survey` probes the files again, to see
+    whether another way to read has become the better one.
+    """
+
+    @property
+    def choice(self) -> ReadMethod: ...
+    def adopt(self, budget: Budget) -> None: ...
+    def survey(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
 
 
 def check_usable(is_inherited: bool, is_closed: bool = False) -> None:

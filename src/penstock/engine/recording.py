@@ -21,9 +21,8 @@ from .. import limits
 from ..budget import Budget
 from ..errors import UsageError
 from ..extent import Files, Int, Requests
-from .native import ReadingEngine, ReadMethod
-from .protocol import Buffer, Completion, Failure
-from .queue import Purpose
+from .protocol import Buffer, Completion, Failure, ReadingEngine, ReadMethod
+from .request_queue import Purpose
 from .trace_file import READ, Operations, TraceWriter
 
 VARIABLE = "PENSTOCK_TRACE"

@@ -1,16 +1,17 @@
-"""The storage queue: whose bytes move next among all reads and writes of a process.
+"""The storage queue: orders the reads and writes of a process by purpose, within a shared rate.
 
-Whoever is about to move bytes puts a request into the queue and waits for its turn; then it moves
-them itself, in its own thread, and ends the turn. `queue.RequestQueue` decides: by purpose, with
-aging, and in the order of the requests where a write and another request have bytes in common. This
-module adds locks, a clock, the rate, and what each purpose got.
+To move bytes, put a request into the queue and wait for its turn; then move them in your own
+thread, and end the turn. `request_queue.RequestQueue` decides: by purpose, with aging, and in the
+order of the requests if a write and another request have bytes in common. This module adds locks, a
+clock, the rate, the totals of each purpose, and engines whose reads take turns.
 
 The life of a request: put -> waiting -> its turn (bytes are moving) -> ended; or put -> waiting ->
-given up. A turn that nobody ends (its owner was dropped) ends with its owner. If an interrupt comes
-inside a change, the queue begins anew: what has its turn goes on, and what waits is put again.
+given up. A turn that nobody ends (its owner was dropped) ends with its owner. After an interrupt
+inside a change the queue starts again from empty: turns that have come go on, and waiting requests
+are put again.
 
-`PROCESS_QUEUE` is the one of this process. It has no bound until a budget gives one
-(`Budget.process_bytes_per_s`), and then nothing waits except for the order of bytes in common.
+`PROCESS_QUEUE` is the queue of this process. It has no bound until a budget gives one
+(`Budget.process_bytes_per_s`). Without a bound, requests wait only for the order of common bytes.
 """
 
 from __future__ import annotations
@@ -20,34 +21,52 @@ import itertools
 import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from ..budget import Budget
 from ..clock import Clock, SystemClock
-from ..errors import PenstockError, UsageError
-from .native import make_tallies
-from .queue import (
-    PATIENCE,
+from ..errors import PenstockError
+from ..extent import Requests
+from . import threads
+from .protocol import (
+    Buffer,
+    Completion,
+    ReadingEngine,
+    ReadMethod,
+    check_requests,
+    check_usable,
+)
+from .rate import RateAccount
+from .request_queue import (
+    AGING,
+    Aging,
+    Dispatch,
     Kind,
-    Patience,
     Purpose,
-    RateAccount,
     Request,
     RequestQueue,
     RoundRobin,
     Target,
-    Unit,
+    check_purpose,
+    make_tallies,
 )
 from .threads import WakeUp
 
-_WHOLE = 1 << 62
+_UNBOUNDED = 1 << 62
 _WAIT_NS_MAX = 100_000_000
 """Longest sleep: a turn whose owner was dropped is noticed then."""
 _SHARED = 0
 """The only target of the queue: storage that others use, too."""
+_SLICE_NS = 5_000_000
+"""Longest wait for reports of one ticket while the turn of another may come."""
+_QUEUE_TICKETS = 1 << 40
+"""Tickets up to this one are the engine's, from before the first bound."""
 _system_clock = SystemClock()
 
 
@@ -65,16 +84,19 @@ class PurposeTotals(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    """A request in the queue. unit: None until its turn has come, at `began_ns`. is_lost: the queue
-    began anew, and `again` is its next place, once it has one."""
+class _Entry:
+    """A request in the queue.
+
+    dispatch:     None until its turn has come, at `start_ns`.
+    is_lost:      the queue started again, and `replacement` is its next entry, once it has one.
+    """
 
     request: Request
-    unit: Unit | None = None
-    began_ns: int = 0
+    dispatch: Dispatch | None = None
+    start_ns: int = 0
     is_over: bool = False
     is_lost: bool = False
-    again: _Place | None = None
+    replacement: _Entry | None = None
     news: WakeUp = field(default_factory=WakeUp)
 
 
@@ -84,24 +106,24 @@ class Turn:
     As a context it waits for the turn and ends it; OSError, ECANCELED, if it was given up.
     """
 
-    def __init__(self, queue: StorageQueue, place: _Place) -> None:
-        self._queue, self._place = queue, place
+    def __init__(self, queue: StorageQueue, entry: _Entry) -> None:
+        self._queue, self._entry = queue, entry
 
     @property
     def number(self) -> int | None:
         """Number of the turn, in the order in which turns come; None until it has come."""
         self._queue.advance()
         self._follow()
-        return None if self._place.unit is None else self._place.unit.number
+        return None if self._entry.dispatch is None else self._entry.dispatch.number
 
     def is_due(self) -> bool:
         """True if the bytes may move now: the turn has come and has not ended."""
-        return self.number is not None and not self._place.is_over
+        return self.number is not None and not self._entry.is_over
 
     def wait(self, timeout_ns: int | None = None) -> bool:
         """Wait for the turn; False if it was given up or the time is over."""
         while True:
-            has_come = self._queue.wait_for_turn(self._place, timeout_ns)
+            has_come = self._queue.wait_for_turn(self._entry, timeout_ns)
             if not self._follow():
                 return has_come
 
@@ -110,22 +132,22 @@ class Turn:
 
         moved_bytes:  bytes that moved, for the totals; all of them by default.
         """
-        self._queue.end_turn(self._place, moved_bytes)
+        self._queue.end_turn(self._entry, moved_bytes)
 
     def give_up(self) -> None:
-        """End the turn unless it has come: who waits for it is told."""
-        self._queue.end_turn(self._place, 0, is_waiting=True)
+        """End the turn unless it has come; a thread that waits for it goes on."""
+        self._queue.end_turn(self._entry, 0, is_waiting=True)
 
     def _follow(self) -> bool:
-        """Put the request again if the queue began anew; True if it did."""
-        if not self._place.is_lost:
+        """Put the request again if the queue started again; True if it did."""
+        if not self._entry.is_lost:
             return False
-        self._place = self._queue.put_again(self._place)
+        self._entry = self._queue.put_again(self._entry)
         return True
 
     def __del__(self) -> None:
-        if not self._place.is_over:
-            self._queue.drop(self._place)
+        if not self._entry.is_over:
+            self._queue.drop(self._entry)
 
     def __enter__(self) -> Self:
         try:
@@ -148,37 +170,34 @@ class Turn:
 class StorageQueue:
     """The requests of a process that wait for storage, reads and writes together.
 
-    is_bounded:  True from the first bound on until the last one is taken back: requests may have to
-                 wait, and are put. Else they are only counted.
+    is_bounded:    whether requests may have to wait, and are put; else they are only counted.
     read_tallies:  by purpose, the bytes of reads that native engines were given.
 
-    Guarantees, besides those of `queue.RequestQueue`: at most `inflight_bytes_max` bytes have their
-    turn at a time (a larger request goes alone), and shared storage moves no more than the lowest
-    limit, on average over a tenth of a second and the last request. A request goes whole: a long
-    transfer is put in parts, so that urgent requests come between.
+    Guarantees, besides those of `RequestQueue`: at most `inflight_bytes_max` bytes have their turn
+    at a time (a larger request goes alone), and shared storage moves no more than the lowest limit,
+    on average over a tenth of a second and the last request. A request goes whole: put a long
+    transfer in parts, so that urgent requests come between.
     """
 
     def __init__(
         self,
         inflight_bytes_max: int | None = None,
         *,
-        patience: Patience = PATIENCE,
+        aging: Aging = AGING,
         clock: Clock = _system_clock,
     ) -> None:
-        if inflight_bytes_max is not None and inflight_bytes_max < 1:
-            raise UsageError(f"inflight_bytes_max is {inflight_bytes_max}: use 1 or above")
-        self._inflight_bytes_max, self._patience = inflight_bytes_max, patience
+        self._inflight_bytes_max, self._aging = inflight_bytes_max, aging
         self._clock = clock
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything. A forked process does this: its parent's requests are not its own."""
+        """Forget everything, in a forked process: its parent's requests are not its own."""
         self._core = self._make_core()
         self._account = RateAccount()
         self._limits: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
-        self._places: dict[int, _Place] = {}  # by request
-        self._parts: dict[int, int] = {}  # of units: requests that have not ended
-        self._dropped: deque[_Place] = deque()
+        self._engines: weakref.WeakSet[QueuedEngine] = weakref.WeakSet()
+        self._entries: dict[int, _Entry] = {}  # by request
+        self._dropped: deque[_Entry] = deque()
         self._numbers = itertools.count()
         self.read_tallies = make_tallies()
         self._totals: dict[Purpose, list[int]] = {}  # the fields of `PurposeTotals`
@@ -196,7 +215,19 @@ class StorageQueue:
             else:
                 self._limits[holder] = bytes_per_s
             self.is_bounded = bool(self._limits) or self._inflight_bytes_max is not None
+            if self.is_bounded:
+                for engine in self._engines:
+                    engine.start_queueing()
+                self._engines.clear()
             self._advance()
+
+    def watch(self, engine: QueuedEngine) -> None:
+        """Have an engine start queueing at the next bound; at once if there is one."""
+        with self._lock:
+            if self.is_bounded:
+                engine.start_queueing()
+            else:
+                self._engines.add(engine)
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -215,65 +246,62 @@ class StorageQueue:
         file: int | None = None,
         offset: int = 0,
     ) -> Turn:
-        """Put a request and return its turn, which has not come unless `is_due` says so.
+        """Put a request and return its turn, which has come if `is_due` returns True.
 
-        file:       number by which requests for the same bytes know each other (`number_file`);
-                    None if no other request has bytes in common with this one.
-
-        UsageError for an argument that `Request` refuses.
+        file:  number by which requests for the same bytes know each other (`number_file`);
+               None if no other request has bytes in common with this one.
         """
         with self._lock:
             number = next(self._numbers)
             key = 2 * number + 1 if file is None else 2 * file
             now_ns = self._clock.now_ns()
-            request = Request(number, kind, purpose, key, offset, length, now_ns)
-            place = _Place(request)
-            turn = Turn(self, place)
-            self._put(place)
+            entry = _Entry(Request(number, kind, purpose, key, offset, length, now_ns))
+            turn = Turn(self, entry)
+            self._put(entry)
         return turn
 
-    def put_again(self, place: _Place) -> _Place:
-        """Put a request again that waited when the queue began anew, for `Turn`."""
+    def put_again(self, entry: _Entry) -> _Entry:
+        """Put a request again that waited when the queue started again, for `Turn`."""
         with self._lock:
-            if place.again is None:
+            if entry.replacement is None:
                 request = replace(
-                    place.request, id=next(self._numbers), arrived_ns=self._clock.now_ns()
+                    entry.request, id=next(self._numbers), arrived_ns=self._clock.now_ns()
                 )
-                again = _Place(request)
-                self._put(again)
-                place.again = again
-            return place.again
+                replacement = _Entry(request)
+                self._put(replacement)
+                entry.replacement = replacement
+            return entry.replacement
 
-    def _put(self, place: _Place) -> None:
-        """Put a place into the queue. Called with the lock held."""
+    def _put(self, entry: _Entry) -> None:
+        """Put an entry into the queue. Called with the lock held."""
         try:
-            self._core.put(place.request)
-            self._places[place.request.id] = place
+            self._core.put(entry.request)
+            self._entries[entry.request.id] = entry
         except PenstockError:  # nothing was changed
             raise
         except BaseException:
-            self._begin_anew()
+            self._start_again()
             raise
         self._advance()
 
     def count(self, kind: Kind, purpose: Purpose, moved_bytes: int) -> None:
-        """Count a request that did not have to wait: nothing is bounded, or it is of a disk of this
-        host alone, which no rate is about."""
+        """Count a request that takes no turn: the queue has no bound, or the request is for a disk
+        of this host, which no rate is about."""
         with self._lock:
             self._count(kind, purpose, moved_bytes, 0)
 
-    def drop(self, place: _Place) -> None:
+    def drop(self, entry: _Entry) -> None:
         """End a turn whose owner is gone, soon. Takes no lock: the garbage collector calls it."""
-        self._dropped.append(place)
+        self._dropped.append(entry)
 
     def totals(self) -> dict[Purpose, PurposeTotals]:
-        """Return what each purpose got so far."""
+        """Return the bytes that moved, and the time waited, for each purpose."""
         with self._lock:
-            totals = {purpose: PurposeTotals(*found) for purpose, found in self._totals.items()}
+            totals = {purpose: PurposeTotals(*sums) for purpose, sums in self._totals.items()}
         for purpose, tally in self.read_tallies.items():
             if tally[0]:
-                found = totals.get(purpose, PurposeTotals())
-                totals[purpose] = found._replace(read_bytes=found.read_bytes + int(tally[0]))
+                total = totals.get(purpose, PurposeTotals())
+                totals[purpose] = total._replace(read_bytes=total.read_bytes + int(tally[0]))
         return totals
 
     def stats(self) -> dict[str, dict[str, int]]:
@@ -287,110 +315,101 @@ class StorageQueue:
         with self._lock:
             self._advance()
 
-    def wait_for_turn(self, place: _Place, timeout_ns: int | None) -> bool:
+    def wait_for_turn(self, entry: _Entry, timeout_ns: int | None) -> bool:
         """Implement `Turn.wait`."""
-        ends_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
-        while not place.is_over:
+        end_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
+        while not entry.is_over:
             with self._lock:
                 self._advance()
-                if place.is_over or place.unit is not None:
-                    return not place.is_over
-                sleep_ns = self._find_sleep_ns()
-            if ends_ns is not None:
-                sleep_ns = min(sleep_ns, ends_ns - self._clock.now_ns())
+                if entry.is_over or entry.dispatch is not None:
+                    return not entry.is_over
+                rate_ns = self._account.find_wait_ns(self._clock.now_ns())
+                sleep_ns = min(_WAIT_NS_MAX, rate_ns or _WAIT_NS_MAX)
+            if end_ns is not None:
+                sleep_ns = min(sleep_ns, end_ns - self._clock.now_ns())
                 if sleep_ns <= 0:
                     return False
-            place.news.wait(sleep_ns * 1e-9)
+            entry.news.wait(sleep_ns * 1e-9)
         return False
 
-    def end_turn(self, place: _Place, moved_bytes: int | None, *, is_waiting: bool = False) -> None:
+    def end_turn(self, entry: _Entry, moved_bytes: int | None, *, is_waiting: bool = False) -> None:
         """Implement `Turn.end`, and `Turn.give_up` with `is_waiting`."""
         with self._lock:
-            if not is_waiting or place.unit is None:
-                self._end(place, moved_bytes)
+            if not is_waiting or entry.dispatch is None:
+                self._end(entry, moved_bytes)
                 self._advance()
 
     # -- with the lock held ------------------------------------------------------------------------
 
-    def _begin_anew(self) -> None:
-        """Forget all requests after an interrupt inside a change. What waits is told to be put
-        again."""
-        places, self._places, self._parts = self._places, {}, {}
+    def _start_again(self) -> None:
+        """Forget all requests after an interrupt inside a change; waiting ones are put again."""
+        entries, self._entries = self._entries, {}
         self._core = self._make_core()
-        for place in places.values():
-            place.is_lost = place.is_over = place.unit is None
-            place.news.send()
+        for entry in entries.values():
+            entry.is_lost = entry.is_over = entry.dispatch is None
+            entry.news.send()
 
     def _make_core(self) -> RequestQueue:
-        target = Target(self._inflight_bytes_max or _WHOLE)
-        return RequestQueue(RoundRobin(self._patience), [target], _WHOLE)
+        target = Target(self._inflight_bytes_max or _UNBOUNDED)
+        return RequestQueue(RoundRobin(self._aging), [target])
 
     def _advance(self) -> None:
         """Let the turns come that may."""
         try:
             self._let_turns_come()
         except BaseException:
-            self._begin_anew()
+            self._start_again()
             raise
 
     def _let_turns_come(self) -> None:
         while self._dropped:
             self._end(self._dropped.popleft(), 0)
-        if not self._places:
+        if not self._entries:
             return
         now_ns = self._clock.now_ns()
         while True:
-            rate = self.bytes_per_s
+            rate = self.bytes_per_s  # limits of dropped holders are gone
             self.is_bounded = rate is not None or self._inflight_bytes_max is not None
             self._account.set_rate(rate, now_ns)
             is_open = not self._account.find_wait_ns(now_ns)
             shared = self._core.targets[_SHARED]
             if shared.available != is_open:
                 self._core.update(_SHARED, Target(shared.queued_bytes_max, available=is_open))
-            unit = self._core.take()
-            if unit is None:
+            dispatch = self._core.take()
+            if dispatch is None:
                 return
-            self._parts[unit.number] = len(unit.requests)
-            self._account.charge(unit.length, now_ns)
-            for request in unit.requests:
-                place = self._places[request.id]
-                place.unit, place.began_ns = unit, now_ns
-                place.news.send()
+            self._account.charge(dispatch.request.length, now_ns)
+            entry = self._entries[dispatch.request.id]
+            entry.dispatch, entry.start_ns = dispatch, now_ns
+            entry.news.send()
 
-    def _end(self, place: _Place, moved_bytes: int | None) -> None:
+    def _end(self, entry: _Entry, moved_bytes: int | None) -> None:
         try:
-            self._end_place(place, moved_bytes)
+            self._end_entry(entry, moved_bytes)
         except BaseException:
-            self._begin_anew()
+            self._start_again()
             raise
 
-    def _end_place(self, place: _Place, moved_bytes: int | None) -> None:
-        request, unit = place.request, place.unit
-        place.is_over = True
-        if self._places.get(request.id) is not place:
-            return  # it has ended, is the parent's, or is from before the queue began anew
-        del self._places[request.id]
-        if unit is None:
+    def _end_entry(self, entry: _Entry, moved_bytes: int | None) -> None:
+        request = entry.request
+        entry.is_over = True
+        if self._entries.get(request.id) is not entry:
+            return  # it has ended, is the parent's, or is from before the queue started again
+        del self._entries[request.id]
+        if entry.dispatch is None:
             self._core.withdraw(request.id)
         else:
             moved = request.length if moved_bytes is None else moved_bytes
-            self._count(request.kind, request.purpose, moved, place.began_ns - request.arrived_ns)
-            self._parts[unit.number] -= 1
-            if not self._parts[unit.number]:
-                del self._parts[unit.number]
-                self._core.done(unit)
-        place.news.send()
+            self._count(request.kind, request.purpose, moved, entry.start_ns - request.arrived_ns)
+            self._core.done(entry.dispatch)
+        entry.news.send()
 
     def _count(self, kind: Kind, purpose: Purpose, moved_bytes: int, waited_ns: int) -> None:
-        found = self._totals.get(purpose)
-        if found is None:
-            found = self._totals[purpose] = list(PurposeTotals())
-        found[0 if kind == "read" else 1] += moved_bytes
-        found[2] += waited_ns
-
-    def _find_sleep_ns(self) -> int:
-        """Return how long nothing can change unless a turn ends."""
-        return min(_WAIT_NS_MAX, self._account.find_wait_ns(self._clock.now_ns()) or _WAIT_NS_MAX)
+        sums = self._totals.get(purpose)
+        if sums is None:
+            sums = self._totals[purpose] = list(PurposeTotals())
+        sums[0 if kind == "read" else 1] += moved_bytes
+        sums[2] += waited_ns
 
 
 def number_file(file: int) -> int:
@@ -403,3 +422,167 @@ PROCESS_QUEUE = StorageQueue()
 """The queue of this process."""
 
 os.register_at_fork(after_in_child=PROCESS_QUEUE.reset)
+
+
+# -- engines ---------------------------------------------------------------------------------------
+
+
+class _QueuedTicket(NamedTuple):
+    """A ticket whose turn has not come."""
+
+    turn: Turn
+    requests: Requests
+    buffers: list[Buffer]
+    purpose: Purpose
+
+
+class _ForwardedTicket(NamedTuple):
+    """A ticket whose turn has come, so that the engine has it."""
+
+    ticket: int
+    turn: Turn
+
+
+class QueuedEngine:
+    """Engine whose reads take turns in a queue while something bounds the queue.
+
+    Until the first bound, `submit` and `poll` of the object are the methods of the wrapped engine
+    itself, because small reads take as long as a turn. From the first bound on, a ticket is one
+    request for all its bytes: the engine gets it at its turn, and the turn ends with its report.
+    Reads of engines do not wait for writes of the same bytes: files of a dataset do not change, or
+    the engine reports it (ESTALE).
+
+    A budget's `process_bytes_per_s` bounds the queue as long as the engine is open.
+    """
+
+    def __init__(
+        self,
+        engine: ReadingEngine,
+        file_count: int,
+        budget: Budget,
+        queue: StorageQueue = PROCESS_QUEUE,
+    ) -> None:
+        self._engine, self._file_count, self._queue = engine, file_count, queue
+        self._forks = threads.forks
+        self._lock = threading.Lock()  # guards what follows
+        self._last_ticket = _QUEUE_TICKETS
+        self._waiting: dict[int, _QueuedTicket] = {}
+        self._forwarded: dict[int, _ForwardedTicket] = {}  # by ticket of the engine
+        self._closed = False
+        # Calls cost more than small reads: attributes of the object hide its methods.
+        self.submit = engine.submit  # type: ignore[method-assign]
+        self.poll = engine.poll  # type: ignore[method-assign]
+        queue.watch(self)
+        queue.limit(self, budget.process_bytes_per_s)
+        self._may_forward = "poll" not in self.__dict__
+
+    def start_queueing(self) -> None:
+        """Queue reads from now on. Called by the queue at its first bound."""
+        self.__dict__.pop("submit", None)
+        self.__dict__.pop("poll", None)
+
+    @property
+    def choice(self) -> ReadMethod:
+        """Read method of the engine."""
+        return self._engine.choice
+
+    def adopt(self, budget: Budget) -> None:
+        """Pass a changed budget to the engine, and its bound to the queue."""
+        self._engine.adopt(budget)
+        self._queue.limit(self, budget.process_bytes_per_s)
+
+    def survey(self) -> None:
+        """Let the engine survey its files."""
+        self._engine.survey()
+
+    def counters(self) -> dict[str, int]:
+        """Return the engine's counters."""
+        return self._engine.counters()
+
+    def submit(
+        self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose = "prefetch"
+    ) -> int:
+        """Put the requests into the queue."""
+        check_usable(is_inherited=threads.forks != self._forks)  # its locks may be held for ever
+        check_requests(requests, buffers, self._file_count)  # at its turn nobody gets the error
+        check_purpose(purpose)
+        with self._lock:
+            check_usable(False, self._closed)
+            turn = self._queue.put("read", purpose, int(requests.length.sum()))
+            self._last_ticket += 1
+            ticket = self._last_ticket
+            self._waiting[ticket] = _QueuedTicket(turn, requests, list(buffers), purpose)
+            self._forward()
+        return ticket
+
+    def poll(self, timeout_ns: int) -> list[Completion]:
+        """Report finished tickets, and forward those whose turn has come."""
+        check_usable(is_inherited=threads.forks != self._forks)
+        end_ns = time.monotonic_ns() + timeout_ns
+        self._may_forward = True
+        while True:
+            with self._lock:
+                self._forward()
+                is_reading = bool(self._forwarded)
+                first = next(iter(self._waiting.values()), None)
+            left_ns = max(0, end_ns - time.monotonic_ns())
+            if first is None and not is_reading:  # only tickets from before the bound, if any
+                return self._report(self._engine.poll(left_ns))
+            if first is not None and not is_reading:
+                first.turn.wait(min(left_ns, _SLICE_NS))
+                done = self._engine.poll(0)
+            else:
+                done = self._engine.poll(min(left_ns, _SLICE_NS))
+            if done or time.monotonic_ns() >= end_ns:
+                return self._report(done)
+
+    def close(self) -> None:
+        """Give up what waits, and close the engine."""
+        if threads.forks != self._forks:
+            self._engine.close()
+            return
+        self._queue.limit(self, None)
+        with self._lock:
+            self._closed = True
+            turns = [waiting.turn for waiting in self._waiting.values()]
+            self._waiting.clear()
+        for turn in turns:
+            turn.end(0)
+        self._engine.close()  # waits for the reads in progress
+        with self._lock:
+            forwarded = list(self._forwarded.values())
+            self._forwarded.clear()
+        for ticket in forwarded:
+            ticket.turn.end(0)
+
+    def _forward(self) -> None:
+        """Submit the tickets whose turn has come, the most urgent first. Called with the lock held.
+
+        Before the first poll in here, another thread may be inside the engine's own, where the
+        report on a forwarded ticket would be lost: tickets wait for that poll.
+        """
+        if not self._waiting or not self._may_forward:
+            return
+        due = [
+            (number, ticket)
+            for ticket, waiting in self._waiting.items()
+            if (number := waiting.turn.number) is not None
+        ]
+        for _, ticket in sorted(due):
+            turn, requests, buffers, purpose = self._waiting.pop(ticket)
+            number = self._engine.submit(requests, buffers, purpose)
+            self._forwarded[number] = _ForwardedTicket(ticket, turn)
+
+    def _report(self, done: list[Completion]) -> list[Completion]:
+        """Translate the engine's reports, and end their turns."""
+        reports = []
+        for number, failures in done:
+            with self._lock:
+                forwarded = self._forwarded.pop(number, None)
+            if forwarded is not None:
+                forwarded.turn.end(0)  # its bytes were counted by the engine
+            # Else it is from before the first bound, or an interrupt came between its submission
+            # and the note of it, and nobody waits for it.
+            ticket = number if forwarded is None else forwarded.ticket
+            reports.append(Completion(ticket, failures))
+        return reports

@@ -30,6 +30,7 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
+from .probe import LOCAL, find_file_system
 from .threads import ThreadPool
 
 Progress = Callable[[int], None]
@@ -55,10 +56,6 @@ class Listing(NamedTuple):
     folders: Files
 
 
-LOCAL = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay"})
-"""File systems of the machine itself."""
-
-
 class StoreFile:
     """One file of a store, open for parsing.
 
@@ -72,7 +69,7 @@ class StoreFile:
 
     @property
     def local(self) -> bool:
-        return self._file >= 0 and _core.get_file_system(os.fsencode(self.path)) in LOCAL
+        return self._file >= 0 and find_file_system(self.path) in LOCAL
 
     def read(self, offset: int, length: int) -> bytes:
         """Read the bytes of a range; fewer if the file ends within it."""

@@ -1,20 +1,22 @@
-"""Threads that the system may refuse, and a wake-up that no interrupt can spoil.
+"""Threads: how many read by default, starting them, and a wake-up that no interrupt can spoil.
 
-What the user's thread does with locks is done in C: `with` a `Lock` or `RLock`, and a `WakeUp`. The
-conditions, events and semaphores of `threading` are Python, and an interrupt in them, between
-taking their lock and returning, leaves it taken: every other thread would wait for ever.
+The user's thread handles locks in C: `with` a `Lock` or `RLock`, and a `WakeUp`. The conditions,
+events and semaphores of `threading` are Python. An interrupt in them, between taking their lock and
+returning, leaves the lock taken, and every other thread would wait for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from .. import limits
 from ..errors import LimitError
 
 P = ParamSpec("P")
@@ -23,6 +25,31 @@ T = TypeVar("T")
 _LOOK_S = 0.1
 """Longest sleep in `WakeUp.wait_until`: an interrupt in one of several threads that wait there may
 lose what was sent to them."""
+
+
+forks = 0
+"""Number of forks from the first process of the library to this one. An object whose threads are in
+another process has another number; reading it costs no system call."""
+
+
+def _count_fork() -> None:
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def count_reading_threads(backend: str, cores: int, is_near: bool) -> int:
+    """Return the number of threads that read if the budget names none.
+
+    is_near:  whether the data is on a disk of this machine, or in the page cache.
+    """
+    if backend == "pread":  # one thread for each read in flight
+        return min(16, 2 * cores) if is_near else limits.remote_threads
+    if backend == "io_uring":
+        return min(4, cores)
+    return max(1, cores - 1)  # mmap: the thread that waits for a batch copies too
 
 
 def build_refusal(what: str, error: Exception) -> LimitError:

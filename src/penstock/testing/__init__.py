@@ -7,8 +7,8 @@
             return MyEngine(write_files(folder, contents))
 
         @contextmanager
-        def held(self, contents, folder, patience):
-            engine = MyEngine(write_files(folder, contents), patience=patience)
+        def held(self, contents, folder, aging):
+            engine = MyEngine(write_files(folder, contents), aging=aging)
             engine.pause()
             yield engine, engine.resume
 

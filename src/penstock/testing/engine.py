@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from .. import limits
 from ..engine import (
+    Aging,
     Buffer,
     Completion,
     Engine,
-    Patience,
     Purpose,
     Request,
     RequestQueue,
@@ -65,18 +65,19 @@ def readings(draw: st.DrawFn) -> EngineRead:
 
 _purposes: tuple[Purpose, ...] = get_args(Purpose)
 _waits_ns = st.sampled_from(range(0, limits.patience_ns_max + 1, limits.patience_ns_max // 3))
-"""Patiences so far apart that the duration of a test does not matter."""
+"""Times of aging so far apart that the duration of a test does not matter."""
 
 
-def _order_turns(purposes: Sequence[Purpose], patience: Patience) -> list[int]:
+def _order_turns(purposes: Sequence[Purpose], aging: Aging) -> list[int]:
     """Return the order in which one target serves successive requests, by the queue of
-    `penstock.engine.queue`."""
-    queue = RequestQueue(RoundRobin(patience), [Target()])
+    `penstock.engine.request_queue`."""
+    queue = RequestQueue(RoundRobin(aging), [Target()])
     for number, purpose in enumerate(purposes):
         queue.put(Request(number, "read", purpose, number, 0, 1, arrived_ns=number))
     order = []
-    while (unit := queue.take()) is not None:
-        order += queue.done(unit)
+    while (dispatch := queue.take()) is not None:
+        order.append(dispatch.request.id)
+        queue.done(dispatch)
     return order
 
 
@@ -170,9 +171,9 @@ class EngineSuite(Suite):
         raise NotImplementedError("an EngineSuite says how to make its engine")
 
     def held(
-        self, contents: list[bytes | None], folder: Path, patience: Patience
+        self, contents: list[bytes | None], folder: Path, aging: Aging
     ) -> AbstractContextManager[tuple[Engine, Callable[[], None]]]:
-        """Create a busy engine of this patience.
+        """Create a busy engine of this aging.
 
         It begins nothing that is submitted before the function is called, and then reads one ticket
         after the other. It may report tickets that were submitted earlier.
@@ -394,19 +395,19 @@ class EngineSuite(Suite):
 
     @given(
         st.lists(st.sampled_from(_purposes), max_size=12),
-        st.builds(Patience, *(_waits_ns for _ in _purposes)),
+        st.builds(Aging, *(_waits_ns for _ in _purposes)),
     )
     @settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
-    def test_turns(self, purposes: list[Purpose], patience: Patience) -> None:
+    def test_turns(self, purposes: list[Purpose], aging: Aging) -> None:
         """Waiting requests go in the order of the queue of `penstock.engine`: urgent ones first,
-        unless others have waited for longer than their patience; of equals, in the order of
+        unless others have waited for longer than their aging allows; of equals, in the order of
         submission.
         """
         contents = [random_bytes(1000, 1)]
         readings = [EngineRead(contents, [[(0, 3 * i, 2)]]) for i in range(len(purposes))]
         with (
             tempfile.TemporaryDirectory(prefix="penstock-") as folder,
-            self.held(list(contents), Path(folder), patience) as (engine, release),
+            self.held(list(contents), Path(folder), aging) as (engine, release),
         ):
             try:
                 tickets = [
@@ -422,7 +423,7 @@ class EngineSuite(Suite):
                     done += [report for report in reports if report.ticket in tickets]
             finally:
                 engine.close()
-        assert [tickets.index(report.ticket) for report in done] == _order_turns(purposes, patience)
+        assert [tickets.index(report.ticket) for report in done] == _order_turns(purposes, aging)
         for completion in done:
             readings[tickets.index(completion.ticket)].assert_done(completion)
 

@@ -1,4 +1,4 @@
-"""The conformance suite of the policies of `penstock.engine.queue`: `PolicySuite`."""
+"""The conformance suite of the policies of `penstock.engine.request_queue`: `PolicySuite`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .. import limits
-from ..engine import Policy, Purpose, Request, RequestQueue, Target, Unit
+from ..engine import Dispatch, Policy, Purpose, Request, RequestQueue, Target
 from .suite import Suite
 
 _checked = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])
 _file_bytes = 64
 _purposes = st.sampled_from(get_args(Purpose))
-_ns = st.integers(0, 2 * limits.patience_ns_max)
 
 
 @st.composite
@@ -38,8 +37,6 @@ def arrivals(draw: st.DrawFn, targets: int = 3) -> list[Request]:
                 offset=offset,
                 length=draw(st.integers(0, _file_bytes - offset)),
                 arrived_ns=at_ns,
-                deadline_ns=draw(st.none() | _ns),
-                step=draw(st.none() | st.integers(0, 5)),
                 holders=tuple(sorted(draw(st.sets(st.integers(0, targets - 1))))),
             )
         )
@@ -52,15 +49,13 @@ _targets = st.dictionaries(
         Target,
         queued_bytes_max=st.integers(1, 1 << 30),
         queued_bytes=st.integers(0, 1 << 30),
-        speed=st.floats(0, 1),
-        free=st.floats(0.01, 1),
     ),
     min_size=1,
 )
 
 
 def _make_demand(number: int, at_ns: int) -> Request:
-    return Request(number, "read", "demand", 0, 0, 1, at_ns, deadline_ns=0, step=0)
+    return Request(number, "read", "demand", 0, 0, 1, at_ns)
 
 
 class PolicySuite(Suite):
@@ -111,16 +106,17 @@ class PolicySuite(Suite):
     def test_nobody_starves(self, purpose: Purpose, kind: str, at_ns: int) -> None:
         """Every waiting request is sent in the end, even while demands keep coming, all of them
         late."""
-        queue = RequestQueue(self.make(), [Target()], unit_bytes=1)
+        queue = RequestQueue(self.make(), [Target()])
         waiting = Request(0, kind, purpose, 1, 0, 1, at_ns)  # type: ignore[arg-type]
         queue.put(waiting)
         wait_ns = limits.patience_ns_max // 16
         for number in range(1, 20):
             queue.put(_make_demand(number, at_ns + (number - 1) * wait_ns))
-            unit = queue.take()
-            assert unit is not None
-            if 0 in queue.done(unit):
+            dispatch = queue.take()
+            assert dispatch is not None
+            if dispatch.request.id == 0:
                 return
+            queue.done(dispatch)
         raise AssertionError("it waits longer than the longest patience")
 
     # -- at which target ---------------------------------------------------------------------
@@ -157,34 +153,34 @@ class PolicySuite(Suite):
 
     # -- in a queue --------------------------------------------------------------------------
 
-    @given(arrivals(), st.integers(1, 100), st.integers(0, 1 << 32))
+    @given(arrivals(), st.integers(0, 1 << 32))
     @_checked
-    def test_a_queue_keeps_what_depends_on_order(
-        self, requests: list[Request], unit_bytes: int, seed: int
-    ) -> None:
-        """Each byte of each request goes once, to a target that can serve it and has room. Reads
-        return, and files keep, the same bytes as if every request were executed at once when it
-        comes.
+    def test_a_queue_keeps_what_depends_on_order(self, requests: list[Request], seed: int) -> None:
+        """Each request goes once, to a target that can serve it and has room. Reads return, and
+        files keep, the same bytes as if every request were executed at once when it comes.
         """
-        run = _RandomRun(self.make(), requests, unit_bytes, np.random.default_rng(seed))
+        run = _RandomRun(self.make(), requests, np.random.default_rng(seed))
         run.run()
-        expected, kept = _execute_in_order(requests)
-        assert run.found == expected
-        assert run.files == kept
+        results, files = _execute_in_order(requests)
+        assert run.results == results
+        assert run.files == files
         assert sorted(run.ended) == [request.id for request in requests]
 
 
 def _execute_in_order(requests: Sequence[Request]) -> tuple[dict[int, list[int]], list[list[int]]]:
-    """Return the result of each read, and the files' bytes in the end: a byte is the id of its last
-    writer."""
+    """Return the result of each request, and the files' bytes in the end: a byte is the id of its
+    last writer."""
     files = [[-1] * _file_bytes, [-1] * _file_bytes]
-    results = {}
-    for request in requests:
-        if request.kind == "read":
-            results[request.id] = files[request.file][request.offset : request.end]
-        else:
-            files[request.file][request.offset : request.end] = [request.id] * request.length
+    results = {request.id: _execute(files, request) for request in requests}
     return results, files
+
+
+def _execute(files: list[list[int]], request: Request) -> list[int]:
+    """Execute a request and return the bytes that it read or wrote."""
+    file = files[request.file]
+    if request.kind == "write":
+        file[request.offset : request.end] = [request.id] * request.length
+    return file[request.offset : request.end]
 
 
 class _RandomRun:
@@ -192,76 +188,41 @@ class _RandomRun:
     at the end; both results must be equal."""
 
     def __init__(
-        self,
-        policy: Policy,
-        requests: Sequence[Request],
-        unit_bytes: int,
-        random: np.random.Generator,
+        self, policy: Policy, requests: Sequence[Request], random: np.random.Generator
     ) -> None:
-        self.queue = RequestQueue(policy, [Target(), Target(40), Target(7, free=0.0)], unit_bytes)
+        self.queue = RequestQueue(policy, [Target(), Target(40), Target(7)])
         self.to_come = list(requests)
-        self.waiting = {request.id: request.length for request in requests}
-        self.unit_bytes = unit_bytes
         self.random = random
-        self.under_way: list[tuple[Unit, list[list[int]]]] = []
+        self.in_progress: list[tuple[Dispatch, list[int]]] = []
         self.files = [[-1] * _file_bytes, [-1] * _file_bytes]
-        self.found = {
-            request.id: [-2] * request.length for request in requests if request.kind == "read"
-        }
-        self.offsets = {request.id: request.offset for request in requests}
+        self.results: dict[int, list[int]] = {}
         self.ended: list[int] = []
 
     def run(self) -> None:
-        # Only to the full target there is: such writes would wait for ever.
-        self.to_come = [
-            replace(request, holders=(0, 2)) if request.holders == (2,) else request
-            for request in self.to_come
-        ]
         while self.to_come or len(self.queue):
             chance = self.random.random()
             if self.to_come and chance < 0.4:
                 self.queue.put(self.to_come.pop(0))
             elif chance < 0.7:
                 self._take()
-            elif self.under_way:
-                self._end(int(self.random.integers(len(self.under_way))))
+            elif self.in_progress:
+                self._end(int(self.random.integers(len(self.in_progress))))
             elif not self.to_come:
-                assert self._take(), "something waits, nothing is under way, and nothing may go"
+                assert self._take(), "a request waits, and nothing that is in progress can end"
 
     def _take(self) -> bool:
-        unit = self.queue.take()
-        if unit is None:
+        dispatch = self.queue.take()
+        if dispatch is None:
             return False
-        target = self.queue.targets[unit.target]
-        assert unit.length == sum(request.length for request in unit.requests)
-        assert unit.length <= self.unit_bytes
-        assert target.queued_bytes <= max(target.queued_bytes_max, unit.length)
-        for request, following in zip(unit.requests, unit.requests[1:], strict=False):
-            assert (request.end, request.file) == (following.offset, following.file)
-        assert len({(request.kind, request.purpose) for request in unit.requests}) == 1
-        for request in unit.requests:
-            assert not request.holders or unit.target in request.holders
-            assert request.kind == "read" or target.free
-        self.under_way.append((unit, [self._execute(request) for request in unit.requests]))
+        request, target = dispatch.request, self.queue.targets[dispatch.target]
+        assert target.queued_bytes <= max(target.queued_bytes_max, request.length)
+        assert not request.holders or dispatch.target in request.holders
+        self.in_progress.append((dispatch, _execute(self.files, request)))
         return True
 
     def _end(self, number: int) -> None:
-        unit, contents = self.under_way.pop(number)
-        assert [self._execute(request) for request in unit.requests] == contents
-        for request, content in zip(unit.requests, contents, strict=True):
-            self.waiting[request.id] -= request.length
-            if request.kind == "read":
-                start = request.offset - self.offsets[request.id]
-                assert (
-                    self.found[request.id][start : start + request.length] == [-2] * request.length
-                )
-                self.found[request.id][start : start + request.length] = content
-        for ended in self.queue.done(unit):
-            assert self.waiting[ended] == 0
-            self.ended.append(ended)
-
-    def _execute(self, piece: Request) -> list[int]:
-        file = self.files[piece.file]
-        if piece.kind == "write":
-            file[piece.offset : piece.end] = [piece.id] * piece.length
-        return file[piece.offset : piece.end]
+        dispatch, content = self.in_progress.pop(number)
+        assert _execute(self.files, dispatch.request) == content
+        self.results[dispatch.request.id] = content
+        self.queue.done(dispatch)
+        self.ended.append(dispatch.request.id)

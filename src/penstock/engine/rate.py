@@ -1,4 +1,4 @@
-"""The account of a rate: when the next bytes may begin to move. Pure."""
+"""The account of a rate: when the next bytes may start to move. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class RateAccount:
     """The bytes that moved, against a rate that may change. Times are of one clock that never goes
     back.
 
-    Bytes may begin to move as soon as all bytes before them are paid for. A change of the rate
+    Bytes may start to move as soon as all bytes before them are paid for. A change of the rate
     applies to what is owed, too.
     """
 
     def __init__(self) -> None:
         self._bytes_per_s: float | None = None
-        self._paid_ns = 0  # when what moved so far is paid for
+        self._paid_ns = 0  # when everything that moved so far is paid for
 
     def set_rate(self, bytes_per_s: float | None, now_ns: int) -> None:
         """Change the rate; None is unlimited."""
@@ -27,19 +27,18 @@ class RateAccount:
         self._bytes_per_s = bytes_per_s
         self._paid_ns = now_ns
         if owed_ns and old is not None and bytes_per_s is not None:
-            self._paid_ns += _whole_ns(owed_ns * (old / bytes_per_s))
+            self._paid_ns += _round_up_ns(owed_ns * (old / bytes_per_s))
 
     def find_wait_ns(self, now_ns: int) -> int:
-        """Return the time until bytes may begin to move; 0 for now."""
+        """Return the time until bytes may start to move; 0 for now."""
         return 0 if self._bytes_per_s is None else max(0, self._paid_ns - now_ns)
 
     def charge(self, bytes_: int, now_ns: int) -> None:
-        """Charge bytes that begin to move."""
+        """Charge bytes that start to move."""
         if self._bytes_per_s is not None:
-            began_ns = max(self._paid_ns, now_ns - _BURST_NS)
-            self._paid_ns = began_ns + _whole_ns(bytes_ * 1e9 / self._bytes_per_s)
+            start_ns = max(self._paid_ns, now_ns - _BURST_NS)
+            self._paid_ns = start_ns + _round_up_ns(bytes_ * 1e9 / self._bytes_per_s)
 
 
-def _whole_ns(time_ns: float) -> int:
-    """Round up to whole ns; 292 years at most."""
-    return -int(-min(time_ns, 2.0**63) // 1)
+def _round_up_ns(time_ns: float) -> int:
+    return -int(-min(time_ns, 2.0**63) // 1)  # 292 years at most
