@@ -1,6 +1,6 @@
 # Everything that is done with a checkout. `make` alone lists it.
 #
-#   make demo DATA=~/pictures   the demo on images of your own
+#   make demo DATA=~/pictures   a race over your own files
 #   make test ARGS="-k resume"  options for pytest; also for make bench
 #   make setup PYTHON=python3.12
 
@@ -30,8 +30,8 @@ help:  ## list the targets
 
 setup: $(STAMPS)/penstock  ## make .venv, install what is needed, build and install penstock in it
 
-demo: $(STAMPS)/penstock  ## three minutes: train, crash and resume, race; DATA=folder for your images
-	@$(RUN) -m demo $(if $(DATA),"$(DATA)")
+demo: $(STAMPS)/penstock  ## ten seconds: an exact shuffle, kill -9 and an exact resume, a race; DATA=folder races over yours
+	@$(VENV)/bin/penstock demo $(if $(DATA),"$(DATA)")
 
 # Each runs the same examples in the same way every time.
 test: $(STAMPS)/penstock  ## the tests, the same examples every time; ARGS= are pytest's
@@ -127,7 +127,7 @@ sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
 	cmake -S . -B build/$* -G Ninja -DCMAKE_BUILD_TYPE=Debug -DPENSTOCK_SANITIZE=$* \
 	  -DPENSTOCK_PYTHON=OFF -DPENSTOCK_TESTS=ON
 	cmake --build build/$*
-	ctest --test-dir build/$* --output-on-failure --timeout 300
+	ctest --test-dir build/$* --output-on-failure --timeout 300 -j $(shell nproc)
 
 # Inputs that were found to take new ways stay in build/fuzz/corpus and are where the next run begins.
 FUZZ_SECONDS ?= 60
@@ -217,7 +217,7 @@ $(VENV)-wheels/.stamp:
 	@touch $@
 
 clean:  ## remove what was built, measured data and caches; .venv stays
-	rm -rf build dist $(VENV)-trainers $(VENV)-wheels demo-data demo-data.penstock bench-data .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf build dist $(VENV)-trainers $(VENV)-wheels bench-data .mypy_cache .ruff_cache .pytest_cache \
 	  .hypothesis $(STAMPS)/penstock
 
 # -- the virtual environment, in steps that are each done once --------------------------------------
@@ -247,8 +247,8 @@ $(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
 
 # Editable: Python files are used where they lie; a change of the core builds it again.
 $(STAMPS)/penstock: $(CORE) pyproject.toml $(STAMPS)/tools $(STAMPS)/torch
-	@echo "setup 4/4: penstock: its C++ core is compiled (half a minute), then what tests and demo use"
-	@$(INSTALL) --no-build-isolation --editable '.[test,demo]'
+	@echo "setup 4/4: penstock: its C++ core is compiled (half a minute), then what the tests use"
+	@$(INSTALL) --no-build-isolation --editable '.[test]'
 	@$(INSTALL) --no-warn-conflicts --no-deps $(WRITERS)
 	@touch $@
 
