@@ -7,19 +7,20 @@
 
 or SPLIT/_annotations.coco.json beside the images, as some tools export it. The list `images` in
 the file says which samples there are. An image without annotations is a sample without boxes.
+Outlines are handed over as the file has them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import posixpath
 import re
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,55 +30,54 @@ from ...extent import Int, unseen
 from ..attributes import Attribute, AttributeKind
 from ..table import Index
 from . import image_annotations
-from .image_annotations import Flaws, is_whole, read_number, show
+from .image_annotations import EntryColumn, check_below, check_distinct, show
 from .json_lists import JsonLists
 from .shards import Location
 
 _KINDS = ("instances", "person_keypoints", "captions")
 _STANDARD = re.compile(rf"annotations/({'|'.join(_KINDS)})_([^/]+)\.json")
 _BESIDE = "_annotations.coco.json"
-_OUTLINE_MAX = 3.4e38
-_FIXED = "correct the entry, or take it out of the file"
+_BATCH = 1024
+"""Entries that become columns together: their Python objects take little memory."""
+
+_ID = EntryColumn("id", "whole number")
+_IMAGE = (
+    _ID,
+    EntryColumn("file_name", "text"),
+    EntryColumn("width", "whole number", least=0, default=0),
+    EntryColumn("height", "whole number", least=0, default=0),
+)
+_CATEGORY = (_ID, EntryColumn("name", "text"))
+_CAPTION = (_ID, EntryColumn("image_id", "whole number"), EntryColumn("caption", "text"))
+_BOX = (
+    *_CAPTION[:2],
+    EntryColumn("bbox", "finite number", 4, least=(-math.inf, -math.inf, 0, 0)),
+    EntryColumn("category_id", "whole number"),
+    EntryColumn("iscrowd", "flag (0 or 1)", least=0, default=0),
+    EntryColumn("area", "finite number", default=0),
+)
 
 
-class Entry(NamedTuple):
-    """One annotation of an image."""
-
-    box: list[float]
-    category: int
-    crowd: int
-    area: float
-    outline: Any
-    joints: list[float]
-
-
+@dataclass
 class Sheet:
     """One parsed file.
 
-    images:      of each image: (its entry's number, id, file name, width, height).
-    categories:  of each category of boxes: (id, name), by ascending id.
+    images:      the columns of `_IMAGE`.
+    categories:  (id, name) of each category of boxes, by ascending id.
     joints:      points of each person; 0 if the file has none.
     has_captions:  True if the annotations are sentences, False if they are boxes.
-
-    Columns have a value for each annotation of a listed image: `image` the number of its image in
-    `images`, `number` its id; then `box`, `category`, `crowd`, `area` and `joint` of boxes, and
-    `texts`, documents of JSON: outlines, where they are kept, or captions. Memory: about what the
-    text of the file takes, most of it in `texts`.
+    columns:     of the annotations of listed images: those of `_BOX`, "keypoints", and "image", the
+                 number of the image in `images`.
+    texts:       documents of JSON: outlines, where they are kept, or captions. They take most of
+                 the memory, about what the text of the file takes.
     """
 
-    def __init__(
-        self,
-        images: list[tuple[int, int, str, int, int]],
-        categories: Mapping[int, tuple[str, int]],
-    ) -> None:
-        self.images = images
-        self.categories = [(one, categories[one][0]) for one in sorted(categories)]
-        self.joints = max((points for _, points in categories.values()), default=0)
-        self.has_captions = False
-        self.image, self.number, self.category = array("q"), array("q"), array("q")
-        self.box, self.area, self.joint = array("f"), array("f"), array("f")
-        self.crowd = array("b")
-        self.texts: list[bytes] = []
+    images: dict[str, Any]
+    categories: list[tuple[int, str]]
+    joints: int
+    has_captions: bool = False
+    columns: dict[str, Any] = field(default_factory=dict)
+    texts: list[bytes] = field(default_factory=list)
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,10 +91,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if names is not None:
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, Sequence) or not names or len(set(names)) < len(names):
-            raise UsageError(
-                f"annotations is {normalized['annotations']!r}: give kinds ({', '.join(_KINDS)}), "
-                f"or names of files, each once"
-            )
+            raise UsageError(f"annotations is {names!r}: give kinds or names of files, each once")
         for name in names:
             image_annotations.check_names({"annotations": name}, "annotations")
         normalized["annotations"] = list(names)
@@ -164,10 +161,9 @@ def _build(
     ]
     first = sheets[0]
     for number, sheet in enumerate(sheets[1:], 1):
-        if [one[1:3] for one in sheet.images] != [one[1:3] for one in first.images]:
+        if any(list(sheet.images[key]) != list(first.images[key]) for key in ("id", "file_name")):
             raise FormatError(
-                f"{read.path(number)} lists other images, or in another order, than "
-                f"{read.path(0)}: open one of them (annotations=)"
+                f"{read.path(number)} lists other images than {read.path(0)}: open one"
             )
     for kind, number in (
         ("captions", sum(sheet.has_captions for sheet in sheets)),
@@ -178,12 +174,11 @@ def _build(
     folder = _find_folder(store, names[0], split, images, first)
     files, kept = image_annotations.find_images(
         store,
-        [posixpath.join(folder, image[2]) for image in first.images],
-        lambda row: f"{read.path(0)}: images[{first.images[row][0]}] (id {first.images[row][1]})",
+        [posixpath.join(folder, name) for name in first.images["file_name"]],
+        lambda row: f"{read.path(0)}: images[{row}] (id {first.images['id'][row]})",
         missing,
         progress,
     )
-    chosen = [first.images[row] for row in kept]
     attributes: list[Attribute] = []
     categories: list[tuple[int, str]] | None = None
     for sheet in sheets:
@@ -195,10 +190,9 @@ def _build(
         attributes += _make_boxes(sheet, order, ends)
         if fields is None or "segmentations" in fields:
             attributes.append(_join_texts("segmentations", "text", sheet, order, ends))
-    columns = {"image_id": 1, "width": 3, "height": 4}
+    columns = {"image_id": "id", "width": "width", "height": "height"}
     attributes += [
-        Attribute(name, "numbers", np.array([image[at] for image in chosen], np.int64))
-        for name, at in columns.items()
+        Attribute(name, "numbers", first.images[key][kept]) for name, key in columns.items()
     ]
     folders |= {posixpath.dirname(files.name(row)) for row in range(len(files))}
     return image_annotations.make_index(
@@ -220,15 +214,9 @@ def _choose_files(
         return list(wanted), split or ""
     splits = _list_files(store)
     if not splits:
-        raise FormatError(
-            f"{store.root} has neither annotations/instances_*.json nor */{_BESIDE}: open the "
-            f"folder above annotations/, or name the file by annotations="
-        )
+        raise FormatError(f"{store.root} has no annotations/instances_*.json: give annotations=")
     if split is None and len(splits) > 1:
-        raise UsageError(
-            f"{store.root} has the splits {', '.join(sorted(splits))}, and training data must not "
-            f"mix with others unnoticed: choose one, such as split={min(splits)!r}"
-        )
+        raise image_annotations.build_split_error(store, splits)
     split = split or next(iter(splits))
     if split not in splits:
         raise UsageError(f"{store.root} has no split {split!r}, but {', '.join(sorted(splits))}")
@@ -236,9 +224,7 @@ def _choose_files(
     kinds = wanted or [next(kind for kind in _KINDS if kind in there)]
     for kind in kinds:
         if kind in _KINDS and kind not in there:
-            raise UsageError(
-                f"{store.root} has no annotations {kind!r} of {split!r}, but {', '.join(there)}"
-            )
+            raise UsageError(f"{store.root} has no {kind!r} of {split!r}, but {', '.join(there)}")
     return [there.get(kind, kind) for kind in kinds], split
 
 
@@ -249,7 +235,7 @@ def _find_folder(store: Store, file: str, split: str, images: str | None, sheet:
     if posixpath.basename(file) == _BESIDE:
         return posixpath.dirname(file)
     folders = [split, f"images/{split}", "images", ""] if split else ["images", ""]
-    few = [image[2] for image in sheet.images[:8]]
+    few = sheet.images["file_name"][:8]
     names = [posixpath.join(folder, name) for folder in folders for name in few]
     _, errors = store.probe(unseen(store.root, names))
     there = np.flatnonzero(errors == 0)
@@ -261,9 +247,9 @@ def _sort_entries(sheet: Sheet, kept: Sequence[int]) -> tuple[Int, Int]:
 
     kept:  the images that are there, as numbers in `sheet.images`; annotations of others go.
     """
-    place = np.full(len(sheet.images), len(kept), np.int64)
+    place = np.full(len(sheet.images["id"]), len(kept), np.int64)
     place[kept] = np.arange(len(kept))
-    image = place[np.frombuffer(sheet.image, np.int64)]
+    image = place[sheet.columns["image"]]
     counts = np.bincount(image, minlength=len(kept) + 1)[: len(kept)]
     return np.argsort(image, kind="stable")[: counts.sum()], np.cumsum(counts)
 
@@ -271,24 +257,23 @@ def _sort_entries(sheet: Sheet, kept: Sequence[int]) -> tuple[Int, Int]:
 def _make_boxes(sheet: Sheet, order: Int, ends: Int) -> list[Attribute]:
     """Make the attributes of annotations with boxes, in this order."""
 
-    def take(name: str, values: Any, dtype: Any, shape: tuple[int, ...] = ()) -> Attribute:
-        rows = np.asarray(values).reshape(-1, *shape)[order]
-        return Attribute(name, "numbers", rows.astype(dtype, copy=False), ends)
+    def take(name: str, values: Any) -> Attribute:
+        return Attribute(name, "numbers", values[order], ends)
 
+    columns = sheet.columns
     ids = np.array([category for category, _ in sheet.categories], np.int64)
-    labels = np.searchsorted(ids, np.frombuffer(sheet.category, np.int64))
-    found = [
-        take("boxes", sheet.box, np.float32, (4,)),
-        replace(take("labels", labels, np.int64), classes=True),
-        take("category_ids", sheet.category, np.int64),
-        take("iscrowd", sheet.crowd, bool),
-        take("areas", sheet.area, np.float32),
-        take("annotation_ids", sheet.number, np.int64),
+    attributes = [
+        take("boxes", columns["bbox"]),
+        replace(take("labels", np.searchsorted(ids, columns["category_id"])), classes=True),
+        take("category_ids", columns["category_id"]),
+        take("iscrowd", columns["iscrowd"].astype(bool)),
+        take("areas", columns["area"]),
+        take("annotation_ids", columns["id"]),
         Attribute("objects", "numbers", np.diff(ends, prepend=0)),
     ]
     if sheet.joints:
-        found.append(take("keypoints", sheet.joint, np.float32, (sheet.joints, 3)))
-    return found
+        attributes.append(take("keypoints", columns["keypoints"].reshape(-1, sheet.joints, 3)))
+    return attributes
 
 
 def _join_texts(name: str, kind: AttributeKind, sheet: Sheet, order: Int, ends: Int) -> Attribute:
@@ -312,248 +297,134 @@ def parse_sheet(
 
     fetch:     returns the bytes [offset, offset + length) of the file.
     skip:      leave out annotations of images that are not listed; else they are errors.
-    outlines:  check and keep segmentations.
+    outlines:  keep segmentations.
     """
-    flaws = Flaws(path)
     lists = JsonLists(path, fetch)
     for name in ("images", "annotations"):
         if name not in lists:
-            keys = ", ".join(map(show, lists.keys[:8]))
-            flaws.refuse(
-                name,
-                f"there is no such list, but {keys or 'nothing'}",
-                "name a file with annotations by annotations=; image folders open without",
-            )
+            keys = ", ".join(map(show, lists.keys[:8])) or "nothing"
+            raise FormatError(f"{path}: no list {name!r}, but {keys}: name a file by annotations=")
     if "categories" in lists.others:
-        flaws.refuse("categories", f"it is {lists.others['categories']}, no list", _FIXED)
-    images = _parse_images(flaws, lists.parse("images"))
-    categories = _parse_categories(
-        flaws, lists.parse("categories") if "categories" in lists else ()
-    )
-    sheet = Sheet(images, categories)
-    known = {image[1]: row for row, image in enumerate(images)}
-    ids = array("q")
-    for row, value in enumerate(lists.parse("annotations")):
-        where = f"annotations[{row}]"
-        if not isinstance(value, dict):
-            flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_id(flaws, where, value)
-        ids.append(number)
-        where += f" (id {number})"
-        if row == 0:
-            sheet.has_captions = "caption" in value
-        elif sheet.has_captions != ("caption" in value):
-            has = "has no caption" if sheet.has_captions else "has a caption"
-            flaws.refuse(where, f"it {has}, unlike annotations[0]", "divide the file")
-        image = value.get("image_id")
-        if not is_whole(image) or image not in known:
-            if skip and is_whole(image):
-                continue
-            flaws.refuse(
-                where,
-                f"image_id is {show(image)}, and images has no such id",
-                "correct it, or give missing='skip' to leave out annotations without an image",
-            )
-        sheet.image.append(known[image])
-        sheet.number.append(number)
-        if sheet.has_captions:
-            text = value["caption"]
-            if not isinstance(text, str) or not _is_text(text):
-                flaws.refuse(where, f"caption is {show(text)}, no text", _FIXED)
-            sheet.texts.append(json.dumps(text).encode())
-            continue
-        entry = _parse_entry(flaws, where, value, categories, sheet.joints, outlines)
-        sheet.box.extend(entry.box)
-        sheet.category.append(entry.category)
-        sheet.crowd.append(entry.crowd)
-        sheet.area.append(entry.area)
-        sheet.joint.extend(entry.joints)
-        if outlines:
-            sheet.texts.append(json.dumps(entry.outline, separators=(",", ":")).encode())
-    _check_distinct(flaws, ids)
+        raise FormatError(f"{path}: categories is {lists.others['categories']}, no list")
+    images = _read_columns(f"{path}: images", _IMAGE, _batch(lists.parse("images")))
+    images["file_name"] = [
+        check_below(path, f"images[{row}]: file_name", name)
+        for row, name in enumerate(images["file_name"])
+    ]
+    for key in ("id", "file_name"):
+        check_distinct(f"{path}: images", key, images[key])
+    if not len(images["id"]):
+        raise FormatError(f"{path}: the list 'images' is empty: open a file that lists images")
+    categories, joints = _parse_categories(path, lists)
+    sheet = Sheet(images, categories, joints)
+    _parse_annotations(f"{path}: annotations", sheet, lists, skip, outlines)
     return sheet
 
 
-def _check_distinct(flaws: Flaws, ids: array[int]) -> None:
-    """Refuse an id that two annotations have."""
-    numbers = np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64)
-    order = np.argsort(numbers, kind="stable")
-    again = order[1:][numbers[order[1:]] == numbers[order[:-1]]]
-    if len(again):
-        row = int(again.min())
-        first = int(np.flatnonzero(numbers == numbers[row])[0])
-        flaws.refuse(
-            f"annotations[{row}]", f"id {numbers[row]} is that of annotations[{first}], too", _FIXED
+def _parse_categories(path: str, lists: JsonLists) -> tuple[list[tuple[int, str]], int]:
+    """Parse the categories, and the number of points of a skeleton."""
+    entries = list(lists.parse("categories")) if "categories" in lists else []
+    columns = _read_columns(f"{path}: categories", _CATEGORY, iter([(0, entries)]))
+    for key in ("id", "name"):
+        check_distinct(f"{path}: categories", key, columns[key])
+    skeletons = [entry.get("keypoints") or [] for entry in entries]
+    counts = {len(points) if isinstance(points, list) else -1 for points in skeletons} - {0}
+    if len(counts) > 1 or -1 in counts:
+        raise FormatError(
+            f"{path}: categories: keypoints are no lists of one length: divide the file"
         )
+    names = zip(columns["id"].tolist(), columns["name"], strict=True)
+    return sorted(names), counts.pop() if counts else 0
 
 
-def _is_text(text: str) -> bool:
-    """True if a text can be written in UTF-8: JSON may hold lone surrogates."""
+def _batch(entries: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Cut entries into batches, each with the number of its first."""
+    first = 0
+    while batch := list(itertools.islice(entries, _BATCH)):
+        yield first, batch
+        first += len(batch)
+
+
+def _read_columns(
+    where: str, columns: Sequence[EntryColumn], batches: Iterator[tuple[int, list[Any]]]
+) -> dict[str, Any]:
+    """Read columns of the entries of all batches."""
+    parts = {column.key: [column.read(where, [])] for column in columns}
+    for first, entries in batches:
+        for column in columns:
+            parts[column.key].append(column.read(where, entries, first))
+    return {
+        key: np.concatenate(values)
+        if isinstance(values[0], np.ndarray)
+        else list(itertools.chain.from_iterable(values))
+        for key, values in parts.items()
+    }
+
+
+def _parse_annotations(
+    where: str, sheet: Sheet, lists: JsonLists, skip: bool, outlines: bool
+) -> None:
+    """Parse the annotations into the columns of a sheet."""
+    first = next(lists.parse("annotations"), None)
+    sheet.has_captions = isinstance(first, dict) and "caption" in first
+    columns: tuple[EntryColumn, ...] = _CAPTION if sheet.has_captions else _BOX
+    if sheet.joints and not sheet.has_captions:
+        width = 3 * sheet.joints
+        columns = (*_BOX, EntryColumn("keypoints", "finite number", width, default=[0] * width))
+    entries = lists.parse("annotations")
+    if not sheet.has_captions:
+        entries = _take_outlines(where, entries, sheet.texts if outlines else None)
+    read = _read_columns(where, columns, _batch(entries))
+    check_distinct(where, "id", read["id"])
+    images, is_listed = _find_numbers(sheet.images["id"], read["image_id"])
+    if not sheet.has_captions:
+        ids = np.array([number for number, _ in sheet.categories], np.int64)
+        _check_known(where, "category_id", read, _find_numbers(ids, read["category_id"])[1])
+    if not skip:
+        _check_known(where, "image_id", read, is_listed)
+    if sheet.has_captions:
+        sheet.texts = [json.dumps(text).encode() for text in read.pop("caption")]
+    if not is_listed.all():
+        sheet.texts = list(itertools.compress(sheet.texts, is_listed.tolist()))
+    sheet.columns = {key: values[is_listed] for key, values in read.items()}
+    sheet.columns["image"] = images[is_listed]
+
+
+def _take_outlines(
+    where: str, entries: Iterator[Any], texts: list[bytes] | None
+) -> Iterator[Mapping[str, Any]]:
+    """Take the outline, most of an entry, out of each; `texts` gets them as JSON."""
+    for row, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            outline = entry.pop("segmentation", None)
+            if texts is not None:
+                texts.append(_dump_outline(f"{where}[{row}]", outline))
+        yield entry
+
+
+def _dump_outline(where: str, outline: Any) -> bytes:
+    """Return polygons or a run-length encoded mask as JSON."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        if outline is None or isinstance(outline, list | dict):
+            return json.dumps(outline, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        pass  # a number that is not finite
+    raise FormatError(f"{where}: segmentation is {show(outline)}, no outline: correct it")
 
 
-def _read_id(flaws: Flaws, where: str, value: Mapping[str, Any]) -> int:
-    number = value.get("id")
-    if not is_whole(number):
-        flaws.refuse(where, f"id is {show(number)}, no whole number", _FIXED)
-    assert isinstance(number, int)
-    return number
+def _find_numbers(ids: Int, wanted: Int) -> tuple[Int, Any]:
+    """Find each wanted id: its place in `ids`, and if it is there."""
+    order = np.argsort(ids)
+    at = np.searchsorted(ids, wanted, sorter=order)
+    places = np.append(order, 0)[at]  # an id beyond the greatest one has no place
+    return places, np.append(ids, 0)[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
 
 
-def _read_own_id(
-    flaws: Flaws, where: str, value: Mapping[str, Any], ids: dict[int, int], row: int
-) -> int:
-    """Read a number that no other entry may have."""
-    number = _read_id(flaws, where, value)
-    other = ids.setdefault(number, row)
-    if other != row:
-        kind = where.split("[")[0]
-        flaws.refuse(where, f"id {number} is that of {kind}[{other}], too", _FIXED)
-    return number
-
-
-def _parse_images(flaws: Flaws, values: Iterable[Any]) -> list[tuple[int, int, str, int, int]]:
-    images = []
-    ids: dict[int, int] = {}
-    names: dict[str, int] = {}
-    for row, value in enumerate(values):
-        where = f"images[{row}]"
-        if not isinstance(value, dict):
-            flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_own_id(flaws, where, value, ids, row)
-        where += f" (id {number})"
-        name = image_annotations.check_below(
-            flaws.path, f"{where}: file_name", value.get("file_name")
+def _check_known(where: str, key: str, read: Mapping[str, Any], is_known: Any) -> None:
+    """Check that all ids are known (FormatError)."""
+    for row in np.flatnonzero(~is_known)[:1].tolist():
+        remedy = ", or give missing='skip'" if key == "image_id" else ""
+        raise FormatError(
+            f"{where}[{row}] (id {read['id'][row]}): {key} is {read[key][row]}, which is not "
+            f"listed: correct it{remedy}"
         )
-        other = names.setdefault(name, row)
-        if other != row:
-            flaws.refuse(where, f"file_name {name!r} is that of images[{other}], too", _FIXED)
-        size = []
-        for side in ("width", "height"):
-            length = value.get(side, 0)
-            if not is_whole(length) or length < 0:
-                flaws.refuse(where, f"{side} is {show(length)}, no number of pixels", _FIXED)
-            size.append(length)
-        images.append((row, number, name, size[0], size[1]))
-    if not images:
-        flaws.refuse("images", "the list is empty", "open a file that lists images")
-    return images
-
-
-def _parse_categories(flaws: Flaws, values: Iterable[Any]) -> dict[int, tuple[str, int]]:
-    """Parse the categories: by id, the name and the number of points of a skeleton."""
-    categories: dict[int, tuple[str, int]] = {}
-    ids: dict[int, int] = {}
-    names: dict[str, int] = {}
-    for row, value in enumerate(values):
-        where = f"categories[{row}]"
-        if not isinstance(value, dict):
-            flaws.refuse(where, f"it is {show(value)}, no object", _FIXED)
-        number = _read_own_id(flaws, where, value, ids, row)
-        name = value.get("name")
-        if not isinstance(name, str) or not _is_text(name):
-            flaws.refuse(where, f"name is {show(name)}, no text", _FIXED)
-        other = names.setdefault(name, row)
-        if other != row:
-            flaws.refuse(where, f"name {name!r} is that of categories[{other}], too", _FIXED)
-        points = value.get("keypoints", [])
-        if not isinstance(points, list):
-            flaws.refuse(where, f"keypoints is {show(points)}, no list of names", _FIXED)
-        categories[number] = name, len(points)
-    if len({points for _, points in categories.values() if points}) > 1:
-        flaws.refuse(
-            "categories", "they have skeletons of different numbers of keypoints", "divide the file"
-        )
-    return categories
-
-
-def _parse_entry(
-    flaws: Flaws,
-    where: str,
-    value: Mapping[str, Any],
-    categories: Mapping[int, tuple[str, int]],
-    joints: int,
-    outlines: bool,
-) -> Entry:
-    """Parse one annotation with a box."""
-    category = value.get("category_id")
-    if not is_whole(category) or category not in categories:
-        flaws.refuse(
-            where, f"category_id is {show(category)}, and categories has no such id", _FIXED
-        )
-    assert isinstance(category, int)
-    given = value.get("bbox")
-    box = [read_number(one) for one in given] if isinstance(given, list) else []
-    if len(box) != 4 or any(one is None for one in box) or (box[2] or 0) < 0 or (box[3] or 0) < 0:
-        flaws.refuse(
-            where,
-            f"bbox is {show(given)}, no [x, y, width, height] of finite numbers, the last two not "
-            f"negative",
-            _FIXED,
-        )
-    crowd = value.get("iscrowd", 0)
-    if type(crowd) not in (int, bool) or crowd not in (0, 1):
-        flaws.refuse(where, f"iscrowd is {show(crowd)}, neither 0 nor 1", _FIXED)
-    area = read_number(value.get("area", 0))
-    if area is None:
-        flaws.refuse(where, f"area is {show(value['area'])}, no finite number", _FIXED)
-    outline = value.get("segmentation") if outlines else None
-    problem = None if outline is None else _find_outline_flaw(outline)
-    if problem:
-        flaws.refuse(where, f"segmentation is {show(outline)}: {problem}", _FIXED)
-    points = _parse_joints(flaws, where, value, joints)
-    return Entry(box, category, int(crowd), area or 0.0, outline, points)  # type: ignore[arg-type]
-
-
-def _parse_joints(flaws: Flaws, where: str, value: Mapping[str, Any], joints: int) -> list[float]:
-    """Parse the points of a skeleton: x, y and visibility of each; zeros if there are none."""
-    if not joints:
-        return []
-    given = value.get("keypoints", [0] * (3 * joints))
-    numbers = [read_number(one) for one in given] if isinstance(given, list) else []
-    if len(numbers) != 3 * joints or None in numbers:
-        flaws.refuse(
-            where,
-            f"keypoints is {show(given)}, no {3 * joints} finite numbers (x, y, visibility of "
-            f"{joints} points)",
-            _FIXED,
-        )
-    return numbers  # type: ignore[return-value]
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    """True if all are finite numbers that float32 can hold. Most of a file is polygons, so that
-    no line of Python runs for each number."""
-    if not set(map(type, values)) <= {int, float}:
-        return False
-    largest = max(map(abs, values), default=0)
-    return largest <= _OUTLINE_MAX and not any(map(math.isnan, values))
-
-
-def _find_outline_flaw(outline: Any) -> str | None:
-    """Find what is wrong with polygons or a run-length encoded mask; None if nothing is."""
-    if isinstance(outline, list):
-        for polygon in outline:
-            if not isinstance(polygon, list) or len(polygon) % 2:
-                return "a polygon is a list of x and y in turn"
-            if not _are_numbers(polygon):
-                return "a polygon has what is no finite number"
-        return None
-    if not isinstance(outline, dict):
-        return "it is neither a list of polygons nor an object with counts and size"
-    size, counts = outline.get("size"), outline.get("counts")
-    if not isinstance(size, list) or len(size) != 2 or not all(map(is_whole, size)):
-        return "size is no [height, width]"
-    if min(size) < 0:
-        return "size is negative"
-    if isinstance(counts, str):
-        return None if counts.isascii() else "counts has characters that are not ASCII"
-    if not isinstance(counts, list) or not all(is_whole(one) and one >= 0 for one in counts):
-        return "counts is neither a text nor a list of whole numbers"
-    if sum(counts) != size[0] * size[1]:
-        return f"the counts add up to {sum(counts)}, and the mask has {size[0] * size[1]} pixels"
-    return None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import itertools
 import json
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,15 +36,85 @@ RESERVED = (IMAGE, "__key__", "__id__", "__epoch__", "__rng__", "source", "pass"
 """Names that no attribute has, since samples and batches have them already."""
 
 
-class Flaws:
-    """Makes errors about the entries of one file."""
+_KINDS: dict[str, tuple[set[type], Any]] = {
+    "whole number": ({int}, np.int64),
+    "finite number": ({int, float}, np.float32),
+    "flag (0 or 1)": ({int, bool}, np.int64),
+    "text": ({str}, None),
+}
+_NOT_SO = (ValueError, TypeError, OverflowError)
 
-    def __init__(self, path: str) -> None:
-        self.path = path
 
-    def refuse(self, entry: str, what: str, remedy: str) -> NoReturn:
-        """Raise FormatError that names the file, the entry, its value and what to do."""
-        raise FormatError(f"{self.path}: {entry}: {what}: {remedy}")
+class EntryColumn(NamedTuple):
+    """The values of one key in the entries of a list, as a column.
+
+    kind:     of `_KINDS`.
+    width:    length of a list of numbers; 0 for a single value.
+    least:    the least that each number may be.
+    default:  value of entries without the key; None if it must be there.
+    """
+
+    key: str
+    kind: str
+    width: int = 0
+    least: Sequence[float] | float = -math.inf
+    default: Any = None
+
+    def read(self, where: str, entries: Sequence[Any], first: int = 0) -> Any:
+        """Return the column: an array, or a list of texts; FormatError names the entry.
+
+        where:  the file and the list; `first` is the number of the first entry in it.
+        """
+        try:
+            return self._convert([entry.get(self.key, self.default) for entry in entries])
+        except (AttributeError, *_NOT_SO):
+            for row, entry in enumerate(entries, first):
+                self._check(f"{where}[{row}]", entry)
+            raise
+
+    def _check(self, where: str, entry: Any) -> None:
+        if not isinstance(entry, dict):
+            raise FormatError(f"{where} is {show(entry)}, no object: take it out")
+        value = entry.get(self.key, self.default)
+        try:
+            self._convert([value])
+        except _NOT_SO:
+            wanted = f"{self.width} of kind {self.kind}" if self.width else self.kind
+            raise FormatError(
+                f"{where} (id {show(entry.get('id'))}): {self.key} is {show(value)}, no {wanted}: "
+                f"correct or remove it"
+            ) from None
+
+    def _convert(self, values: list[Any]) -> Any:
+        """Convert values; an error of `_NOT_SO` if one is not of this kind."""
+        types, dtype = _KINDS[self.kind]
+        if self.width:
+            if set(map(type, values)) - {list} or set(map(len, values)) - {self.width}:
+                raise ValueError
+            values = list(itertools.chain.from_iterable(values))
+        if set(map(type, values)) - types:
+            raise ValueError
+        if dtype is None:
+            "".join(values).encode()  # JSON may hold lone surrogates
+            return values
+        with np.errstate(over="ignore"):
+            column = np.array(values, dtype).reshape(-1, *[self.width] * bool(self.width))
+        flawed = ~np.isfinite(column) | (column < self.least)
+        if flawed.any() or (self.kind.startswith("flag") and (column > 1).any()):
+            raise ValueError
+        return column
+
+
+def check_distinct(where: str, key: str, values: Any) -> None:
+    """Check that no two entries have one value (FormatError)."""
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if len(set(values)) < len(values):
+        rows: dict[Any, int] = {}
+        twice = (row for row, value in enumerate(values) if rows.setdefault(value, row) < row)
+        row = next(twice)
+        raise FormatError(
+            f"{where}[{row}]: {key} {show(values[row])} is that of [{rows[values[row]]}], too"
+        )
 
 
 def normalize_missing(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,8 +143,8 @@ def read_whole(store: Store, files: Files, number: int) -> bytes:
     size = int(files.size[number])
     if size > limits.annotation_file_bytes_max:
         raise FormatError(
-            f"{files.path(number)} has {size:,} bytes, and such a list is read whole, up to "
-            f"limits.annotation_file_bytes_max ({limits.annotation_file_bytes_max:,}): divide it"
+            f"{files.path(number)} has {size:,} bytes, more than limits.annotation_file_bytes_max: "
+            f"divide it"
         )
     return store.read(files.name(number), 0, size)
 
@@ -96,20 +167,7 @@ def parse_document(path: str, data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{path} is no JSON ({error}): it was cut or damaged: fetch or write it again"
-        ) from None
-
-
-def read_number(value: Any) -> float | None:
-    """Return a finite number that float32 can hold; None for anything else."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) and abs(number) < 3.4e38 else None
+        raise FormatError(f"{path} is no JSON ({error}): fetch or write it again") from None
 
 
 def is_whole(value: Any) -> bool:
@@ -138,10 +196,9 @@ def find_images(
     gone = np.flatnonzero((errors == errno.ENOENT) | (errors == errno.ENOTDIR))
     if len(gone) and missing != "skip":
         row = int(gone[0])
-        more = f", and so for {len(gone) - 1:,} more images" if len(gone) > 1 else ""
         raise MissingError(
-            f"{describe(row)}: {files.path(row)} does not exist{more}: fetch the images, or give "
-            f"missing='skip' to leave out images without a file, and their annotations"
+            f"{describe(row)}: {files.path(row)} does not exist ({len(gone):,} in all): fetch the "
+            f"images, or give missing='skip' to leave such out"
         )
     kept = np.flatnonzero((errors != errno.ENOENT) & (errors != errno.ENOTDIR)).tolist()
     if not kept:
@@ -154,6 +211,12 @@ def find_folder(store: Store, names: Sequence[str]) -> str:
     _, errors = store.probe(unseen(store.root, list(names)))
     there = np.flatnonzero(errors == errno.EISDIR)
     return names[int(there[0])] if len(there) else ""
+
+
+def build_split_error(store: Store, splits: Iterable[str]) -> UsageError:
+    """Build the error for a split that has to be chosen: data must not mix unnoticed."""
+    names = sorted(splits)
+    return UsageError(f"{store.root} has the splits {', '.join(names)}: give split={names[0]!r}")
 
 
 def make_index(
@@ -212,8 +275,6 @@ def normalize_fields(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"fields": list(names)}
 
 
-def check_below(path: str, entry: str, name: Any) -> str:
+def check_below(path: str, entry: str, name: str) -> str:
     """Check the name of an image's file that annotations give, and normalise it."""
-    if not isinstance(name, str):
-        raise FormatError(f"{path}: {entry} is {show(name)}: give the name of the image's file")
     return shards.check_below(f"{path}: {entry}: ", name)

@@ -75,10 +75,8 @@ def build(
         stem, ending = posixpath.splitext(listing.files.name(row))
         side = documents if ending.lower() == _SUFFIX else images
         if stem in side:
-            raise FormatError(
-                f"{listing.files.path(row)} and {listing.files.path(side[stem])} have one name: "
-                f"which of them has the document of JSON? Rename one"
-            )
+            other = listing.files.name(side[stem])
+            raise FormatError(f"{listing.files.path(row)} and {other} have one name: rename one")
         side[stem] = row
     both = [stem for stem in images if stem in documents]
     alone = sorted(images.keys() ^ documents.keys())
@@ -108,19 +106,15 @@ def _build_alone_error(
         return FormatError(f"{root} holds no images with documents of JSON: check the path")
     stem = alone[0]
     what = "image has no document" if stem in images else "document has no image"
-    more = f", nor has another of {len(alone) - 1:,} more" if len(alone) > 1 else ""
     return MissingError(
-        f"{root}/{stem}: the {what} beside it{more} ({pairs:,} images have one): fetch or write "
-        f"it, or give missing='skip' to leave out what stands alone"
+        f"{root}/{stem}: the {what} beside it ({len(alone):,} alone, {pairs:,} pairs): give "
+        f"missing='skip'"
     )
 
 
 def _read(source: Any) -> bytes:
     if source.size > _DOCUMENT_BYTES_MAX:
-        raise FormatError(
-            f"{source.path} has {source.size:,} bytes, and the JSON of one image at most "
-            f"{_DOCUMENT_BYTES_MAX:,}: this is no description of an image"
-        )
+        raise FormatError(f"{source.path} has {source.size:,} bytes: no description of an image")
     data: bytes = source.read(0, source.size)
     return data
 
@@ -129,13 +123,11 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     """Parse the document of one image; FormatError unless it is an object of valid text."""
     value = image_annotations.parse_document(path, data)
     if not isinstance(value, dict):
-        raise FormatError(f"{path}: the document is {show(value)}, no object: write an object")
+        raise FormatError(f"{path}: the document is {show(value)}, no object")
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{path}: a value is no text or number of JSON ({error}): write it again"
-        ) from None
+        raise FormatError(f"{path}: a value is not of JSON ({error}): write it again") from None
     return value
 
 
@@ -167,21 +159,13 @@ def _choose_keys(
     if fields is not None:
         for name in fields:
             if name not in keys:
-                raise UsageError(
-                    f"{path} and the other documents have no {name!r}, but {', '.join(keys[:20])}"
-                )
+                raise UsageError(f"{path} and others have no {name!r}, but {', '.join(keys[:20])}")
         keys = list(fields)
     if len(keys) > _KEYS_MAX:
-        raise FormatError(
-            f"{path} and the other documents have {len(keys):,} different keys, and at most "
-            f"{_KEYS_MAX} become fields: name some by fields=, such as [{keys[0]!r}]"
-        )
+        raise FormatError(f"{path} and others have {len(keys):,} keys: name some by fields=")
     for name in keys:
         if name in image_annotations.RESERVED or not name:
-            raise FormatError(
-                f"{path} and other documents have the key {name!r}, which samples have already: "
-                f"rename it, or name others by fields="
-            )
+            raise FormatError(f"{path} or another has the key {name!r}, as all samples: rename it")
     return keys
 
 
@@ -206,8 +190,8 @@ def _find_labels(
         return None, None, ""
     row = next(row for row, one in enumerate(column) if not isinstance(one, str))
     raise FormatError(
-        f"{path(row)}: the label {key!r} is {show(column[row])}: labels are whole numbers in all "
-        f"documents, or texts in all: correct it, or give label='' for none"
+        f"{path(row)}: the label {key!r} is {show(column[row])}, not a whole number or text as in "
+        f"others: give label=''"
     )
 
 

@@ -83,10 +83,7 @@ class _Text:
         return self._read - pending - len(self.text[self.at :].encode())
 
     def refuse(self, reason: str) -> NoReturn:
-        raise FormatError(
-            f"{self._path}: at byte {self.offset():,} of the JSON: {reason}: if the file was cut "
-            f"or damaged, fetch or write it again"
-        )
+        raise FormatError(f"{self._path}: at byte {self.offset():,} of the JSON: {reason}")
 
     def peek(self) -> str:
         """Return the next character that is no blank; "" at the end."""

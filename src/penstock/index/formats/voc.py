@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import errno
 import posixpath
-import xml.parsers.expat
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -25,33 +25,30 @@ from ...extent import joined, unseen
 from ..attributes import Attribute, make_rows
 from ..table import Index
 from . import image_annotations
-from .image_annotations import read_number, show
+from .image_annotations import EntryColumn, check_distinct
 from .shards import Location
 
 _IMAGES, _SHEETS, _SPLITS = "JPEGImages", "Annotations", "ImageSets/Main"
 _SHEET_BYTES_MAX = 16 << 20
-_DEPTH_MAX = 32
-_FIXED = "correct the file, or write it again"
-
-
-class VocObject(NamedTuple):
-    """An object in an image: its class, [x, y, width, height], and flags."""
-
-    name: str
-    box: list[float]
-    difficult: int
-    truncated: int
+_OBJECT = (
+    EntryColumn("name", "text"),
+    EntryColumn("bndbox", "finite number", 4),
+    EntryColumn("difficult", "flag (0 or 1)", least=0),
+    EntryColumn("truncated", "flag (0 or 1)", least=0),
+)
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class VocSheet(NamedTuple):
-    """The annotations of one image."""
+    """The annotations of one image: its size, the name of each object, [x, y, width, height], and
+    flags."""
 
     width: int
     height: int
-    objects: list[VocObject]
-
-
-_EMPTY = VocSheet(0, 0, [])
+    names: Sequence[str] = ()
+    boxes: Sequence[Any] = ()
+    difficult: Sequence[int] = ()
+    truncated: Sequence[int] = ()
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,10 +81,7 @@ def build(
     for name in filter(_is_image, store.match(f"{_IMAGES}/*")):
         other = images.setdefault(_stem(name), name)
         if other != name:
-            raise FormatError(
-                f"{store.root}/{name} and {other} have one name: which of them has the "
-                f"annotations {_stem(name)}.xml? Rename one"
-            )
+            raise FormatError(f"{store.root}/{name} and {other} have one name: rename one")
     names = store.match(f"{_SHEETS}/*.xml")
     if not names:
         raise FormatError(f"{store.root}/{_SHEETS} has no files of XML: open the folder above it")
@@ -103,7 +97,7 @@ def build(
         progress,
     )
     rows = [sheets.get(keys[row]) for row in kept]
-    classes = sorted({one.name for sheet in parsed for one in sheet.objects})
+    classes = sorted({name for sheet in parsed for name in sheet.names})
     attributes = _make_attributes(rows, {name: number for number, name in enumerate(classes)})
     read = files if listed is None else joined(files, store.stat([listed]))
     folders = [_IMAGES, _SHEETS]
@@ -129,18 +123,18 @@ def _is_image(name: str) -> bool:
 
 
 def _make_attributes(rows: Sequence[VocSheet | None], number: Mapping[str, int]) -> list[Attribute]:
-    sheets = [sheet or _EMPTY for sheet in rows]
-    objects = [sheet.objects for sheet in sheets]
+    sheets = [sheet or VocSheet(0, 0) for sheet in rows]
     columns = {
-        "objects": [len(one) for one in objects],
+        "objects": [len(sheet.names) for sheet in sheets],
         "width": [sheet.width for sheet in sheets],
         "height": [sheet.height for sheet in sheets],
     }
+    labels = [[number[name] for name in sheet.names] for sheet in sheets]
     return [
-        make_rows("boxes", [[one.box for one in row] for row in objects], np.float32, (4,)),
-        make_rows("labels", [[number[one.name] for one in row] for row in objects], "i8", (), True),
-        make_rows("difficult", [[one.difficult for one in row] for row in objects], bool),
-        make_rows("truncated", [[one.truncated for one in row] for row in objects], bool),
+        make_rows("boxes", [sheet.boxes for sheet in sheets], np.float32, (4,)),
+        make_rows("labels", labels, np.int64, (), True),
+        make_rows("difficult", [sheet.difficult for sheet in sheets], bool),
+        make_rows("truncated", [sheet.truncated for sheet in sheets], bool),
         *(Attribute(name, "numbers", np.array(rows, np.int64)) for name, rows in columns.items()),
         Attribute("annotated", "numbers", np.array([sheet is not None for sheet in rows])),
     ]
@@ -159,10 +153,7 @@ def _list_keys(
         if not whole:
             return None, everything
         if len(whole) > 1:
-            raise UsageError(
-                f"{store.root} has the splits {', '.join(sorted(whole))}, and training data must "
-                f"not mix with others unnoticed: choose one, such as split={min(whole)!r}"
-            )
+            raise image_annotations.build_split_error(store, whole)
         split = whole[0]
     if split not in lists:
         there = ", ".join(sorted(lists)) or "none"
@@ -171,7 +162,7 @@ def _list_keys(
     if _has_flags(store, name):
         raise UsageError(
             f"{store.root}/{name} says of one class which images have it: open a list of names, "
-            f"such as split='train', and select by where=\"'cat' in labels\""
+            f"and select by where="
         )
     return name, _parse_keys(f"{store.root}/{name}", _read_list(store, name))
 
@@ -187,143 +178,72 @@ def _has_flags(store: Store, name: str) -> bool:
 
 
 def _parse_keys(path: str, text: bytes) -> list[str]:
-    keys: dict[str, int] = {}
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            key = line.decode().strip()
-        except UnicodeDecodeError:
-            key = ""
-        if not key or "/" in key or "\0" in key or key in (".", ".."):
-            raise FormatError(f"{path}, line {number}: {line[:80]!r} is not the name of an image")
-        other = keys.setdefault(key, number)
-        if other != number:
-            raise FormatError(
-                f"{path}, line {number}: {key!r} stands in line {other}, too: name each image once"
-            )
+    keys = [line.strip() for line in text.decode("utf-8", "replace").split("\n") if line.strip()]
+    for key in keys:
+        if "/" in key or "\0" in key or "\ufffd" in key or key in (".", ".."):
+            raise FormatError(f"{path}: {key!r:.80} is not the name of an image: correct the list")
+    check_distinct(path, "the name", keys)
     if not keys:
         raise FormatError(f"{path} names no images: give a name a line")
-    return list(keys)
+    return keys
 
 
 # -- XML -------------------------------------------------------------------------------------------
 
 
-class _Element:
-    """An element: its name, the pieces of its text, and its elements."""
-
-    __slots__ = ("inner", "name", "pieces")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pieces: list[str] = []
-        self.inner: list[_Element] = []
-
-    def find(self, name: str) -> _Element | None:
-        return next((one for one in self.inner if one.name == name), None)
-
-    def read(self, name: str) -> str | None:
-        """Return the text of the first element of this name."""
-        found = self.find(name)
-        return None if found is None else "".join(found.pieces).strip()
-
-
 def parse_file(source: StoreFile) -> VocSheet:
     """Parse a file of annotations."""
     if source.size > _SHEET_BYTES_MAX:
-        raise FormatError(
-            f"{source.path} has {source.size:,} bytes, and the XML of one image at most "
-            f"{_SHEET_BYTES_MAX:,}: this is no annotation of VOC"
-        )
+        raise FormatError(f"{source.path} has {source.size:,} bytes: this is no annotation of VOC")
     return parse_sheet(source.path, source.read(0, source.size))
 
 
 def parse_sheet(path: str, data: bytes) -> VocSheet:
     """Parse annotations of XML; FormatError names the file, the entry and its value."""
-    root = _parse_elements(path, data)
-    if root.name != "annotation":
-        raise FormatError(f"{path}: the XML is of <{root.name:.40}>, not of <annotation>: {_FIXED}")
-    size = root.find("size")
-    sides = [_read_side(path, size, name) for name in ("width", "height")]
-    objects = [one for one in root.inner if one.name == "object"]
-    return VocSheet(
-        sides[0], sides[1], [_parse_object(path, row, one) for row, one in enumerate(objects)]
-    )
-
-
-def _parse_elements(path: str, data: bytes) -> _Element:
-    top = _Element("")
-    stack = [top]
-
-    def start(name: str, _: Mapping[str, str]) -> None:
-        if len(stack) > _DEPTH_MAX:
-            raise FormatError(f"{path}: elements are nested over {_DEPTH_MAX} deep: {_FIXED}")
-        stack.append(_Element(name))
-        stack[-2].inner.append(stack[-1])
-
-    def refuse(*_: Any) -> None:
-        raise FormatError(
-            f"{path}: line {parser.CurrentLineNumber}: a document type, which can define entities "
-            f"and is not read: take the <!DOCTYPE> out"
-        )
-
-    def read(text: str) -> None:
-        stack[-1].pieces.append(text)
-
-    parser = xml.parsers.expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: stack.pop()
-    parser.CharacterDataHandler = read
-    parser.StartDoctypeDeclHandler = refuse
+    if b"<!DOCTYPE" in data or b"\0" in data:  # UTF-16 could hide one
+        raise FormatError(f"{path}: a document type can define entities: take the <!DOCTYPE> out")
     try:
-        parser.Parse(data, True)
-    except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{path} is no XML ({error}): {_FIXED}") from None
-    return top.inner[0]
-
-
-def _read_side(path: str, size: _Element | None, name: str) -> int:
-    text = None if size is None else size.read(name)
-    if text is None:
-        return 0
-    if not text.isdecimal() or len(text) > 9:
-        raise FormatError(f"{path}: size: {name} is {show(text)}, no number of pixels: {_FIXED}")
-    return int(text)
-
-
-def _parse_object(path: str, row: int, found: _Element) -> VocObject:
-    name = found.read("name")
-    where = f"{path}: object {row} ({name or 'without a name'})"
-    if not name:
-        raise FormatError(f"{where}: it has no <name>: {_FIXED}")
-    box = found.find("bndbox")
-    corners = [_read_corner(where, box, corner) for corner in ("xmin", "ymin", "xmax", "ymax")]
-    width, height = corners[2] - corners[0], corners[3] - corners[1]
-    if width < 0 or height < 0:
+        root = ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise FormatError(f"{path} is no XML ({error}): write it again") from None
+    if root.tag != "annotation":
+        raise FormatError(f"{path}: the XML is of <{root.tag:.40}>, not of <annotation>")
+    sides = [_read_text(root.find("size"), name) or "0" for name in ("width", "height")]
+    if not all(side.isdecimal() and len(side) < 10 for side in sides):
+        raise FormatError(f"{path}: size: width and height are {sides}, no numbers of pixels")
+    entries = [_read_object(item) for item in root.findall("object")]
+    names, corners, *flags = (column.read(f"{path}: object", entries) for column in _OBJECT)
+    boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+    if not all(names) or (boxes[:, 2:] < 0).any():
         raise FormatError(
-            f"{where}: bndbox is {corners}, and xmax or ymax lies before xmin or ymin: {_FIXED}"
+            f"{path}: an object has no name, or a bndbox of negative size: correct it"
         )
-    flags = [_read_flag(where, found, flag) for flag in ("difficult", "truncated")]
-    return VocObject(name, [corners[0], corners[1], width, height], flags[0], flags[1])
+    width, height = map(int, sides)
+    return VocSheet(width, height, names, boxes.tolist(), *(values.tolist() for values in flags))
 
 
-def _read_corner(where: str, box: _Element | None, name: str) -> float:
-    text = None if box is None else box.read(name)
+def _read_object(item: ElementTree.Element) -> dict[str, Any]:
+    """Read an object: texts that are no numbers stay as they are."""
+    box = item.find("bndbox")
+    flags = {name: _read_text(item, name) or "0" for name in ("difficult", "truncated")}
+    return {
+        "id": _read_text(item, "name"),
+        "name": _read_text(item, "name") or "",
+        "bndbox": [_read_number(_read_text(box, corner)) for corner in _CORNERS],
+        **{name: int(flag) if flag.isdecimal() else flag for name, flag in flags.items()},
+    }
+
+
+def _read_text(item: ElementTree.Element | None, name: str) -> str | None:
+    """Read the text of the first element of this name, around the elements in it."""
+    inner = None if item is None else item.find(name)
+    if inner is None:
+        return None
+    return "".join([inner.text or "", *(child.tail or "" for child in inner)]).strip()
+
+
+def _read_number(text: str | None) -> Any:
     try:
-        number = read_number(float(text or ""))
+        return float(text or "")
     except ValueError:
-        number = None
-    if number is None:
-        raise FormatError(f"{where}: bndbox: {name} is {show(text)}, no finite number: {_FIXED}")
-    return number
-
-
-def _read_flag(where: str, found: _Element, name: str) -> int:
-    text = found.read(name) or "0"
-    if text not in ("0", "1"):
-        raise FormatError(f"{where}: {name} is {show(text)}, neither 0 nor 1: {_FIXED}")
-    return int(text)
+        return text
