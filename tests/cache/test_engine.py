@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +17,16 @@ import pytest
 import penstock
 from penstock.budget import Budget
 from penstock.cache.disk import DiskTier
-from penstock.cache.engine import CachedEngine, CacheShell
+from penstock.cache.engine import CachedEngine
 from penstock.cache.key_index import Addressed
 from penstock.cache.peer import PeerEvents
 from penstock.cache.shared_memory import Mask, RamTier
+from penstock.cache.shell import CacheShell
 from penstock.clock import SystemClock
-from penstock.engine import Buffer, ReadingEngine, open_engine
+from penstock.engine import Buffer, Completion, ReadingEngine, open_engine
 from penstock.errors import LimitError
 from penstock.extent import Int, Requests
-from penstock.plan import Placement
+from penstock.plan import CacheSession, Placement
 from penstock.plan.cache_actions import Action, Stop
 from tests.cache.memory import MemoryPeer
 from tests.testing.decisions import SlowMemoryEngine
@@ -48,7 +50,7 @@ def wait_until_idle(engine: CachedEngine, peer: Counted, count: Callable[[], int
         steps, before = peer.steps, count()
         while peer.steps < steps + 4 and time.monotonic() < until_s:
             pause.wait(0.001)
-        if before and before == count() and not engine._shell._session._answering_bytes:
+        if before and before == count() and not engine._shell.session._answering_bytes:
             return before
     raise AssertionError("no answer has come")
 
@@ -90,7 +92,7 @@ def test_answers_to_others_wait_for_memory(part: float, tmp_path: Path) -> None:
         while done < fetches:
             there = wait_until_idle(engine, answering, lambda: len(asking._inbox))
             assert there == min(most, fetches - done)
-            assert engine._shell._answers.lent_bytes <= 1.25 * there * answer_bytes
+            assert engine._shell.answers.lent_bytes <= 1.25 * there * answer_bytes
             done += len(asking.step(0).completions)
         assert (out == np.load(tmp_path / "x.npy").view(np.uint8)[rows]).all()
     finally:
@@ -176,7 +178,7 @@ def test_threads_beside_a_disk_tier(tmp_path: Path) -> None:
             assert (out.reshape(64, 100) == rows).all()
             names = {thread.name for thread in set(threading.enumerate()) - before}
             assert names == {"penstock-cache", "penstock-storage"}
-            wait_for(lambda: engine._shell._session.is_idle)
+            wait_for(lambda: engine._shell.session.is_idle)
             stats = engine.counters()
             assert (stats["disk_blocks_written"], stats["disk_blocks_read"]) == (
                 64,
@@ -210,7 +212,7 @@ def test_a_write_that_the_system_refuses_ends_nothing(
             (report,) = engine.poll(60 * 10**9)
             assert report.failures == ()
             assert (out.reshape(64, 100) == rows).all()
-            wait_for(lambda: engine._shell._session.is_idle)
+            wait_for(lambda: engine._shell.session.is_idle)
             stats = engine.counters()
             assert stats["failed_actions"] == epoch
             assert stats["loaded_bytes"] == epoch * 6400
@@ -279,6 +281,81 @@ def test_a_failure_is_reported_of_the_key_that_failed(failing: int, tmp_path: Pa
         engine.close()
 
 
+class CountedSession(CacheSession):
+    """A session that counts the steps that it is told of."""
+
+    steps = 0
+
+    def request(self, *arguments: Any) -> None:
+        self.steps += 1
+        super().request(*arguments)
+
+
+@pytest.mark.parametrize("buffers", [1, 3])
+def test_a_hit_is_copied_by_submit(
+    buffers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that the node's memory has are there when `submit` returns, without the session: all of
+    a step or none. A large step is copied behind the user, with the same bytes."""
+    rows = np.random.default_rng(0).integers(0, 256, (64, 100), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    data = penstock.open(tmp_path / "x.npy")
+    engine = CachedEngine(
+        Addressed(data.index),
+        open_engine(data.index.files, Budget(), data.index.mean_bytes),
+        Placement(64, (64,), seed=1, cache_block=2),
+        [0],
+        0,
+        RamTier.create(64, 1 << 20, bytes(16)),
+        None,
+        None,
+        session_class=CountedSession,
+    )
+
+    def read(*keys: int) -> Requests:
+        all_keys = keys_of(64, 100)
+        file, offset, length, _, target = (column[list(keys)] for column in all_keys[:5])
+        buffer = (offset % buffers).astype(np.uint32)
+        return Requests(file, offset, length, buffer, target, np.arange(len(keys) + 1))
+
+    def submit(*keys: int) -> list[npt.NDArray[np.uint8]]:
+        out = [np.zeros(rows.size, np.uint8) for _ in range(buffers)]
+        engine.submit(read(*keys), out)
+        return out
+
+    def wait() -> list[Completion]:
+        return next(done for _ in range(9) if (done := engine.poll(60 * 10**9)))
+
+    def check(out: list[npt.NDArray[np.uint8]], *keys: int) -> None:
+        for key in keys:
+            there = out[key % buffers].reshape(rows.shape)[key]
+            assert (there == rows[key]).all()
+
+    session = engine._shell.session
+    assert isinstance(session, CountedSession)
+    try:
+        out = submit(3, 8, 11)  # read from storage, with their cache blocks
+        assert wait() == [(0, ())]
+        check(out, 3, 8, 11)
+        assert session.steps == 1
+        check(submit(2, 9, 10), 2, 9, 10)  # the other samples of these cache blocks
+        check(submit(), *())
+        assert engine.poll(0) == [(1, ()), (2, ())]
+        assert session.steps == 1
+        out = submit(3, 12)  # one of them is not there
+        assert wait() == [(3, ())]
+        check(out, 3, 12)
+        assert session.steps == 2
+        monkeypatch.setattr("penstock.cache.engine._direct_bytes_max", 299)
+        out = submit(2, 9, 10)
+        assert wait() == [(4, ())]
+        check(out, 2, 9, 10)
+        assert session.steps == 3
+        assert engine.counters()["ram_bytes"] == 1100
+    finally:
+        engine.close()
+
+
 def keys_of(count: int, row_bytes: int) -> Requests:
     """Requests of all keys, which go to one buffer."""
     zeros, places = np.zeros(count, np.uint32), np.arange(count) * row_bytes
@@ -293,7 +370,7 @@ def read_rows(engine: CachedEngine, rows: npt.NDArray[np.uint8]) -> None:
     (report,) = engine.poll(60 * 10**9)
     assert report.failures == ()
     assert (out.reshape(rows.shape) == rows).all()
-    wait_for(lambda: engine._shell._session.is_idle)
+    wait_for(lambda: engine._shell.session.is_idle)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

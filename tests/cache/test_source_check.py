@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import limits
-from penstock.cache.source_check import SourceCheck
+from penstock.cache.engine import SourceCheck
 from penstock.errors import PenstockError
 from penstock.extent import Files
 
@@ -23,7 +23,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def check(files: Files) -> list[PenstockError]:
     """Check files to the end; return the errors that came."""
     errors: list[PenstockError] = []
-    SourceCheck(files, errors.append).begin()
+    SourceCheck(files, errors.append).start()
     assert "penstock-source-check" not in {thread.name for thread in threading.enumerate()}
     return errors
 

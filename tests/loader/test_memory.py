@@ -50,8 +50,8 @@ class Watcher:
             return 0
         held_bytes = arena.ahead_bytes + arena.kept_bytes
         if isinstance(engine := self.loader._engine, CachedEngine):
-            disk = engine._shell._disk
-            for buffers in (engine._shell._answers, disk._arena if disk else Arena(0)):
+            disk = engine._shell.disk
+            for buffers in (engine._shell.answers, disk._arena if disk else Arena(0)):
                 held_bytes += buffers.lent_bytes + buffers.kept_bytes
         return held_bytes
 

@@ -1,193 +1,88 @@
-"""Engine of a rank over the caches of its job: own tiers, peers, storage.
+"""Engine of a rank over the caches of its job: node's tiers, peers, storage.
 
-`CachedEngine` executes requests of keys (`key_index`). It computes where the bytes of each key come
-from:
+`CachedEngine` executes requests of keys (`key_index`). The bytes of a key come from:
 
-    a replica here                copied from it (`replicas`), if replicas are asked for
-    cache block of this node      copied from the slab, into which the first who wants it reads
-                                  it; or from the cache block read from this node's disk
-    cache block of another node   asked of that node, which reads what it does not have yet
+    a replica here                copied from it (`replicas`), if replicas are wanted
+    cache block of this node      copied from the slab, into which the first rank that wants it
+                                  reads it; or from the cache block read from this node's disk
+    cache block of another node   fetched from that node, which reads what it does not have yet
     cache block of no node        read from storage, into the batch
 
 If any of the first three ways fails (no room in the slab; a peer that is gone or slow, or has no
 such cache block), the key is read from storage. So a batch is never wrong, and waits no longer than
-a peer's deadline. Later batches do not wait for a peer that has failed: it is asked for one key at
-a time, which nobody waits for, until it answers again. Errors of storage are reported as any engine
-reports them.
+a peer's deadline. Later batches do not wait for a failed peer: it is asked for one key at a time,
+in the background, until it answers again. Errors of storage are reported as any engine reports
+them.
 
-`penstock.plan.CacheSession` decides all of this. `CacheShell` tells it events, and performs its
-actions over the slab, the disk, the peers and the storage engine; an action that fails is an event,
-too. One thread of each engine does this, and answers the peers. A second thread waits for storage,
-and reads and writes the disk, reads first: all cache blocks that wait are on their way at once.
+`penstock.plan.CacheSession` decides all of this, and `CacheShell` performs it in threads. A hit
+does without both: if the node's memory has all keys of a small request, `submit` copies them.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import functools
 import logging
-import os
-import select
 import threading
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import limits
 from ..budget import Budget
 from ..engine import (
-    Arena,
     Buffer,
     Completion,
-    Failure,
     Purpose,
-    ReadingEngine,
     ReadMethod,
-    WakeUp,
+    build_changed_error,
+    build_storage_error,
     check_purpose,
     check_requests,
-    check_usable,
-    join_threads,
+    open_store,
     start_threads,
 )
 from ..errors import PenstockError
-from ..extent import Int, Requests, merge, slice_files
-from ..plan import BlockLayout, CacheSession, Placement, cache_actions, rotation_start
-from ..plan.cache_actions import NodeTier, RowFailure
-from .disk import DiskTier, own_descriptor
-from .key_index import Addressed
-from .peer import Peer, PeerCompletion, PeerRequest
-from .replicas import Replicas, UseTimes
-from .shared_memory import RamTier
-from .source_check import SourceCheck
+from ..extent import Files, Requests, slice_files
+from .replicas import UseTimes
+from .shell import CacheShell, SubmittedStep
 
 log = logging.getLogger("penstock")
-_poll_ns = 100_000_000
-_slice_ns = 1_000_000
-"""Time for which a thread that waits for storage may leave the disk alone."""
-_disk_blocks_max = 64
-"""Cache blocks of the disk that are read together, unless one action reads more."""
-_view_bytes = 64 << 10
-"""Mean size of samples from which an answer is sent from the slab; smaller ones are gathered."""
+
+_direct_bytes_max = 4 << 20
+"""Bytes of a request that `submit` copies: below a millisecond. More is copied behind the user."""
+_gone = (errno.ENOENT, errno.ENOTDIR)
+_sources = ("loaded", "ram", "disk", "replica", "peer", "direct", "served")
 
 
-class _Step(NamedTuple):
-    """A ticket of this engine."""
+class CachedEngine:
+    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
 
-    requests: Requests
-    buffers: Sequence[Buffer]
-    purpose: Purpose
-    uses: UseTimes | None
-
-
-class _LoadRead(NamedTuple):
-    """A read of cache blocks from storage."""
-
-    load: cache_actions.LoadBlocks
-    requests: Requests
-    buffer: Buffer
-
-
-@dataclass(slots=True, eq=False)
-class _KeyRead:
-    """A read of keys from storage into a batch, in one or more requests."""
-
-    number: int
-    step: Requests
-    left: int = 0
-    failures: list[RowFailure] = field(default_factory=list)
-
-
-class CacheShell:
-    """Shell that executes requests of keys in threads of its own; see the module.
-
-    The threads refer to it. So, once they are started, it lives until it is closed, by the
-    `CachedEngine` that has it.
-
-    inner:      reads the files of `index`; this engine closes it.
-    placement:  which node keeps which cache blocks.
-    nodes:      the node of each rank; this one is `rank`.
-    slab:       of this node, shared by its ranks; this engine closes it.
-    disk:       of this node, for its slots from `placement.ram_cache_blocks` on; this engine closes
-                it.
-    peer:       to the ranks of other nodes; None if there are none.
-    replicas:   copies of samples that other nodes keep; None for none.
-    session_class:  makes the session.
+    It ends with `close`, or with the last reference to it: then too its threads end, and its
+    descriptors and shared memory are given back. The arguments are `CacheShell`'s.
     """
 
-    def __init__(
-        self,
-        addressed: Addressed,
-        inner: ReadingEngine,
-        placement: Placement,
-        nodes: Sequence[int],
-        rank: int,
-        slab: RamTier,
-        disk: DiskTier | None,
-        peer: Peer | None,
-        replicas: Replicas | None = None,
-        *,
-        session_class: Callable[..., CacheSession] = CacheSession,
-    ) -> None:
-        self._addressed = addressed
-        self._inner = inner
-        self._slab, self._disk, self._peer, self._replicas = slab, disk, peer, replicas
-        self._beginning = rotation_start(rank, len(nodes))
-        self._layout = BlockLayout(addressed, placement)
-        self._pid = os.getpid()
-        self._closed = False
-        files, world = addressed.index.files, len(nodes)
-        part = slice_files(files, len(files) * rank // world, len(files) * (rank + 1) // world)
-        self._check = SourceCheck(part, functools.partial(_fail, weakref.ref(self)))
-        self._fault: BaseException | None = None
-        # Between the user's thread and ours.
-        self._lock = threading.RLock()
-        self._news = WakeUp()  # of who polls
-        self._asked: deque[tuple[int, _Step]] = deque()
-        self._done: list[Completion] = []
-        self._outstanding = 0
-        self._submitted = 0
-        self._wake_file = own_descriptor(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._woken = select.poll()
-        self._woken.register(self._wake_file, select.POLLIN)
-        # Ours alone.
-        self._session = session_class(
-            addressed, placement, nodes, rank, replicas=replicas is not None
-        )
-        self._steps: dict[int, _Step] = {}
-        self._reads: dict[int, _LoadRead | tuple[_KeyRead, Requests]] = {}  # by storage ticket
-        self._fetches: dict[int, int] = {}  # by ticket of the peer
-        self._answers = Arena(limits.peer_answers_bytes_max)
-        self._sources: dict[int, dict[int, Buffer]] = {}  # cache blocks of the disk by slot
-        self._refused: set[type] = set()  # actions of which a warning has told
-        self._failed_writes = 0  # of which the disk tier has told; the session takes them as ended
-        # Between the thread that waits for storage and the disk, and ours.
-        self._reports: deque[Completion] = deque()
-        self._more = threading.Semaphore(0)
-        self._disk_ended: deque[tuple[cache_actions.Action, BaseException | None]] = deque()
-        self._disk_reads: deque[cache_actions.ReadDisk] = deque()
-        self._disk_writes: deque[tuple[cache_actions.WriteDisk, list[Buffer]]] = deque()
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Start the threads. Who calls this closes the shell, whatever happens."""
-        self._threads = [
-            threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
-            for name, run in (("penstock-cache", self._run), ("penstock-storage", self._watch))
-        ]
-        start_threads(self._threads)
-
-    # -- the user's side -----------------------------------------------------------------------
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        # The threads refer to the shell alone, so that the engine can end with its last reference.
+        self._shell = shell = CacheShell(*arguments, **options)
+        files, world = shell.addressed.index.files, len(shell.nodes)
+        first, end = (len(files) * rank // world for rank in (shell.rank, shell.rank + 1))
+        on_change = functools.partial(_fail, weakref.ref(shell))
+        self._check = SourceCheck(slice_files(files, first, end), on_change)
+        self._finalizer = weakref.finalize(self, shell.close)
+        self._finalizer.atexit = False  # threads that wait for storage must not delay the end
+        try:
+            shell.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def choice(self) -> ReadMethod:
         """Method by which storage is read."""
-        return self._inner.choice
+        return self._shell.inner.choice
 
     def submit(
         self,
@@ -198,633 +93,163 @@ class CacheShell:
     ) -> int:
         """Accept requests of keys, as `Addressed` gives them.
 
-        purpose:  of the reads from storage, those of cache blocks that are to be kept included. A
-                  read for a peer is a demand.
-        uses:     times at which the ranks of this node use samples, as seen from the epoch of these
-                  requests. Without it replicas are neither read nor made.
+        purpose:  of the reads from storage, also of cache blocks to be kept. A read for a peer is a
+                  demand.
+        uses:     times at which the ranks of this node use samples, from the epoch of these
+                  requests on. Without it replicas are neither read nor made.
         """
-        check_requests(requests, buffers, len(self._addressed.index.files))
+        shell = self._shell
+        check_requests(requests, buffers, len(shell.addressed.index.files))
         check_purpose(purpose)
-        with self._lock:
-            self._check_usable()
-            ticket = self._submitted
-            self._submitted += 1
-            self._outstanding += 1
-            self._asked.append((ticket, _Step(requests, list(buffers), purpose, uses)))
-            self._wake()
-        return ticket
+        shell.check_usable()
+        size_bytes = int(requests.length.sum())
+        if size_bytes <= _direct_bytes_max and self._copy_hits(requests, buffers):
+            return shell.accept(None, size_bytes)
+        return shell.accept(SubmittedStep(requests, list(buffers), purpose, uses))
 
-    def poll(self, timeout_ns: int) -> list[Completion]:
-        """Report finished tickets."""
-        with self._lock:
-            self._check_usable()
-            is_due = bool(self._done) or not self._outstanding
-        if not is_due:
-            self._news.wait(timeout_ns * 1e-9)
-        with self._lock:
-            self._check_usable()
-            done, self._done = self._done, []
-            self._outstanding -= len(done)
-        return done
-
-    def adopt(self, budget: Budget) -> None:
-        """Pass the budget for reading storage on to the storage engine, and that of the disk;
-        bound the memory of answers to peers."""
-        self._inner.adopt(budget)
-        if self._disk is not None:
-            self._disk.limit(budget.disk_buffer_bytes)
-        self._answers.limit(budget.peer_answers_bytes)
-        self._session.disk_buffer_bytes = budget.disk_buffer_bytes
-        self._session.answer_bytes = budget.peer_answers_bytes
-
-    def measure_buffers(self, budget: Budget) -> int:
-        """Return the bytes of a budget that this engine's own buffers may take."""
-        answers_bytes = 0 if self._peer is None else budget.peer_answers_bytes
-        return answers_bytes + (budget.disk_buffer_bytes if self._disk else 0)
-
-    def survey(self) -> None:
-        """Look whether files have changed since they were indexed; see `SourceCheck`.
-
-        A changed one ends this engine with ChangedError, at once or, where storage is slow, later
-        in the epoch. Each rank looks at its part of the files. How storage is read stays as it was.
-        """
-        self._check.begin()
-
-    def counters(self) -> dict[str, int]:
-        """Return the counters of the storage engine and of the cache.
-
-        ram_bytes, disk_bytes, replica_bytes, peer_bytes, direct_bytes:  where the bytes of batches
-                       came from.
-        loaded_bytes:  read from storage to be kept.
-        served_bytes:  given to peers.
-        slab_*:        those of `SlabCounters`, of all ranks of this host.
-        disk_blocks_*: cache blocks that this rank has read from the disk tier and written to it;
-                       those damaged there are read from storage again.
-        failed_actions:  what could not be done, and was done without: a fetch, a write to the disk.
-
-        Further counters tell how often a key took another way.
-        """
-        names = (
-            "loaded_bytes",
-            "ram_bytes",
-            "disk_bytes",
-            "replica_bytes",
-            "peer_bytes",
-            "direct_bytes",
-            "served_bytes",
-        )
-        counted = self._session.counts
-        counts = self._inner.counters() | {name: counted[name] for name in names} | dict(counted)
-        counts["failed_actions"] = counted["failed_actions"] + self._failed_writes
-        of_slab = self._slab.counters()._asdict()
-        counts |= {f"slab_{name}": count for name, count in of_slab.items()}
-        if self._disk is not None:
-            of_disk = self._disk.own_counters()._asdict()
-            counts |= {f"disk_blocks_{name}": count for name, count in of_disk.items()}
-        if self._peer is not None:
-            counts |= {f"peer_{name}": count for name, count in self._peer.counters().items()}
-        return counts
-
-    def close(self) -> None:
-        """End the threads, the storage engine, the slab and the peer."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._news.send()
-        if os.getpid() != self._pid:
-            return  # its threads are the parent's
-        self._more.release()
-        self._wake()
-        join_threads(self._threads)
-        self._inner.close()
-        if self._peer is not None:
-            self._peer.close()
-        if self._disk is not None:
-            self._disk.close()
-        self._slab.close()  # claims are given back: the other ranks need not find out themselves
-        self._replicas = None
-        self._wake_file.close()
-
-    def _check_usable(self) -> None:
-        if self._fault is not None:
-            raise self._fault
-        check_usable(False, self._closed)
-
-    # -- the threads ---------------------------------------------------------------------------
-
-    def _guard(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        except BaseException as error:  # the user's thread raises it
-            self._end(error)
-
-    def _end(self, error: BaseException) -> None:
-        """End this engine with an error, which the user's thread raises."""
-        with self._lock:
-            self._fault = self._fault or error
-            self._news.send()
-
-    def _wake(self) -> None:
-        os.eventfd_write(self._wake_file.fileno(), 1)
-
-    def _watch(self) -> None:
-        """Wait for storage, and use the disk. The engine's lock lets others submit meanwhile."""
-        announced = 0  # tickets and disk work that began, less those that ended
-        wait_ns = _poll_ns if self._disk is None else _slice_ns
-        while not self._closed:
-            while announced < 1:
-                self._more.acquire()
-                announced += 1
-            ended = self._use_disk()
-            is_busy = ended or self._disk_reads or self._disk_writes
-            reports = self._inner.poll(0 if is_busy else wait_ns)
-            self._reports.extend(reports)
-            if ended or reports:
-                announced -= ended + len(reports)
-                self._wake()
-
-    def _run(self) -> None:
-        """Tell the session what happens, event by event, and do what it says."""
-        session = self._session
-        while not self._closed and self._fault is None:
-            completions, requests = self._sleep()
-            session.advance(time.monotonic_ns(), self._answers.ahead_bytes)
-            self._perform()
-            for completion in completions:
-                self._end_fetch(completion)
-            while self._reports:
-                self._end_storage_read(self._reports.popleft())
-            while self._disk_ended:
-                self._end_disk_work(*self._disk_ended.popleft())
-            for number, _, keys, lengths in requests:
-                session.ask(number, keys, lengths)
-                self._perform()
-            while self._asked:
-                ticket, step = self._asked.popleft()
-                self._steps[ticket] = step
-                session.request(ticket, step.requests, len(step.buffers), step.uses is not None)
-                self._perform()
-
-    def _sleep(self) -> tuple[Sequence[PeerCompletion], Sequence[PeerRequest]]:
-        """Wait until something happens; return the events of the peer."""
-        timeout_ns, wake_ns = _poll_ns, self._session.wake_ns
-        if wake_ns is not None:
-            timeout_ns = min(max(0, wake_ns - time.monotonic_ns()), _poll_ns)
-        completions: Sequence[PeerCompletion] = ()
-        requests: Sequence[PeerRequest] = ()
-        if self._peer is None:
-            self._woken.poll(timeout_ns / 1e6)
+    def _copy_hits(self, requests: Requests, buffers: Sequence[Buffer]) -> bool:
+        """Copy the keys if this node's memory has all of them; return whether it has."""
+        shell, length = self._shell, requests.length
+        keys = requests.offset.view(np.uint64)
+        places = shell.session.find_in_memory(keys)
+        if places is None:
+            return False
+        cache_blocks, slots = places
+        at = shell.slab.offsets(slots)
+        if len(at) and at.min() < 0:  # not there yet
+            return False
+        # A slot that is ready stays so: nothing is evicted.
+        at = at + shell.layout.find_offsets(keys, cache_blocks)
+        if len(buffers) == 1:
+            shell.slab.gather(at, length, buffers[0], requests.target)
         else:
-            completions, requests = self._peer.step(timeout_ns, [self._wake_file.fileno()])
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_file.fileno())
-        return completions, requests
-
-    # -- what the session says -----------------------------------------------------------------
-
-    def _perform(self) -> None:
-        """Perform the session's actions, and those that come of them."""
-        actions = self._session.actions
-        while actions:
-            action = actions.popleft()
-            try:
-                self._performers[type(action)](self, action)
-            except Exception as error:
-                self._take_failure(action, error)
-
-    def _take_failure(self, action: cache_actions.Action, error: BaseException) -> None:
-        """Tell the session of an action that failed; end if it knows no other way."""
-        session = self._session
-        session.fail(action)
-        if any(isinstance(each, cache_actions.Stop) for each in session.actions):
-            raise error
-        if isinstance(action, cache_actions.TakeReplicas | cache_actions.OfferReplicas):
-            what = "copies of what other hosts keep are given up; batches are not affected"
-            log.error(what, exc_info=error)
-        elif type(action) not in self._refused:  # the counter tells how often
-            self._refused.add(type(action))
-            what = "%s was refused: samples come another way, which may be slower"
-            log.warning(what, type(action).__name__, exc_info=error)
-
-    def _claim(self, action: cache_actions.ClaimSlots) -> None:
-        self._session.take_claims(action.want, self._tier(action.tier).claim(action.slots))
-
-    def _tier(self, tier: NodeTier) -> RamTier | DiskTier:
-        if tier is NodeTier.RAM:
-            return self._slab
-        assert self._disk is not None
-        return self._disk
-
-    def _allocate(self, action: cache_actions.AllocateRoom) -> None:
-        self._session.take_room(action.load, self._slab.allocate(action.size))
-
-    def _publish(self, action: cache_actions.PublishSlots) -> None:
-        self._slab.publish(*action)
-
-    def _abandon(self, action: cache_actions.AbandonSlots) -> None:
-        self._tier(action.tier).abandon(action.slots)
-
-    def _report(self, action: cache_actions.ReportStep) -> None:
-        del self._steps[action.ticket]
-        failures = tuple(Failure(*failure) for failure in action.failures)
-        with self._lock:
-            self._done.append(Completion(action.ticket, failures))
-            self._news.send()
-
-    # -- storage -------------------------------------------------------------------------------
-
-    def _load(self, action: cache_actions.LoadBlocks) -> None:
-        """Read cache blocks from storage."""
-        if action.tier is NodeTier.RAM:
-            buffer = self._slab.data
-        else:
-            assert self._disk is not None
-            buffer = self._disk.take_buffer(int(action.size.sum()))
-        keys, target = self._layout.spread(action.cache_blocks, action.at)
-        placed = self._addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
-        # What lies between is another's to read, once.
-        (requests,) = merge(placed, 1, 0, self._beginning)
-        purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
-        ticket = self._submit(requests, [buffer], purpose)
-        self._reads[ticket] = _LoadRead(action, requests, buffer)
-
-    def _read_keys(self, action: cache_actions.ReadKeys) -> None:
-        """Read keys from storage into the batch."""
-        step, rows = self._steps[action.ticket], action.rows
-        asked = step.requests
-        placed = self._addressed.place_keys(
-            asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
-        )
-        read = _KeyRead(action.read, asked)
-        for requests in merge(placed, len(step.buffers), 0, self._beginning):
-            if len(requests.file):
-                ticket = self._submit(requests, step.buffers, step.purpose)
-                self._reads[ticket] = (read, requests)
-                read.left += 1
-        if not read.left:  # keys of nothing
-            self._session.take_read(action.read, ())
-
-    def _submit(self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose) -> int:
-        ticket = self._inner.submit(requests, buffers, purpose)
-        self._more.release()
-        return ticket
-
-    def _end_storage_read(self, report: Completion) -> None:
-        """Take a report of the storage engine: cache blocks, or keys of a batch."""
-        read = self._reads.pop(report.ticket)
-        if isinstance(read, _LoadRead):
-            self._end_load(read, report)
-        else:
-            keys, requests = read
-            asked = keys.step
-            for extent, code, got in report.failures:
-                row = _find_row(asked, requests, extent)
-                inside = int(requests.target[extent] - asked.target[row])
-                keys.failures.append(RowFailure(row, code, inside + got))
-            keys.left -= 1
-            if not keys.left:
-                self._session.take_read(keys.number, keys.failures)
-        self._perform()
-
-    def _end_load(self, read: _LoadRead, report: Completion) -> None:
-        load = read.load
-        ends = load.at + np.maximum(load.size, 1)
-        failed = np.zeros(len(load.slots), bool)
-        for extent, _, _ in report.failures:
-            if not read.requests.length[extent]:
-                continue  # no byte is missing
-            target = int(read.requests.target[extent])
-            failed |= (target >= load.at) & (target < ends)
-        if load.tier is NodeTier.DISK:
-            columns = (load.slots[~failed], load.at[~failed], (load.at + load.size)[~failed])
-            places = zip(*(column.tolist() for column in columns), strict=True)
-            self._sources[load.load] = {slot: read.buffer[a:b] for slot, a, b in places}
-        self._session.take_load(load.load, failed)
-
-    # -- the disk ------------------------------------------------------------------------------
-
-    def _read_disk(self, action: cache_actions.ReadDisk) -> None:
-        self._disk_reads.append(action)
-        self._more.release()
-
-    def _write_disk(self, action: cache_actions.WriteDisk) -> None:
-        blocks = self._sources[action.source]
-        self._disk_writes.append((action, [blocks[slot] for slot in action.slots.tolist()]))
-        self._more.release()
-
-    def _use_disk(self) -> int:
-        """Perform reads of the disk that wait, or else a write; return how many actions ended."""
-        actions: list[cache_actions.ReadDisk] = []
-        count = 0
-        while self._disk_reads and (not actions or count < _disk_blocks_max):
-            actions.append(self._disk_reads.popleft())
-            count += len(actions[-1].slots)
-        if actions:
-            self._end_disk_actions(actions, self._read_blocks(actions))
-            return len(actions)
-        if not self._disk_writes:
-            return 0
-        write, blocks = self._disk_writes.popleft()
-        error = self._write_blocks(write, blocks)
-        del blocks  # they are free when we wake
-        self._end_disk_actions([write], error)
-        return 1
-
-    def _end_disk_actions(
-        self, actions: Sequence[cache_actions.Action], error: BaseException | None
-    ) -> None:
-        self._disk_ended.extend((action, error) for action in actions)
-
-    def _read_blocks(self, actions: Sequence[cache_actions.ReadDisk]) -> BaseException | None:
-        assert self._disk is not None
-        try:
-            slots = np.concatenate([action.slots for action in actions])
-            sizes = np.concatenate([action.size for action in actions])
-            blocks = iter(self._disk.read(slots, sizes))
-            for action in actions:
-                pairs = zip(action.slots.tolist(), blocks, strict=False)
-                self._sources[action.source] = {
-                    slot: block for slot, block in pairs if block is not None
-                }
-        except BaseException as error:
-            return error
-        return None
-
-    def _write_blocks(
-        self, action: cache_actions.WriteDisk, blocks: Sequence[Buffer]
-    ) -> BaseException | None:
-        assert self._disk is not None
-        try:
-            kept = self._disk.write(action.slots, blocks)
-            if not kept.all() and not self._disk.is_writable:
-                self._failed_writes += 1
-        except BaseException as error:
-            return error
-        return None
-
-    def _end_disk_work(self, action: cache_actions.Action, error: BaseException | None) -> None:
-        if error is not None:
-            self._take_failure(action, error)
-        elif isinstance(action, cache_actions.ReadDisk):
-            self._session.take_disk_read(action.source)
-        else:
-            assert isinstance(action, cache_actions.WriteDisk)
-            self._session.take_write(action.source)
-        self._perform()
-
-    def _release(self, action: cache_actions.ReleaseSource) -> None:
-        self._sources.pop(action.source, None)  # none if nothing came
-
-    # -- copies --------------------------------------------------------------------------------
-
-    def _find(self, want: cache_actions.Want, sources: tuple[int, ...]) -> _Found:
-        """Find the wanted keys that are there."""
-        if want.tier is NodeTier.RAM:
-            return _Found(self._slab.offsets(want.slots), {})
-        held: dict[int, Buffer] = {}
-        for source in sources:
-            held |= self._sources.get(source, {})
-        there = np.isin(want.slots, np.fromiter(held, np.int64, len(held)))
-        return _Found(np.where(there, 0, -1), held)
-
-    def _copy_keys(
-        self,
-        want: cache_actions.Want,
-        found: _Found,
-        rows: Int,
-        length: Int,
-        out: Buffer,
-        target: Int,
-    ) -> None:
-        """Copy some wanted keys, which are there, to their targets."""
-        inside = self._layout.find_offsets(want.keys[rows], want.cache_blocks[rows])
-        if want.tier is NodeTier.RAM:
-            self._slab.gather(found.at[rows] + inside, length, out, target)
-            return
-        columns = (want.slots[rows], inside, length, target)
-        for slot, a, n, to in zip(*(column.tolist() for column in columns), strict=True):
-            out[to : to + n] = found.held[slot][a : a + n]
-
-    def _copy(self, action: cache_actions.CopyKeys) -> None:
-        want = action.want
-        assert want.ticket is not None
-        step = self._steps[want.ticket]
-        found = self._find(want, action.sources)
-        there = found.at >= 0
-        requests = step.requests
-        length, target = requests.length[want.rows], requests.target[want.rows]
-        for number, buffer in enumerate(step.buffers):
-            part = np.flatnonzero(there & (requests.buffer[want.rows] == number))
-            self._copy_keys(want, found, part, length[part], buffer, target[part])
-        self._session.take_copy(want, there)
-
-    def _take_replicas(self, action: cache_actions.TakeReplicas) -> None:
-        step, rows = self._steps[action.ticket], action.rows
-        assert self._replicas is not None
-        assert step.uses is not None
-        requests = step.requests
-        keys, length = requests.offset.view(np.uint64), requests.length
-        copied = np.zeros(len(rows), bool)
-        for number, buffer in enumerate(step.buffers):
-            at = np.flatnonzero(requests.buffer[rows] == number)
-            some = rows[at]
-            target = requests.target[some]
-            here = self._replicas.take(keys[some], length[some], buffer, target, step.uses)
-            copied[at[here]] = True
-        self._session.take_replicas(action.ticket, rows, copied)
-
-    def _offer_replicas(self, action: cache_actions.OfferReplicas) -> None:
-        step, rows = self._steps[action.ticket], action.rows
-        assert self._replicas is not None
-        assert step.uses is not None
-        requests = step.requests
-        for number, buffer in enumerate(step.buffers):
-            some = rows[requests.buffer[rows] == number]
-            if len(some):
-                self._replicas.offer(
-                    requests.offset[some].view(np.uint64),
-                    requests.length[some],
-                    buffer,
-                    requests.target[some],
-                    step.uses,
-                )
-
-    def _give_up_replicas(self, action: cache_actions.GiveUpReplicas) -> None:
-        self._replicas = None
-
-    # -- peers ---------------------------------------------------------------------------------
-
-    def _fetch(self, action: cache_actions.FetchKeys) -> None:
-        assert self._peer is not None
-        keys, lengths, targets, numbers = [], [], [], []
-        buffers: list[Buffer] = []
-        for ticket, rows in action.parts:
-            step = self._steps[ticket]
-            requests = step.requests
-            keys.append(requests.offset[rows])
-            lengths.append(requests.length[rows])
-            targets.append(requests.target[rows])
-            numbers.append(requests.buffer[rows].astype(np.int64) + len(buffers))
-            buffers += step.buffers
-        peer_ticket = self._peer.submit(
-            action.rank,
-            np.concatenate(keys).view(np.uint64),
-            np.concatenate(lengths),
-            np.concatenate(targets),
-            buffers,
-            np.concatenate(numbers),
-        )
-        self._fetches[peer_ticket] = action.fetch
-
-    def _probe(self, action: cache_actions.ProbeRank) -> None:
-        assert self._peer is not None
-        keys, length = np.array([action.key], np.uint64), np.array([action.length])
-        nowhere = np.empty(action.length, np.uint8)
-        zero = np.zeros(1, np.int64)
-        ticket = self._peer.submit(action.rank, keys, length, zero, [nowhere], zero)
-        self._fetches[ticket] = action.fetch
-
-    def _end_fetch(self, completion: PeerCompletion) -> None:
-        reason = None if completion.reason is None else completion.reason.name.lower()
-        number = self._fetches.pop(completion.ticket)
-        self._session.take_fetch(number, completion.failures, reason)
-        self._perform()
-
-    def _answer(self, action: cache_actions.AnswerPeer) -> None:
-        """Send a peer those keys that are there."""
-        assert self._peer is not None
-        there = np.zeros(len(action.lengths), bool)
-        parts = []
-        for want, sources in action.wants:
-            found = self._find(want, sources)
-            positions = np.flatnonzero(found.at >= 0)
-            there[want.rows[positions]] = True
-            parts.append((want, found, positions))
-        length = np.where(there, action.lengths, 0)
-        ends = np.cumsum(length)
-        total = int(ends[-1]) if len(ends) else 0
-        is_large = total >= _view_bytes * np.count_nonzero(there)
-        if len(parts) == 1 and parts[0][0].tier is NodeTier.RAM and is_large:
-            out = self._view_keys(*parts[0], action.lengths)
-        else:
-            out = [self._answers.take(total)]
-            for want, found, positions in parts:
-                rows = want.rows[positions]
-                target = (ends - length)[rows]
-                self._copy_keys(want, found, positions, length[rows], out[0], target)
-        self._peer.answer(action.request, out, np.flatnonzero(~there))
-        self._session.take_answer(action.request, total, self._answers.ahead_bytes)
-
-    def _view_keys(
-        self, want: cache_actions.Want, found: _Found, positions: Int, lengths: Int
-    ) -> list[Buffer]:
-        """View large keys where they lie: the slab never moves its contents."""
-        inside = self._layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
-        at = found.at[positions] + inside
-        length = lengths[want.rows[positions]]
-        data = self._slab.data
-        return [data[a : a + n] for a, n in zip(at.tolist(), length.tolist(), strict=True)]
-
-    _performers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
-        cache_actions.ClaimSlots: _claim,
-        cache_actions.AllocateRoom: _allocate,
-        cache_actions.LoadBlocks: _load,
-        cache_actions.PublishSlots: _publish,
-        cache_actions.AbandonSlots: _abandon,
-        cache_actions.WriteDisk: _write_disk,
-        cache_actions.ReadDisk: _read_disk,
-        cache_actions.ReleaseSource: _release,
-        cache_actions.CopyKeys: _copy,
-        cache_actions.ReadKeys: _read_keys,
-        cache_actions.TakeReplicas: _take_replicas,
-        cache_actions.OfferReplicas: _offer_replicas,
-        cache_actions.GiveUpReplicas: _give_up_replicas,
-        cache_actions.FetchKeys: _fetch,
-        cache_actions.ProbeRank: _probe,
-        cache_actions.AnswerPeer: _answer,
-        cache_actions.ReportStep: _report,
-    }
-
-
-class _Found(NamedTuple):
-    """Wanted keys that are there.
-
-    at:    offset of each key's cache block in the slab, 0 if it is held; -1 if it is not there.
-    held:  cache blocks of the disk by slot.
-    """
-
-    at: Int
-    held: dict[int, Buffer]
-
-
-def _find_row(asked: Requests, requests: Requests, extent: int) -> int:
-    """Return the row of the key to which an extent of a read belongs. Where a key begins, keys of
-    no bytes may lie, too."""
-    inside = requests.target[extent] - asked.target
-    is_there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
-    rows = np.flatnonzero(is_there & (inside < np.maximum(asked.length, 1)))
-    alike = rows[(asked.length[rows] == 0) == (requests.length[extent] == 0)]
-    return int((alike if len(alike) else rows)[0])
-
-
-def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:
-    if (alive := shell()) is not None:
-        alive._end(error)
-
-
-class CachedEngine:
-    """Engine that executes requests of keys; see the module, and `penstock.engine.Engine`.
-
-    It ends with `close`, or with the last reference to it: then too its threads end, and its
-    descriptors and shared memory are given back. The arguments are those of `CacheShell`.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._shell = CacheShell(*arguments, **options)
-        self._finalizer = weakref.finalize(self, self._shell.close)
-        self._finalizer.atexit = False  # threads that wait for storage must not delay the end
-        try:
-            self._shell.start()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def choice(self) -> ReadMethod:
-        """Method by which storage is read."""
-        return self._shell.choice
-
-    def submit(
-        self,
-        requests: Requests,
-        buffers: Sequence[Buffer],
-        purpose: Purpose = "prefetch",
-        uses: UseTimes | None = None,
-    ) -> int:
-        """Accept requests of keys; see `CacheShell.submit`."""
-        return self._shell.submit(requests, buffers, purpose, uses)
+            for number, buffer in enumerate(buffers):
+                rows = np.flatnonzero(requests.buffer == number)
+                shell.slab.gather(at[rows], length[rows], buffer, requests.target[rows])
+        return True
 
     def poll(self, timeout_ns: int) -> list[Completion]:
         """Report finished tickets."""
         return self._shell.poll(timeout_ns)
 
     def adopt(self, budget: Budget) -> None:
-        """Pass the budget for reading storage on to the storage engine; see `CacheShell.adopt`."""
-        self._shell.adopt(budget)
+        """Pass the budget on to the storage engine and the disk, and bound the memory of answers to
+        peers."""
+        shell = self._shell
+        shell.inner.adopt(budget)
+        if shell.disk is not None:
+            shell.disk.limit(budget.disk_buffer_bytes)
+        shell.answers.limit(budget.peer_answers_bytes)
+        shell.session.disk_buffer_bytes = budget.disk_buffer_bytes
+        shell.session.answer_bytes = budget.peer_answers_bytes
 
     def measure_buffers(self, budget: Budget) -> int:
         """Return the bytes of a budget that this engine's own buffers may take."""
-        return self._shell.measure_buffers(budget)
+        answers_bytes = 0 if self._shell.peer is None else budget.peer_answers_bytes
+        return answers_bytes + (budget.disk_buffer_bytes if self._shell.disk else 0)
 
     def survey(self) -> None:
-        """Look whether files have changed since they were indexed; see `CacheShell.survey`."""
-        self._shell.survey()
+        """Look whether files have changed since they were indexed; see `SourceCheck`.
+
+        A changed file ends this engine with ChangedError, at once or, where storage is slow, later
+        in the epoch. Each rank looks at its part of the files.
+        """
+        self._check.start()
 
     def counters(self) -> dict[str, int]:
-        """Return the counters of the storage engine and of the cache; see `CacheShell.counters`."""
-        return self._shell.counters()
+        """Return the counters of the storage engine and of the cache.
+
+        ram_bytes, disk_bytes, replica_bytes, peer_bytes, direct_bytes:  sources of batches' bytes.
+        loaded_bytes:  read from storage to be kept.
+        served_bytes:  given to peers.
+        slab_*:        `SlabCounters`, of all ranks of this host.
+        disk_blocks_*: cache blocks that this rank has read from the disk tier and written to it;
+                       damaged ones are read from storage again.
+        failed_actions:  fetches, writes to the disk and the like that failed and were replaced.
+
+        Further counters count how often a key took another way.
+        """
+        shell = self._shell
+        counts = shell.inner.counters() | {f"{name}_bytes": 0 for name in _sources}
+        counts |= dict(shell.session.counts)
+        counts["ram_bytes"] += shell.copied_bytes
+        counts["failed_actions"] = counts.get("failed_actions", 0) + shell.failed_writes
+        groups: dict[str, dict[str, int]] = {"slab": shell.slab.counters()._asdict()}
+        if shell.disk is not None:
+            groups["disk_blocks"] = shell.disk.own_counters()._asdict()
+        if shell.peer is not None:
+            groups["peer"] = shell.peer.counters()
+        return counts | {
+            f"{group}_{name}": count
+            for group, named in groups.items()
+            for name, count in named.items()
+        }
 
     def close(self) -> None:
         """End the threads, the storage engine, the slab and the peer."""
         self._finalizer()
+
+
+def _fail(shell: weakref.ref[CacheShell], error: PenstockError) -> None:
+    if (alive := shell()) is not None:
+        alive.end(error)
+
+
+class SourceCheck:
+    """Check in the background that kept files are still as they were indexed.
+
+    An engine without a cache sees a changed file when it opens it. An engine that serves kept bytes
+    opens nothing, and asks storage for sizes and times.
+
+    files:      with their sizes and times, or versions, when indexed.
+    on_change:  called with the error that names the first changed file, at most once.
+
+    Storage that does not answer, or fails, is no change: kept bytes are still the index's. A failed
+    check is a warning in the log.
+    """
+
+    def __init__(self, files: Files, on_change: Callable[[PenstockError], None]) -> None:
+        self._files = files
+        self._on_change = on_change
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start a check, unless the last one still waits for storage.
+
+        Waits up to `limits.source_check_wait_s` for its end, so that an epoch over storage that
+        answers serves nothing of a file that had changed before.
+        """
+        if len(self._files) == 0:
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, name="penstock-source-check", daemon=True
+            )
+            start_threads([self._thread])
+        self._thread.join(limits.source_check_wait_s)
+
+    def _run(self) -> None:
+        what = "files below %s could not be looked at again, kept bytes are used: %s"
+        try:
+            self._check()
+        except PenstockError as error:
+            log.warning(what, self._files.root, error)
+        except Exception as error:  # memory, or a defect of ours
+            log.warning(what, self._files.root, repr(error), exc_info=True)
+
+    def _check(self) -> None:
+        was = self._files
+        now, errors = open_store(was.root).probe(was)
+        gone = np.isin(errors, _gone)
+        changed = (errors == 0) & ((now.size != was.size) | (now.mtime_ns != was.mtime_ns))
+        rows = np.flatnonzero(gone | changed)
+        if not len(rows):
+            return
+        path = was.path(int(rows[0]))
+        if gone[rows[0]]:
+            self._on_change(build_storage_error(int(errors[rows[0]]), path, ""))
+            return
+        what = (
+            f"{len(rows):,} of {len(was):,} files looked at are of another size or time of writing"
+        )
+        self._on_change(build_changed_error(path, what))

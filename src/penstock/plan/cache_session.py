@@ -254,6 +254,18 @@ class CacheSession:
         """Bytes of memory for cache blocks on their way to or from the disk."""
         return self._passing_bytes
 
+    def find_in_memory(self, keys: Keys) -> tuple[Keys, Int] | None:
+        """Return the cache blocks and slots of keys if this node's memory keeps all of them.
+
+        If these slots are ready, a driver may copy the keys without telling the session: a step of
+        them would only lead to ClaimSlots, CopyKeys and ReportStep, and change nothing else. Reads
+        what never changes, so any thread may call it.
+        """
+        cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
+        owner, slot = self._placement.place(cache_blocks)
+        away = (owner != self._node) | (slot >= self._ram_cache_blocks)
+        return None if np.count_nonzero(away) else (cache_blocks, slot)
+
     # -- events --------------------------------------------------------------------------------
 
     def advance(self, now_ns: int, sent_bytes: int = 0) -> None:
