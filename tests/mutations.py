@@ -36,21 +36,7 @@ from tests.virtual import (
     run_job_scenario,
     run_scenario,
 )
-
-DECIDING = [
-    "repository_steps",
-    "commits",
-    "folder_steps",
-    "prefix_steps",
-    "all_gather",
-    "tiers",
-    "save",
-    "recovery",
-    "drain",
-    "loading",
-    "protocol",
-]
-"""Modules of `penstock.checkpoint` that decide, and are made anew with a bug in one of them."""
+from tests.virtual.checkpoint_cluster import DECIDING, gather_parts
 
 SHARING = [
     "job_state",
@@ -61,7 +47,8 @@ SHARING = [
     "federation",
     "broker_session",
 ]
-"""The same of `penstock.sharing`."""
+"""Modules of `penstock.sharing` that decide, and are made anew with a bug in one of them; for
+those of `penstock.checkpoint` see `tests.virtual.checkpoint_cluster.DECIDING`."""
 
 
 JOBS = {
@@ -140,9 +127,9 @@ def make_session(mutation: Mutation) -> type[Any]:
     return session
 
 
-def make_protocol(mutation: Mutation) -> types.ModuleType:
-    """Return the protocol of checkpoints with the bug."""
-    return make_modules(mutation, DECIDING)["protocol"]
+def make_protocol(mutation: Mutation) -> types.SimpleNamespace:
+    """Return the classes and functions of checkpoints with the bug."""
+    return gather_parts(make_modules(mutation, list(DECIDING)))
 
 
 def make_sharing(mutation: Mutation) -> SharingParts:
@@ -210,7 +197,7 @@ def find_bug(mutation: Mutation, seeds: Iterable[int]) -> tuple[int, str] | None
         protocol = make_protocol(mutation)
 
         def run(seed: int) -> Any:
-            return run_checkpoint_scenario(draw_checkpoint_scenario(seed), steps=protocol)
+            return run_checkpoint_scenario(draw_checkpoint_scenario(seed), parts=protocol)
 
     for seed in seeds:
         try:

@@ -145,9 +145,9 @@ class PenstockWriter:
     def load(self, path: str) -> State:
         with translate_errors(path):
             place = Folder(os.path.dirname(path))
-            pieces, _ = shards.read_manifest(place, path)
+            pieces, _ = shards.read_manifest(place.storage, path)
             memory = {piece: shards.allocate_block(piece.length) for piece in pieces}
-            shards.read_pieces(place, place.path, pieces, memory.__getitem__)
+            place.storage.read_pieces(place.path, pieces, memory.__getitem__)
         return {
             Tensor(piece.name, piece.dtype, piece.shape[0]): memory[piece][: piece.length]
             for piece in pieces

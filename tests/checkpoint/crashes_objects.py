@@ -98,7 +98,7 @@ def at_any_time(url: str, ranks: int, kills: int) -> dict[str, Any]:
             each.end()
         least = last + max(each.committed for each in started)
         now = uploads()
-        cut_off += now > half or bool(apart(lambda: Prefix(url).leftovers()))
+        cut_off += now > half or bool(apart(lambda: Prefix.open(url).leftovers()))
         half = now
         found = apart(lambda least=least: judged(url, least, least + 1, least + 2))
         wrong += [[kill, *each] for each in found]

@@ -142,7 +142,7 @@ def test_disk_full(small_disk: Path) -> None:
             checkpoints.save(1, {"big": np.zeros(kib << 10, np.uint8)})
             failed = ended(checkpoints)
             if failed is None:
-                checkpoints.folder.remove(checkpoints.folder.entry(1))
+                checkpoints.folder.delete(checkpoints.folder.entry(1))
                 continue
             assert "No space left on device: make room there" in str(failed)
             assert failed.errno == errno.ENOSPC

@@ -22,14 +22,10 @@ from penstock.checkpoint import (
     drain,
     flushing,
     load,
-    perform,
     snapshot,
     staging,
 )
-from penstock.checkpoint import (
-    snapshot as fence,
-)
-from penstock.checkpoint.background import BackgroundTask, JoinDeadline
+from penstock.checkpoint.background import BackgroundThread, JoinDeadline
 from penstock.checkpoint.snapshot import Fence
 from penstock.checkpoint.staging import Staging
 from penstock.engine import threads
@@ -115,7 +111,7 @@ def test_an_interrupt_in_save_leaves_one_writer(
         assert not gate.is_holding
         return reserve(memory, size)
 
-    modules = checkpoints, background, threads, threading, snapshot, staging, fence
+    modules = checkpoints, background, threads, threading, snapshot, staging
     place, interrupted, counts = 0, True, set()
     while interrupted:
         weights = torch.nn.Parameter(torch.empty(64, 64))
@@ -172,7 +168,7 @@ def test_an_interrupt_in_wait_loses_no_failure(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        modules = checkpoints, drain, perform, background, threads, threading
+        modules = checkpoints, drain, background, threads, threading
         interrupted = interrupt(place, modules, wait)
         if interrupted and not told:
             end_in_thread(wait, place)
@@ -232,7 +228,7 @@ def test_an_interrupted_close_closes_when_called_again(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        modules = checkpoints, background, threads, threading, fence, staging
+        modules = checkpoints, background, threads, threading, snapshot, staging
         interrupted = interrupt(place, modules, close)
         end_in_thread(close, place)
         assert len(told) == fails, f"place {place}"
@@ -277,7 +273,7 @@ def test_an_interrupt_at_the_fence_leaves_it_movable() -> None:
             stands = Fence()
             if first != "put_up":
                 stands.put_up()
-            interrupted = interrupt(place, (fence, threads, threading), getattr(stands, first))
+            interrupted = interrupt(place, (snapshot, threads, threading), getattr(stands, first))
             assert interrupted or first != "wait"  # which nobody ends
             end_in_thread(stands.take_down, place)
             end_in_thread(stands.wait, place)
@@ -298,15 +294,15 @@ def test_a_thread_that_begins_after_it_was_called_off_does_nothing(
             worked.append(1)  # noqa: B023
             return None
 
-        task = BackgroundTask("penstock-checkpoint", work, start=False)
+        task = BackgroundThread("penstock-checkpoint", work)
         with beginning_late(monkeypatch):
-            interrupted = interrupt(place, (background, threads, threading), task.start)
+            interrupted = interrupt(place, (background, threads, threading), task.start_awaited)
             is_off = task.call_off()
-            end_in_thread(task.thread.join, place)
+            end_in_thread(task.join, place)
         assert len(worked) == (not is_off), f"place {place}"
-        assert not task.is_alive
+        assert not task.is_alive()
         if is_off:
-            task.thread.run()  # it begins after all
+            task.run()  # it begins after all
             assert not worked
         counts.add(is_off)
         place += 1

@@ -26,12 +26,11 @@ pytest.importorskip("moto")
 from penstock import limits
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoints, load
-from penstock.checkpoint.commits import Claim
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.loading import verify_checkpoint
 from penstock.checkpoint.manifest import CheckpointIndex, ShardEntry, seal
 from penstock.checkpoint.object_repository import Prefix
-from penstock.checkpoint.perform import perform
+from penstock.checkpoint.write_lock import Claim
 from penstock.errors import FormatError, MissingError, PenstockError, StorageError, UsageError
 from tests import warm
 from tests.checkpoint.rank_threads import run_job, save_unequal
@@ -187,17 +186,17 @@ def test_is_what_a_folder_is(
 
 
 def test_a_file_is_put_as_it_is(place: Place, tmp_path: Path) -> None:
-    home = Prefix(place.url)
-    begun = home.begin(3, "abc")
+    home = Prefix.open(place.url)
+    begun = home.start_attempt(3, "abc")
     for size in (0, 1, limits.object_part_bytes, 5 * limits.object_part_bytes // 2 + 1):
         data = np.random.default_rng(size).bytes(size)
         (tmp_path / "file").write_bytes(data)
         with Flush(Budget()) as flush:
-            home.put(begun, "rank-0.shard", str(tmp_path / "file"), flush)
+            home.copy_shard(begun, "rank-0.shard", str(tmp_path / "file"), flush)
         assert place.read("step-3.abc/rank-0.shard") == data
     assert home.leftovers() == [begun]
     with Flush(Budget()) as flush, pytest.raises(MissingError, match="nowhere"):
-        home.put(begun, "rank-1.shard", str(tmp_path / "nowhere"), flush)
+        home.copy_shard(begun, "rank-1.shard", str(tmp_path / "nowhere"), flush)
     home.abandon(begun)
     assert place.objects() == {}
 
@@ -209,7 +208,7 @@ def test_many_jobs_one_after_the_other(place: Place) -> None:
         saved(place.url, step)
     names = [name for name in place.objects() if "/" not in name]
     assert len(names) == limits.checkpoint_claims + 3
-    assert Prefix(place.url).entry().step == limits.checkpoint_claims + 3
+    assert Prefix.open(place.url).entry().step == limits.checkpoint_claims + 3
 
 
 def test_through_dcp(place: Place) -> None:
@@ -230,8 +229,8 @@ def test_through_dcp(place: Place) -> None:
     assert found["n"] == 2
     assert torch.equal(found["w"], torch.full((1000,), 2.0))
     assert reader.loader == {"at": 2}
-    assert [entry.step for entry in Prefix(place.url).entries()] == [1, 2]
-    assert Prefix(place.url).leftovers() == []
+    assert [entry.step for entry in Prefix.open(place.url).entries()] == [1, 2]
+    assert Prefix.open(place.url).leftovers() == []
 
 
 @pytest.mark.long
@@ -247,9 +246,9 @@ def test_through_dcp_by_two_ranks(place: Place) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    home = Prefix(place.url)
+    home = Prefix.open(place.url)
     assert [entry.step for entry in home.entries()] == [1, 2]
-    shards = home.index(home.entry()).shards
+    shards = home.read_index(home.entry()).shards
     assert len(shards) == 2
     assert min(shard.bytes for shard in shards) > 8 << 20  # written once, by both
     assert home.leftovers() == []
@@ -314,7 +313,7 @@ def test_taken_over_at_the_last_moment(place: Place) -> None:
     assert after.steps() == []
     after.save(2, state(2))
     after.close()
-    assert [entry.step for entry in Prefix(place.url).entries()] == [2]
+    assert [entry.step for entry in Prefix.open(place.url).entries()] == [2]
     assert equal(load(place.url).state, 2)
 
 
@@ -336,7 +335,7 @@ def test_committed_at_the_last_moment(place: Place) -> None:
         after.save(2, state(2))
         after.close()
     before.close()
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []
 
 
 def test_collected_after_another_job_began(place: Place) -> None:
@@ -348,8 +347,8 @@ def test_collected_after_another_job_began(place: Place) -> None:
     def rule(method: str, path: str, before: int) -> Fault:
         if method == "GET" and "delimiter" in path and before == 1:  # for leftovers
             place.use(place.service)
-            job = Prefix(place.url)
-            later[:] = [job, job.lock("0b0b0b0b")]
+            job = Prefix.open(place.url)
+            later[:] = [job, job.lock(b"0b0b0b0b")]
             place.put("step-1.0b0b0b0b1/rank-0.shard", b"under way")
         return None
 
@@ -375,7 +374,7 @@ def test_thinned_after_another_job_began(place: Place) -> None:
             for step in (2, 3, 4):
                 after.save(step, state(step))
                 after.wait()
-            before.folder.thin(2, saved.path)
+            before.folder.delete_old_after_commit(2, saved.path)
             assert after.steps() == [1, 2, 3, 4]
 
 
@@ -389,15 +388,15 @@ def test_requests_that_are_late(place: Place, monkeypatch: pytest.MonkeyPatch) -
         return "reset" if method == "PUT" and "00000002.index" in path else None
 
     with place.through(rule):
-        lock = perform(Prefix(place.url).steps.lock(b"0b0b0b0b"))
+        lock = Prefix.open(place.url).lock(b"0b0b0b0b")
         assert isinstance(lock, Claim)
         for number in (1, 2):
             sent.append(seal("claim", {"try": number}))
             with pytest.raises(StorageError):
-                perform(lock.append(sent[-1]))
+                lock.append(sent[-1])
         place.put("00000002.index", sent[0])
-        perform(lock.check())
-        assert perform(lock.append(b"the next")) == 3
+        lock.check()
+        assert lock.append(b"the next") == 3
 
 
 @pytest.mark.parametrize(("jobs", "times"), first(1, [(2, 4), (2, 10), (4, 10)]))
@@ -420,7 +419,7 @@ def test_jobs_that_contend(place: Place, jobs: int, times: int) -> None:
 
     with ThreadPoolExecutor(jobs) as threads:
         committed = set().union(*threads.map(contend, range(jobs)))
-    home = Prefix(place.url)
+    home = Prefix.open(place.url)
     assert sorted(committed) == sorted(entry.step for entry in home.entries())
     assert 0 < len(committed) < 2 * jobs * times
     for entry in home.entries():
@@ -505,7 +504,7 @@ def test_asked_again(place: Place, fault: Fault, size: int) -> None:
         assert checkpoints.steps() == [1, 2]
         assert max(proxy.asked.values()) > 1
     assert equal(load(place.url).state, 2, size)
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []
 
 
 @pytest.mark.parametrize(
@@ -549,7 +548,7 @@ def test_refused_for_good(
         if fault != "503" or what != "shard" or size == 100:
             assert place.uploads() == 0
     saved(place.url, 4)
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []
 
 
 def test_committed_without_an_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,7 +673,7 @@ def test_damage_at_every_byte(place: Place, what: str, how: str) -> None:
     """No byte may be altered or missing: loading names the object, and the checkpoint before. (Of a
     shard each seventh byte: it has the format of a folder's, of which each byte is tried.)"""
     saved(place.url, 4, 5, size=3)
-    home = Prefix(place.url)
+    home = Prefix.open(place.url)
     entry = home.entry()
     (name,) = (
         name
@@ -720,14 +719,14 @@ def test_nothing_is_collected_beside_a_damaged_index(place: Place) -> None:
 @pytest.mark.parametrize("what", ["index", "shard"])
 def test_an_object_that_is_gone(place: Place, what: str) -> None:
     saved(place.url, 4, 5)
-    entry = Prefix(place.url).entry()
+    entry = Prefix.open(place.url).entry()
     if what == "index":
         place.bucket.delete("run/00000003.index")
         assert load(place.url).step == 4
         with pytest.raises(MissingError, match="no checkpoint of step 5: it has 4"):
             load(place.url, 5)
         with pytest.raises(MissingError, match="00000003.index is not there"):
-            Prefix(place.url).index(entry)
+            Prefix.open(place.url).read_index(entry)
         return
     place.bucket.delete(f"run/{entry.path.removeprefix(place.url + '/')}/rank-0.shard")
     with pytest.raises(MissingError, match=r"rank-0\.shard is not there.* of step 4"):

@@ -90,7 +90,7 @@ def test_written_once_by_four(tmp_path: Path) -> None:
     found = load(folder)
     for name, value in checkpoint_ranks.wide().items():
         assert name == "n" or torch.equal(found.state[name], value)
-    assert Folder(folder).index(Folder(folder).entry()).ranks == 4
+    assert Folder(folder).read_index(Folder(folder).entry()).ranks == 4
 
 
 def test_ranks_that_differ(tmp_path: Path) -> None:

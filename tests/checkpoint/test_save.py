@@ -15,7 +15,6 @@ from penstock.checkpoint.all_gather import Ranks
 from penstock.checkpoint.background import build_stall_error, mark_done, mark_point
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.manifest import Attempt
-from penstock.checkpoint.perform import perform
 from penstock.checkpoint.save import Save, SaveTarget
 from penstock.checkpoint.snapshot import Fence, StateSnapshot, divide_state
 from penstock.checkpoint.staging import Staging
@@ -31,9 +30,9 @@ STATE = {"weights": np.arange(5000.0), "n": 7}
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[SaveTarget]:
     repository = open_repository(tmp_path / "run", make=True)
-    tiers = perform(Tiers.open([LocalTier(tmp_path / "tier")], repository.path, ALONE, b"0a0b0c0d"))
-    lock = repository.lock("0a0b0c0d")
-    yield SaveTarget(PLACE, repository.steps, lock, tiers)
+    tiers = Tiers.open([LocalTier(tmp_path / "tier")], repository.path, ALONE, b"0a0b0c0d")
+    lock = repository.lock(b"0a0b0c0d")
+    yield SaveTarget(PLACE, repository, lock, tiers)
     lock.close()
     tiers.close()
 
@@ -54,9 +53,9 @@ def begin(target: SaveTarget, number: int = 1) -> Save:
 def hold(target: SaveTarget) -> Save:
     """Make a save that is held, and not in the repository yet."""
     save = begin(target)
-    perform(save.write(ALONE, lambda: save.write_to_tier(0, Flush(Budget(), shared=False))))
+    save.write(ALONE, lambda: save.write_to_tier(0, Flush(Budget(), shared=False)))
     assert save.state == "written"
-    perform(save.hold(ALONE, after=None))
+    save.hold(ALONE, after=None)
     return save
 
 
@@ -66,7 +65,7 @@ def list_files(folder: Path) -> list[str]:
 
 def check_committed(save: Save, target: SaveTarget, folder: Path) -> None:
     assert save.state == "committed"
-    assert [entry.path for entry in perform(target.repository.entries())] == [save.path]
+    assert [entry.path for entry in target.repository.entries()] == [save.path]
     assert np.array_equal(load(folder / "run").state["weights"], STATE["weights"])
     assert list_files(folder / "tier") == [".lock"]
 
@@ -75,14 +74,14 @@ def test_straight(target: SaveTarget, tmp_path: Path) -> None:
     """Without tiers: staged, written, committed, and no state is entered twice."""
     save = begin(target._replace(tiers=None))
     assert save.state == "staged"
-    (shard,) = perform(save.write(ALONE))
+    (shard,) = save.write(ALONE)
     assert save.state == "written"
-    assert perform(target.repository.entries()) == []
-    perform(save.commit(ALONE))
+    assert target.repository.entries() == []
+    save.commit(ALONE)
     check_committed(save, target, tmp_path)
     assert save.describe_commit(1.0).bytes == shard.entry.bytes
     with pytest.raises(AssertionError, match="a save that is committed cannot become removed"):
-        perform(save.remove())
+        save.remove()
 
 
 def test_held_then_committed(target: SaveTarget, tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_held_then_committed(target: SaveTarget, tmp_path: Path) -> None:
     assert save.state == "held"
     assert list_files(tmp_path / "tier") == [".lock", "index", "rank-0.shard"]
     assert list_files(tmp_path / "run") == [".lock"]
-    ((copied_bytes, _),) = perform(save.drain(ALONE, lambda: Flush(Budget())))
+    ((copied_bytes, _),) = save.drain(ALONE, lambda: Flush(Budget()))
     check_committed(save, target, tmp_path)
     assert copied_bytes == save.describe_commit(1.0).bytes
 
@@ -101,10 +100,10 @@ def test_held_until_the_repository_is_back(target: SaveTarget, tmp_path: Path) -
     save = hold(target)
     (tmp_path / "run").rename(tmp_path / "away")
     with pytest.raises(StorageError):
-        perform(save.drain(ALONE, lambda: Flush(Budget())))
+        save.drain(ALONE, lambda: Flush(Budget()))
     assert save.state == "held"
     (tmp_path / "away").rename(tmp_path / "run")
-    perform(save.drain(ALONE, lambda: Flush(Budget())))
+    save.drain(ALONE, lambda: Flush(Budget()))
     check_committed(save, target, tmp_path)
 
 
@@ -116,7 +115,7 @@ def test_restored(target: SaveTarget, tmp_path: Path) -> None:
     shards = [(shard, str(folder)) for shard in held._index.shards]
     save = Save.restore(target, held._index, shards, Flush(Budget()))
     assert save.state == "held"
-    perform(save.drain(ALONE, lambda: Flush(Budget())))
+    save.drain(ALONE, lambda: Flush(Budget()))
     check_committed(save, target, tmp_path)
 
 
@@ -124,20 +123,20 @@ def test_removed(target: SaveTarget, tmp_path: Path) -> None:
     """A save that cannot be committed is removed before its error is raised; so is one that was
     held and is damaged, by the caller."""
     abandoned = begin(target)
-    perform(abandoned.write(ALONE))
+    abandoned.write(ALONE)
     abandoned.flush.stop()
     with pytest.raises(StorageError, match="abandoned"):
-        perform(abandoned.commit(ALONE))
+        abandoned.commit(ALONE)
     assert abandoned.state == "removed"
     damaged = hold(target)
     (shard,) = tmp_path.glob("tier/*/rank-0.shard")
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(FormatError):
-        perform(damaged.drain(ALONE, lambda: Flush(Budget())))
-    perform(damaged.remove())
+        damaged.drain(ALONE, lambda: Flush(Budget()))
+    damaged.remove()
     assert damaged.state == "removed"
-    assert perform(target.repository.entries()) == []
-    assert perform(target.repository.leftovers()) == []
+    assert target.repository.entries() == []
+    assert target.repository.leftovers() == []
     assert list_files(tmp_path) == [".lock", ".lock"]
 
 

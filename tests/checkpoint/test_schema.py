@@ -188,7 +188,7 @@ def test_state_of_a_rank(folder: Path) -> None:
 def test_index_of_a_held_save(folder: Path) -> None:
     """A held save has its index, and the attempt before it or None, or there is a FormatError."""
     place = Folder(folder)
-    document = HeldSave(None, place.index(place.entry())).encode()
+    document = HeldSave(None, place.read_index(place.entry())).encode()
     assert explain(lambda: HeldSave.decode(document, "here")) is None
     for path in ((0,), (1,), ()):
         for value in (DROPPED, *VALUES):

@@ -31,7 +31,7 @@ def test_held_then_committed(place: Place, tmp_path: Path) -> None:  # noqa: F81
         assert checkpoints.steps() == [1, 2, 3]
         assert held(tmp_path / "tier") == []
     assert equal(load(place.url).state, 3)
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []
 
 
 @pytest.mark.long
@@ -48,7 +48,7 @@ def test_killed(place: Place, tmp_path: Path) -> None:  # noqa: F811
         checkpoints.wait()
         assert checkpoints.steps() == [2, 3, 4]
     assert held(tier) == []
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []
 
 
 @pytest.mark.long
@@ -82,4 +82,4 @@ def test_a_service_that_fails(
         checkpoints.wait()
         assert checkpoints.steps() == [1, 2, 3]
     assert held(tier) == []
-    assert Prefix(place.url).leftovers() == []
+    assert Prefix.open(place.url).leftovers() == []

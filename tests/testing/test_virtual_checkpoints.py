@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from penstock.budget import Budget
-from penstock.checkpoint import Flush, actions, manifest, protocol
-from penstock.checkpoint.folder_steps import empty_folder
-from penstock.checkpoint.perform import perform
+from penstock.checkpoint import Flush, manifest
+from penstock.checkpoint.folder_repository import remove_shards_folder
+from penstock.checkpoint.object_repository import Prefix
+from penstock.checkpoint.storage import CheckpointStorage, ObjectStorage
 from penstock.engine import ObjectRefused, open_bucket
 from penstock.errors import FormatError, PenstockError
 from tests.mutations import Mutation, find_bug, make_protocol, read_mutations
@@ -34,11 +35,12 @@ from tests.virtual import (
     run_checkpoint_scenario,
 )
 from tests.virtual.__main__ import main
+from tests.virtual.checkpoint_storage import Call, CalledStorage
 
 SEEDS = range(1, 9)
 EASY = [
-    "folder_steps: the name of a commit is not synced",
-    "commits: a commit overwrites",
+    "folder_repository: the name of a commit is not synced",
+    "write_lock: a commit overwrites",
     "recovery: tiers are not cleared",
 ]
 """Bugs that the first seeds find; the long test of the list looks for all of them."""
@@ -92,7 +94,7 @@ def test_a_run_depends_on_its_scenario_alone() -> None:
     trace = traced(scenario)
     assert trace == traced(scenario)
     assert trace != traced(replace(scenario, seed=2))
-    assert any("RenamePath" in line for line in trace)
+    assert any(": rename " in line for line in trace)
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
@@ -111,11 +113,11 @@ def test_a_bug_is_found(name: str) -> None:
 
 def test_a_failure_is_minimised() -> None:
     """Faults and saves that a failure does not need are left out."""
-    broken = make_protocol(named("folder_steps: leftovers are not removed"))
+    broken = make_protocol(named("folder_repository: leftovers are not removed"))
 
     def fails(scenario: CheckpointScenario) -> bool:
         try:
-            run_checkpoint_scenario(scenario, steps=broken)
+            run_checkpoint_scenario(scenario, parts=broken)
         except ScenarioError:
             return True
         return False
@@ -142,38 +144,34 @@ def test_a_seed_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
 # -- what it found ---------------------------------------------------------------------------------
 
 
-def perform_on(
+def open_prefix(
     bucket: VirtualBucket,
-    steps: actions.Steps[Any],
     damaged: int = 0,
     damage: Callable[[bytes], bytes] = lambda data: b"?" + data[1:],
-) -> Any:
-    """Perform steps on objects; the first reads of so many objects are damaged."""
-    try:
-        action = next(steps)
-        while True:
-            try:
-                outcome = bucket.perform(action, lambda path: b"")
-            except (ObjectRefused, PenstockError) as error:
-                action = steps.throw(error)
-                continue
-            if isinstance(action, actions.FetchObjects) and damaged:
-                damaged -= 1
-                outcome = [data and damage(data) for data in outcome]
-            action = steps.send(outcome)
-    except StopIteration as end:
-        return end.value
+) -> Prefix:
+    """Open the repository in a bucket; the first reads of so many objects are damaged."""
+
+    def perform(call: Call) -> Any:
+        nonlocal damaged
+        outcome = getattr(bucket, call.name)(*call.args)
+        if call.name == "fetch_objects" and damaged:
+            damaged -= 1
+            outcome = [data and damage(data) for data in outcome]
+        return outcome
+
+    storage: Any = CalledStorage(perform)
+    return Prefix("s3://bucket/run", "run/", storage)
 
 
 def commit_steps(bucket: VirtualBucket, *steps: int) -> list[str]:
     """Commit checkpoints of a job, without shards. Returns their paths."""
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    lock = perform_on(bucket, prefix.lock(b"a job"))
+    prefix = open_prefix(bucket)
+    lock = prefix.lock(b"a job")
     paths = []
     for number, step in enumerate(steps, 1):
         index = manifest.CheckpointIndex(step, f"{number:09x}", 1, manifest.STATE, (), {})
-        path = perform_on(bucket, prefix.begin(step, index.attempt))
-        paths.append(perform_on(bucket, prefix.commit(path, index, lock)).path)
+        path = prefix.start_attempt(step, index.attempt)
+        paths.append(prefix.commit(path, index, lock).path)
     return paths
 
 
@@ -183,11 +181,11 @@ def test_a_damaged_claim_is_no_checkpoint_that_is_kept() -> None:
     bucket = VirtualBucket()
     paths = commit_steps(bucket, 1, 2)
     commit_steps(bucket)
-    bucket.perform(actions.PutObject(bucket, "run/00000004.index", b"damaged", False), str.encode)
+    bucket.put_object("run/00000004.index", b"damaged", False)
     paths += commit_steps(bucket, 3)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    perform_on(bucket, prefix.retain(2, paths[-1]))
-    left = [entry.step for entry in perform_on(bucket, prefix.entries())]
+    prefix = open_prefix(bucket)
+    prefix.delete_old(2, paths[-1])
+    left = [entry.step for entry in prefix.entries()]
     assert left == [2, -1, 3]
 
 
@@ -195,9 +193,9 @@ def test_an_index_that_was_damaged_on_its_way_is_read_again() -> None:
     """A job remembered the damage, as long as it lived."""
     bucket = VirtualBucket()
     commit_steps(bucket, 1, 2)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    assert {entry.step for entry in perform_on(bucket, prefix.entries(), damaged=1)} == {-1}
-    assert [entry.step for entry in perform_on(bucket, prefix.entries())] == [1, 2]
+    prefix = open_prefix(bucket, damaged=1)
+    assert {entry.step for entry in prefix.entries()} == {-1}
+    assert [entry.step for entry in prefix.entries()] == [1, 2]
 
 
 def test_a_job_that_was_replaced_while_it_began_is_told() -> None:
@@ -222,17 +220,23 @@ def test_a_commit_without_an_answer_is_not_made_again() -> None:
     """An index that was put late, without an answer, was put once more, under the next number, when
     its save was drained again."""
     bucket = VirtualBucket()
-    lock = perform_on(bucket, protocol.PrefixSteps("s3://bucket/run", bucket, "run/").lock(b"job"))
-    data = manifest.seal("checkpoint", {"step": 1})
-    steps = lock.append(data)
-    action = next(steps)
-    while not isinstance(action, actions.PutObject):
-        action = steps.send(bucket.perform(action, str.encode))
+    is_cut = False
+
+    def perform(call: Call) -> Any:
+        if is_cut and call.name == "put_object":
+            raise ObjectRefused(errno.ETIMEDOUT, "no answer")
+        return getattr(bucket, call.name)(*call.args)
+
+    storage: Any = CalledStorage(perform)
+    lock = Prefix("s3://bucket/run", "run/", storage).lock(b"job")
+    data, key = manifest.seal("checkpoint", {"step": 1}), "run/00000002.index"
+    is_cut = True
     with pytest.raises(PenstockError, match="no answer"):
-        steps.throw(ObjectRefused(errno.ETIMEDOUT, "no answer"))
-    bucket.perform(action, str.encode)
-    assert perform_on(bucket, lock.append(data)) == 2
-    assert [key for key, (held, _) in bucket.objects.items() if held == data] == [action.key]
+        lock.append(data)
+    is_cut = False
+    bucket.put_object(key, data, True)
+    assert lock.append(data) == 2
+    assert [key for key, (held, _) in bucket.objects.items() if held == data] == [key]
 
 
 def test_an_index_that_is_read_damaged_is_not_taken_for_another_jobs() -> None:
@@ -246,19 +250,19 @@ def test_an_index_that_was_written_late_is_no_checkpoint() -> None:
     """A put without an answer was performed after retention had removed its number: an old
     checkpoint without shards was there again."""
     bucket = VirtualBucket()
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
+    prefix = open_prefix(bucket)
     paths = commit_steps(bucket, 1, 2, 3)
     late = bucket.objects["run/00000002.index"][0]
     put_shards(bucket, paths)
-    perform_on(bucket, prefix.retain(2))
-    left = [entry.path for entry in perform_on(bucket, prefix.entries())]
+    prefix.delete_old(2)
+    left = [entry.path for entry in prefix.entries()]
     assert left == paths[1:]
-    bucket.perform(actions.PutObject(bucket, "run/00000002.index", late, False), str.encode)
-    assert [entry.path for entry in perform_on(bucket, prefix.entries())] == left
-    assert perform_on(bucket, prefix.leftovers()) == ["s3://bucket/run/00000002.index"]
-    lock = perform_on(bucket, prefix.lock(b"another job"))
-    perform_on(bucket, prefix.collect(lock))
-    assert perform_on(bucket, prefix.leftovers()) == []
+    bucket.put_object("run/00000002.index", late, False)
+    assert [entry.path for entry in prefix.entries()] == left
+    assert prefix.leftovers() == ["s3://bucket/run/00000002.index"]
+    lock = prefix.lock(b"another job")
+    prefix.delete_leftovers(lock)
+    assert prefix.leftovers() == []
     assert "run/00000002.index" not in bucket.objects
 
 
@@ -267,14 +271,14 @@ def test_the_last_checkpoint_without_its_shards_is_listed() -> None:
     bucket = VirtualBucket()
     paths = commit_steps(bucket, 1, 2, 3)
     put_shards(bucket, paths[:2])
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    assert [entry.path for entry in perform_on(bucket, prefix.entries())] == paths
+    prefix = open_prefix(bucket)
+    assert [entry.path for entry in prefix.entries()] == paths
 
 
 def put_shards(bucket: VirtualBucket, paths: list[str]) -> None:
     for path in paths:
         key = path.removeprefix("s3://bucket/") + "/rank-0.shard"
-        bucket.perform(actions.PutObject(bucket, key, b"", False), str.encode)
+        bucket.put_object(key, b"", False)
 
 
 @pytest.mark.parametrize("seed", [4319, 4772])
@@ -290,10 +294,10 @@ def test_retention_removes_the_shards_that_a_whole_index_names() -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(5002934))
     bucket = VirtualBucket()
     prefix, paths = list_one_as_another(bucket)
-    perform_on(bucket, prefix.retain(2))
+    prefix.delete_old(2)
     objects = [f"{path.removeprefix('s3://bucket/')}/rank-0.shard" for path in paths]
     assert [each for each in objects if each in bucket.objects] == objects
-    assert perform_on(bucket, prefix.leftovers()) == paths[:1]
+    assert prefix.leftovers() == paths[:1]
 
 
 def test_a_checkpoint_that_was_listed_damaged_is_not_removed_for_that() -> None:
@@ -302,16 +306,16 @@ def test_a_checkpoint_that_was_listed_damaged_is_not_removed_for_that() -> None:
     run_checkpoint_scenario(draw_checkpoint_scenario(9153956))
     bucket = VirtualBucket()
     paths = commit_steps(bucket, 1, 2)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
 
     def damage(data: bytes) -> bytes:
         return b"?" + data if b'"step":1' in data else data
 
-    assert perform_on(bucket, prefix.list_removable(2), damaged=1, damage=damage) == ()
-    assert [entry.path for entry in perform_on(bucket, prefix.entries())] == paths
+    prefix = open_prefix(bucket, 1, damage)
+    assert prefix.list_old(2) == ()
+    assert [entry.path for entry in prefix.entries()] == paths
     paths += commit_steps(bucket, 3)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    removable = perform_on(bucket, prefix.list_removable(2), damaged=1, damage=damage)
+    prefix = open_prefix(bucket, 1, damage)
+    removable = prefix.list_old(2)
     assert [(entry.sequence, entry.step) for entry in removable] == [(2, -1)]
 
 
@@ -319,23 +323,21 @@ def test_a_checkpoint_that_was_listed_as_another_is_not_loaded() -> None:
     """The shards of the other would be read. It is listed anew, and is loaded then."""
     bucket = VirtualBucket()
     prefix, paths = list_one_as_another(bucket)
-    damaged = perform_on(bucket, prefix.entries())[0]
+    damaged = prefix.entries()[0]
     with pytest.raises(FormatError, match=r"00000002\.index.*damaged on its way; list"):
-        perform_on(bucket, prefix.index(damaged))
-    again = perform_on(bucket, prefix.entries())[0]
+        prefix.read_index(damaged)
+    again = prefix.entries()[0]
     assert again.path == paths[0]
-    assert perform_on(bucket, prefix.index(again)).step == 1
+    assert prefix.read_index(again).step == 1
 
 
-def list_one_as_another(bucket: VirtualBucket) -> tuple[protocol.PrefixSteps, list[str]]:
+def list_one_as_another(bucket: VirtualBucket) -> tuple[Prefix, list[str]]:
     """Commit three checkpoints of one step, and list the first as the third, as damage on its way
     may make it. Returns the repository that listed them, and their paths."""
     paths = commit_steps(bucket, 1, 1, 1)
     put_shards(bucket, paths)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    entries = perform_on(
-        bucket, prefix.entries(), damaged=1, damage=lambda data: data.replace(b"000001", b"000003")
-    )
+    prefix = open_prefix(bucket, 1, lambda data: data.replace(b"000001", b"000003"))
+    entries = prefix.entries()
     assert [entry.path for entry in entries] == [paths[2], *paths[1:]]
     return prefix, paths
 
@@ -358,10 +360,9 @@ def test_a_claim_that_is_listed_damaged_is_not_the_last_checkpoint() -> None:
     is lost: any save that was held, also one that had been committed, would have been committed."""
     bucket = VirtualBucket()
     paths = commit_steps(bucket, 1, 2)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    perform_on(bucket, prefix.lock(b"the next job"))
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    last = perform_on(bucket, prefix.find_last_attempt(), damaged=1)
+    prefix = open_prefix(bucket)
+    prefix.lock(b"the next job")
+    last = open_prefix(bucket, damaged=1).find_last_attempt()
     assert last.path == paths[-1]
     assert last.attempt == f"{2:09x}"
     assert not last.is_lost
@@ -373,11 +374,11 @@ def test_an_index_is_lost_if_it_is_damaged_the_same_way_each_time() -> None:
     commit_steps(bucket, 1, 2)
     key = "run/00000003.index"
     whole = bucket.objects[key][0]
-    bucket.perform(actions.PutObject(bucket, key, whole[:-3] + b"!!!", False), str.encode)
-    prefix = protocol.PrefixSteps("s3://bucket/run", bucket, "run/")
-    assert perform_on(bucket, prefix.find_last_attempt()).is_lost
-    bucket.perform(actions.PutObject(bucket, key, whole, False), str.encode)
-    assert perform_on(bucket, prefix.find_last_attempt(), damaged=2).attempt == f"{2:09x}"
+    bucket.put_object(key, whole[:-3] + b"!!!", False)
+    prefix = open_prefix(bucket)
+    assert prefix.find_last_attempt().is_lost
+    bucket.put_object(key, whole, False)
+    assert open_prefix(bucket, damaged=2).find_last_attempt().attempt == f"{2:09x}"
 
 
 @pytest.mark.parametrize("seed", [535, 2191, 4059754, 8007184, 11017260])
@@ -395,13 +396,21 @@ def test_an_index_goes_before_its_shards_whoever_removes_them() -> None:
     files = VirtualFiles()
     files.make_folders("/r/step-1.1")
     for name in ("index", "rank-0.shard"):
-        files.perform(actions.WriteFile(f"/r/step-1.1/{name}", b"data"))
-    files.perform(actions.SyncFolder("/r/step-1.1", ""))
-    files.perform(actions.RemoveFile("/r/step-1.1/index"))
-    removal = empty_folder("/r/step-1.1")
-    action = next(removal)
-    while not isinstance(action, actions.RemoveFile):
-        action = removal.send(files.perform(action))
+        files.write_file(f"/r/step-1.1/{name}", b"data")
+    files.sync_folder("/r/step-1.1", "")
+    files.remove_file("/r/step-1.1/index")
+
+    class KilledError(Exception):
+        pass
+
+    def perform(call: Call) -> Any:
+        if call.name == "remove_file":
+            raise KilledError
+        return getattr(files, call.name)(*call.args)
+
+    storage: Any = CalledStorage(perform)
+    with pytest.raises(KilledError):
+        remove_shards_folder(storage, "/r/step-1.1")
     files.cut_power(random.Random(0))
     assert list(files.list_paths("/r/step-1.1")) == ["/r/step-1.1/rank-0.shard"]
 
@@ -424,7 +433,7 @@ def test_a_claim_of_a_removed_number_takes_nothing_over(seed: int) -> None:
 # -- modelled storage does as real storage ---------------------------------------------------------
 
 
-def draw_action(draw: random.Random, root: str) -> actions.Action:
+def draw_call(draw: random.Random, root: str) -> Call:
     folders = [root, f"{root}/a", f"{root}/b"]
     files = [f"{folder}/{name}" for folder in folders for name in ("rank-0.shard", "index", "x")]
     folder, path = draw.choice(folders), draw.choice(files)
@@ -432,29 +441,25 @@ def draw_action(draw: random.Random, root: str) -> actions.Action:
     pieces = [manifest.Piece("p", "uint8", (64,), (0,), "rank-0.shard", 0, 64, 0)]
     flush = Flush(Budget(direct="off"), shared=False)
     choices = [
-        actions.MakeFolder(draw.choice(folders[1:])),
-        actions.ListFolder(folder),
-        actions.FindPath(draw.choice([path, folder])),
-        actions.FindName(draw.choice([path, folder])),
-        actions.FindLink(path),
-        actions.CheckOwnFolder(folder),
-        actions.MeasureFile(path),
-        actions.ReadFile(path),
-        actions.WriteFile(path, draw.randbytes(9)),
-        actions.WriteShard(path, memory, pieces, flush),
-        actions.CopyShard(path, draw.choice(files), flush),
-        actions.RenamePath(f"{folder}/x", f"{folder}/index"),
-        actions.RenamePath(f"{root}/a", f"{root}/b"),
-        actions.RemoveFile(path),
-        actions.RemoveFolder(draw.choice(folders[1:])),
-        actions.SyncFolder(folder, "try again"),
-        actions.FindWholeShards(folder),
+        Call("make_folder", (draw.choice(folders[1:]),)),
+        Call("list_folder", (folder,)),
+        Call("find_path", (draw.choice([path, folder]),)),
+        Call("has_name", (draw.choice([path, folder]),)),
+        Call("is_link", (path,)),
+        Call("check_own_folder", (folder,)),
+        Call("measure_file", (path,)),
+        Call("read_file", (path,)),
+        Call("write_file", (path, draw.randbytes(9))),
+        Call("write_shard", (path, memory, pieces, flush)),
+        Call("copy_shard", (path, draw.choice(files), flush)),
+        Call("rename", (f"{folder}/x", f"{folder}/index")),
+        Call("rename", (f"{root}/a", f"{root}/b")),
+        Call("remove_file", (path,)),
+        Call("remove_folder", (draw.choice(folders[1:]),)),
+        Call("sync_folder", (folder, "try again")),
+        Call("find_whole_shards", (folder,)),
     ]
     return draw.choice(choices)
-
-
-def ask(action: actions.Action) -> actions.Steps[Any]:
-    return (yield action)
 
 
 def outcome_of(call: Any) -> Any:
@@ -467,30 +472,31 @@ def outcome_of(call: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_virtual_files_do_as_files_do(seed: int, tmp_path: Path) -> None:
-    """Random actions have the same outcomes on files and on virtual files."""
+    """Random calls have the same outcomes on files and on virtual files."""
     draw, files, root = random.Random(seed), VirtualFiles(), str(tmp_path)
+    storage = CheckpointStorage()
     files.make_folders(root)
     for _ in range(150):
-        action = draw_action(draw, root)
-        real = outcome_of(lambda action=action: perform(ask(action)))
-        virtual = outcome_of(lambda action=action: files.perform(action))
-        assert virtual == real, action
+        name, args = draw_call(draw, root)
+        real = outcome_of(lambda name=name, args=args: getattr(storage, name)(*args))
+        virtual = outcome_of(lambda name=name, args=args: getattr(files, name)(*args))
+        assert virtual == real, (name, args)
 
 
-def draw_object_action(draw: random.Random, bucket: Any, source: str) -> actions.Action:
+def draw_object_call(draw: random.Random, source: str) -> Call:
     keys = [f"run/{folder}{name}" for folder in ("", "a/", "b/") for name in ("1", "2", "3")]
     key = draw.choice(keys)
     memory = np.frombuffer(draw.randbytes(64), np.uint8)
     pieces = [manifest.Piece("p", "uint8", (64,), (0,), "1", 0, 64, 0)]
     flush = Flush(Budget(direct="off"), shared=False)
     choices = [
-        actions.PutObject(bucket, key, draw.randbytes(9), draw.random() < 0.5),
-        actions.PutObject(bucket, key, draw.randbytes(draw.choice((0, 300))), False),
-        actions.DeleteObjects(bucket, draw.sample(keys, 3)),
-        actions.UploadShard(bucket, f"run/{draw.choice('ab')}/1", "url", memory, pieces, flush),
-        actions.UploadFile(bucket, key, "url", source, flush),
-        actions.ListObjects(bucket, draw.choice(["run/", "run/a/", "run/c/"])),
-        actions.FetchObjects(bucket, draw.sample(keys, 3), draw.choice((4, 1 << 62))),
+        Call("put_object", (key, draw.randbytes(9), draw.random() < 0.5)),
+        Call("put_object", (key, draw.randbytes(draw.choice((0, 300))), False)),
+        Call("delete_objects", (draw.sample(keys, 3),)),
+        Call("upload_shard", (f"run/{draw.choice('ab')}/1", "url", memory, pieces, flush)),
+        Call("upload_file", (key, "url", source, flush)),
+        Call("list_objects", (draw.choice(["run/", "run/a/", "run/c/"]),)),
+        Call("fetch_objects", (draw.sample(keys, 3), draw.choice((4, 1 << 62)))),
     ]
     return draw.choice(choices)
 
@@ -506,7 +512,7 @@ def describe_listing(outcome: Any) -> Any:
 def test_a_virtual_bucket_does_as_a_service_does(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random actions have the same outcomes on objects of an S3 service and on virtual objects."""
+    """Random calls have the same outcomes on objects of an S3 service and on virtual objects."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
     source = tmp_path / "file"
@@ -516,19 +522,17 @@ def test_a_virtual_bucket_does_as_a_service_does(
             monkeypatch.setenv(name, value)
         S3(port, "compared")
         bucket, virtual = open_bucket("s3://compared", 5), VirtualBucket()
+        storage = ObjectStorage(bucket, "s3://compared", "")
         draw = random.Random(seed)
         for _ in range(120):
-            action = draw_object_action(draw, bucket, str(source))
+            name, args = draw_object_call(draw, str(source))
             outcomes = []
-            for call in (
-                lambda action=action: perform(ask(action)),
-                lambda action=action: virtual.perform(action, lambda path: source.read_bytes()),
-            ):
+            for place in (storage, virtual):
                 try:
-                    outcomes.append(describe_listing(call()))
+                    outcomes.append(describe_listing(getattr(place, name)(*args)))
                 except ObjectRefused as error:
                     outcomes.append(("refused", error.code))
-            assert outcomes[0] == outcomes[1], action
+            assert outcomes[0] == outcomes[1], (name, args)
 
 
 def test_a_power_cut_takes_what_was_not_synced() -> None:
@@ -537,16 +541,16 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
     for seed in range(20):
         files = VirtualFiles()
         files.make_folders("/a")
-        files.perform(actions.WriteFile("/a/synced", b"data"))
-        files.perform(actions.SyncFolder("/a", ""))
-        files.perform(actions.WriteFile("/a/data", b"data", sync=False))
-        files.perform(actions.WriteFile("/a/name", b"data"))
+        files.write_file("/a/synced", b"data")
+        files.sync_folder("/a", "")
+        files.write_file("/a/data", b"data", sync=False)
+        files.write_file("/a/name", b"data")
         files.is_lying = True
-        files.perform(actions.SyncFolder("/a", ""))
+        files.sync_folder("/a", "")
         files.cut_power(random.Random(seed))
-        assert files.perform(actions.ReadFile("/a/synced")) == b"data"
-        names = files.perform(actions.ListFolder("/a"))
-        kept.add((*names, files.read("/a/data") if "data" in names else b""))
+        assert files.read_file("/a/synced") == b"data"
+        names = files.list_folder("/a")
+        kept.add((*names, files.read_file("/a/data") if "data" in names else b""))
     assert len(kept) > 4
     assert ("synced", b"") in kept
 

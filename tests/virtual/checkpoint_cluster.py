@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 from penstock.budget import Budget
-from penstock.checkpoint import Flush, LocalTier, actions, protocol
+from penstock.checkpoint import Flush, LocalTier, Staging
+from penstock.checkpoint.manifest import Attempt
+from penstock.checkpoint.snapshot import Fence, StateSnapshot, divide_state
 from penstock.clock import EventQueue
 from penstock.engine import ObjectRefused, storage_errors
 from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
 from penstock.ranks.place import Place
+from tests.virtual.baton import BatonThread, KilledError
 from tests.virtual.checkpoint_oracles import CheckpointOracles, check_state, make_own, make_state
 from tests.virtual.checkpoint_scenario import (
     MS,
@@ -32,7 +36,15 @@ from tests.virtual.checkpoint_scenario import (
     CheckpointScenario,
     S,
 )
-from tests.virtual.checkpoint_storage import FOLDER, OBJECT_ACTIONS, PREFIX, URL, VirtualStorage
+from tests.virtual.checkpoint_storage import (
+    FOLDER,
+    OBJECT_CALLS,
+    PREFIX,
+    URL,
+    Call,
+    CalledStorage,
+    VirtualStorage,
+)
 from tests.virtual.node import ScenarioError, require
 
 _actions_max = 20_000
@@ -46,50 +58,46 @@ _retries = 30
 
 _READS = frozenset(
     {
-        actions.ListFolder,
-        actions.FindPath,
-        actions.FindName,
-        actions.FindLink,
-        actions.CheckOwnFolder,
-        actions.MeasureFile,
-        actions.ReadFile,
-        actions.ReadLock,
-        actions.MeasureRoom,
-        actions.ListObjects,
-        actions.FetchObjects,
-        actions.CheckShard,
-        actions.ReadPieces,
-        actions.FindWholeShards,
+        "list_folder",
+        "find_path",
+        "has_name",
+        "is_link",
+        "check_own_folder",
+        "measure_file",
+        "read_file",
+        "read_lock",
+        "measure_room",
+        "list_objects",
+        "fetch_objects",
+        "check_shard",
+        "read_pieces",
+        "find_whole_shards",
     }
 )
 _WRITES = frozenset(
     {
-        actions.WriteFile,
-        actions.WriteShard,
-        actions.CopyShard,
-        actions.PutObject,
-        actions.UploadShard,
-        actions.UploadFile,
-        actions.MakeFolder,
+        "write_file",
+        "write_shard",
+        "copy_shard",
+        "put_object",
+        "upload_shard",
+        "upload_file",
+        "make_folder",
     }
 )
 _APART = frozenset(
     {
-        actions.ReadClock,
-        actions.IdentifyHost,
-        actions.WarnUser,
-        actions.StartDrain,
-        actions.JoinDrain,
-        actions.ExchangeTexts,
+        "read_clock",
+        "identify_host",
+        "warn",
+        "start_thread",
+        "join",
+        "exchange",
     }
 )
-"""Actions of which storage knows nothing."""
-_REQUESTS = OBJECT_ACTIONS - _READS
-_SYNCS = frozenset({actions.SyncFolder, actions.WriteFile, actions.WriteShard, actions.CopyShard})
-
-
-class _KilledError(BaseException):
-    """The end of a process, raised in its steps so that they end."""
+"""Calls of which storage knows nothing, and what the threads of a process ask for."""
+_REQUESTS = OBJECT_CALLS - _READS
+_SYNCS = frozenset({"sync_folder", "write_file", "write_shard", "copy_shard"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +110,55 @@ class CheckpointResult:
     failures: int
 
 
-class _Task:
-    """Steps under way in a process."""
+DECIDING: dict[str, tuple[str, ...]] = {
+    "repository": (),
+    "write_lock": (),
+    "folder_repository": ("Folder",),
+    "object_repository": ("Prefix",),
+    "all_gather": ("Ranks",),
+    "tiers": (),
+    "save": ("Save", "SaveTarget"),
+    "recovery": ("lock_repository", "open_tiers"),
+    "drain": ("Drain",),
+    "loading": ("load_entry", "load_latest"),
+}
+"""Modules of `penstock.checkpoint` that decide, and what of them ranks and readers call."""
 
-    def __init__(self, process: _Process, steps: actions.Steps[Any]) -> None:
-        self.process, self.steps = process, steps
+
+def gather_parts(modules: Mapping[str, Any]) -> SimpleNamespace:
+    """Gather what ranks and readers call from these modules, by name."""
+    names = ((module, name) for module, called in DECIDING.items() for name in called)
+    return SimpleNamespace(**{name: getattr(modules[module], name) for module, name in names})
+
+
+PARTS = gather_parts(
+    {name: importlib.import_module(f"penstock.checkpoint.{name}") for name in DECIDING}
+)
+"""The shipped classes and functions."""
+
+
+class _Task(BatonThread):
+    """A thread of a process."""
+
+    def __init__(self, process: _Process, work: Callable[[], Any], ask: Callable[..., Any]) -> None:
+        super().__init__(work)
+        self.process, self._ask_cluster = process, ask
         self.is_alive = True
-        self.value: Any = None
         self.waiting: list[Callable[[], None]] = []
 
     @property
     def error(self) -> Exception | None:
-        """The error that the steps have returned."""
+        """The error that the work has returned."""
         require(not self.is_alive, "a task is asked for its error before it has ended")
         return self.value if isinstance(self.value, Exception) else None
 
     @error.setter
     def error(self, error: None) -> None:
         self.value = error
+
+    def join(self) -> None:
+        """Wait for its end, in another thread of the process."""
+        self._ask_cluster(Call("join", (self,)))
 
 
 @dataclass(eq=False)
@@ -191,22 +230,21 @@ class _Channel:
 
 
 class CheckpointCluster:
-    """The parts of a run. steps: the classes and functions that decide; see
-    `penstock.checkpoint.protocol`."""
+    """The parts of a run. parts: the classes and functions that decide; see `gather_parts`."""
 
     def __init__(
         self,
         scenario: CheckpointScenario,
         trace: Callable[[str], None] | None = None,
-        steps: Any = protocol,
+        parts: Any = None,
     ) -> None:
-        self.scenario, self._steps = scenario, steps
+        self.scenario, self._parts = scenario, parts or PARTS
         self.queue = EventQueue()
         self._trace_line = trace
         self._draw = random.Random(f"checkpoint run {scenario.seed}")
         self._storage = VirtualStorage(scenario.hosts, scenario.has_conditions)
         self._oracles = CheckpointOracles(
-            scenario, self._storage, self._make_repository(), steps.load_entry, self._trace
+            scenario, self._storage, self._open_repository, self._parts.load_entry, self._trace
         )
         self._budget = Budget()
         self._flush = Flush(self._budget)
@@ -216,6 +254,7 @@ class CheckpointCluster:
         self._processes: list[_Process] = []
         self._live_ranks: dict[int, list[_Process]] = {}
         self._actions = self._failures = 0
+        self._running: _Task | None = None
         self._is_last = False  # the last job, in which nothing fails
         self._lied = False
 
@@ -265,7 +304,7 @@ class CheckpointCluster:
             process.channels = channels
             self._processes.append(process)
             ranks.append(process)
-            self._spawn(process, self._run_rank(process, job, refused))
+            self._spawn(process, partial(self._run_rank, process, job, refused))
         self._live_ranks[number] = ranks
 
         def try_again() -> None:
@@ -279,38 +318,38 @@ class CheckpointCluster:
 
         self.queue.add_in(_retry_ns, look)
 
-    def _spawn(self, process: _Process, steps: actions.Steps[Any]) -> _Task:
-        task = _Task(process, steps)
+    def _spawn(self, process: _Process, work: Callable[[], Any]) -> _Task:
+        task = _Task(process, work, self._ask)
         process.tasks.append(task)
         self.queue.add_in(1, lambda: self._advance(task, lambda: None))
         return task
 
-    def _make_repository(self) -> Any:
+    def _open_repository(self, storage: Any) -> Any:
         if self.scenario.is_folder:
-            return self._steps.FolderSteps(FOLDER)
-        return self._steps.PrefixSteps(URL, self._storage.bucket, PREFIX)
+            return self._parts.Folder(FOLDER, storage)
+        return self._parts.Prefix(URL, PREFIX, storage)
 
-    def _run_rank(
-        self, process: _Process, job: CheckpointJob, refused: SimpleNamespace
-    ) -> actions.Steps[None]:
+    def _run_rank(self, process: _Process, job: CheckpointJob, refused: SimpleNamespace) -> None:
         """Run a rank of a job: open, load, save, close, as `Checkpoints` does."""
         place = Place(process.rank, job.ranks, "virtual")
         train, save_ranks, drain_ranks = (
-            self._steps.Ranks(place, channel) for channel in process.channels
+            self._parts.Ranks(place, partial(self._exchange, channel))
+            for channel in process.channels
         )
-        repository = self._make_repository()
+        storage = CalledStorage(self._ask)
+        repository = self._open_repository(storage)
         writer, session = f"job {process.job}\n".encode(), f"{process.job:08x}"
         opened: list[Any] = []  # what is closed at the end
         has_tiers = bool(self.scenario.hosts) and job.uses_tiers
 
-        def open_repository() -> actions.Steps[None]:
+        def open_repository() -> None:
             if process.rank == 0:
                 clear = not has_tiers
-                opened.append((yield from self._steps.lock_repository(repository, writer, clear)))
+                opened.append(self._parts.lock_repository(repository, writer, clear))
 
-        def load() -> actions.Steps[int]:
+        def load() -> int:
             try:
-                checkpoint = yield from self._steps.load_steps(repository, None, True, place)
+                checkpoint = self._parts.load_latest(repository, None, True, place)
             except DataError:
                 return 0
             check_state(checkpoint, job.ranks)
@@ -318,19 +357,19 @@ class CheckpointCluster:
             return int(checkpoint.step)
 
         try:
-            yield from train.run_steps(open_repository)
+            train.run_together(open_repository)
             lock = opened[0] if opened else None
-            target = self._steps.SaveTarget(place, repository, lock)
+            target = self._parts.SaveTarget(place, repository, lock)
             drain = None
             on_commit = self._make_on_commit(process, repository)
             if has_tiers:
                 local = [LocalTier(f"/host-{process.rank % self.scenario.hosts}", 1 << 20)]
-                tiers, last = yield from self._steps.open_tiers(
-                    local, target, train, writer, self._budget
+                tiers, last = self._parts.open_tiers(
+                    local, target, train, writer, self._budget, storage
                 )
                 opened.append(tiers)
                 target = target._replace(tiers=tiers)
-                drain = self._steps.Drain(
+                drain = self._parts.Drain(
                     tiers,
                     repository.path,
                     save_ranks,
@@ -339,15 +378,15 @@ class CheckpointCluster:
                     last,
                     on_commit,
                 )
-            steps = yield from train.run_steps(load)
-            staging = self._steps.Staging(threads=1)
+            steps = train.run_together(load)
+            staging = Staging(threads=1)
             for number in range(1, job.saves + 1):
-                attempt = self._steps.Attempt(session, number)
+                attempt = Attempt(session, number)
                 save = self._make_save(target, steps[0] + number, attempt, staging)
-                yield from self._save(process, save, save_ranks, drain, on_commit)
+                self._save(process, save, save_ranks, drain, on_commit)
             if drain is not None:
                 failures: list[Exception] = []
-                yield from drain.wait(failures.append)
+                drain.wait(failures.append)
                 for error in failures[-1:]:
                     self._trace(f"{process.name}: a save was not drained: {error}")
         except (PenstockError, OSError) as error:
@@ -360,19 +399,23 @@ class CheckpointCluster:
                 each.close()
 
     def _make_save(self, target: Any, step: int, attempt: Any, staging: Any) -> Any:
-        split, cuts = _divide_state(self._steps.divide_state, str(attempt), step, target.place)
-        snapshot = self._steps.StateSnapshot(
-            split, list(cuts), staging, self._steps.Fence(), target.place.world_size, attempt
+        split, cuts = _divide_state(str(attempt), step, target.place)
+        snapshot = StateSnapshot(
+            split, list(cuts), staging, Fence(), target.place.world_size, attempt
         )
-        return self._steps.Save(
+        return self._parts.Save(
             target, step, attempt, snapshot=snapshot, flush=self._flush, began_s=0.0
         )
 
-    def _save(
-        self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any
-    ) -> actions.Steps[None]:
+    def _save(self, process: _Process, save: Any, ranks: Any, drain: Any, on_commit: Any) -> None:
+        error: Exception | None = None
         try:
-            error = yield from self._steps.finish_save(save, ranks, drain, on_commit)
+            if drain is not None:
+                error = drain.hold(save)
+            else:
+                save.write(ranks)
+                save.commit(ranks)
+                on_commit(save)
         except UsageError as failed:
             self._oracles.check_replaced(process, failed)
             raise
@@ -389,10 +432,10 @@ class CheckpointCluster:
             self._trace(f"{process.name}: {type(error).__name__}: {error}")
 
     def _make_on_commit(self, process: _Process, repository: Any) -> Any:
-        def on_commit(save: Any) -> actions.Steps[None]:
+        def on_commit(save: Any) -> None:
             self._oracles.note_commit(process, save.attempt)
             if process.rank == 0:
-                yield from repository.thin(self.scenario.keep, save.path)
+                repository.delete_old_after_commit(self.scenario.keep, save.path)
 
         return on_commit
 
@@ -401,12 +444,12 @@ class CheckpointCluster:
         process = _Process(-1, number, f"reader {number}", [])
         self._processes.append(process)
 
-        def read() -> actions.Steps[None]:
-            repository = self._make_repository()
+        def read() -> None:
+            repository = self._open_repository(CalledStorage(self._ask))
             for _ in range(6):
                 place = Place(0, self._draw.randint(1, 3), "virtual")
                 try:
-                    checkpoint = yield from self._steps.load_steps(
+                    checkpoint = self._parts.load_latest(
                         repository, None, bool(self._draw.randrange(2)), place
                     )
                 except (PenstockError, OSError) as error:
@@ -415,7 +458,7 @@ class CheckpointCluster:
                     check_state(checkpoint, place.world_size)
 
         def begin() -> None:
-            self._spawn(process, read())
+            self._spawn(process, read)
 
         self.queue.add(int(self.scenario.delay_ns * self._draw.uniform(0, 300)), begin)
 
@@ -425,8 +468,7 @@ class CheckpointCluster:
         self._end(process)
         for task in process.tasks:
             if task.is_alive:
-                task.is_alive = False
-                _throw_away(task.steps)
+                self._end_task(task)
 
     def _end(self, process: _Process) -> None:
         """End a process: its locks are free, and other ranks notice after a while."""
@@ -444,8 +486,12 @@ class CheckpointCluster:
         for process in self._processes:
             for task in process.tasks:
                 if task.is_alive:
-                    task.is_alive = False
-                    _throw_away(task.steps)
+                    self._end_task(task)
+
+    def _end_task(self, task: _Task) -> None:
+        """End a thread of a process that is no more: its later calls are not performed."""
+        task.is_alive, self._running = False, task
+        task.kill()
 
     def _cut_power(self) -> None:
         if self._is_last:
@@ -458,10 +504,21 @@ class CheckpointCluster:
         self._storage.files.cut_power(self._draw)
         self._oracles.look(None)
 
-    # -- actions -------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _ask(self, call: Call) -> Any:
+        """Return the outcome of a call, in the thread that runs now."""
+        task = self._running
+        assert task is not None
+        if not task.is_alive:
+            raise KilledError
+        return task.ask(call)
+
+    def _exchange(self, channel: _Channel, text: str) -> Any:
+        return self._ask(Call("exchange", (channel, text)))
 
     def _advance(self, task: _Task, perform: Callable[[], Any]) -> None:
-        """Give a task the outcome of its action, and begin its next one."""
+        """Give a task the outcome of its call, and begin its next one."""
         if not (task.is_alive and task.process.is_alive):
             return
         failure: Exception | None = None
@@ -471,19 +528,20 @@ class CheckpointCluster:
             raise
         except Exception as error:
             failure = error
+        self._running = task
         try:
-            action = task.steps.send(outcome) if failure is None else task.steps.throw(failure)
-        except StopIteration as end:
-            self._finish(task, end.value)
+            call = task.resume(None if failure is not None else outcome, failure)
         except (ScenarioError, AssertionError):
             raise
         except Exception as error:
             raise ScenarioError(f"{task.process.name}: {type(error).__name__}: {error}") from error
+        if task.is_over:
+            self._finish(task)
         else:
-            self._begin(task, action)
+            self._begin(task, call)
 
-    def _finish(self, task: _Task, value: Any) -> None:
-        task.is_alive, task.value = False, value
+    def _finish(self, task: _Task) -> None:
+        task.is_alive = False
         for wake in task.waiting:
             wake()
         process = task.process
@@ -494,98 +552,98 @@ class CheckpointCluster:
         """Give a task an outcome after a delay."""
         self.queue.add_in(self._delay_ns(), lambda: self._advance(task, perform))
 
-    def _begin(self, task: _Task, action: actions.Action) -> None:
+    def _begin(self, task: _Task, call: Call) -> None:
         process = task.process
         self._actions += 1
-        if type(action) not in _APART:
+        if call.name not in _APART:
             delay_ns = self._delay_ns()
             stalled = self._find_own(process, CheckpointFaultKind.STALL, process.actions + 1)
             if stalled is not None:
                 delay_ns += stalled.length_ns
-            self.queue.add_in(delay_ns, lambda: self._take_turn(task, action))
+            self.queue.add_in(delay_ns, lambda: self._take_turn(task, call))
             return
-        match action:
-            case actions.ReadClock():
-                self.queue.add_in(0, lambda: self._advance(task, lambda: self.queue.now_ns / S))
-            case actions.IdentifyHost():
-                self.queue.add_in(0, lambda: self._advance(task, lambda: "hosts"))
-            case actions.WarnUser(text):
+        if call.name == "exchange":
+            channel, text = call.args
+            process.messages += 1
+            lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
+            is_lost = lost is not None
+            self.queue.add_in(self._delay_ns(), lambda: channel.send(task, text, is_lost))
+            return
+        if call.name == "join" and call.args[0].is_alive:
+            call.args[0].waiting.append(lambda: self.resume_later(task, lambda: None))
+            return
+        outcome: Any = None
+        match call:
+            case Call("read_clock"):
+                outcome = self.queue.now_ns / S
+            case Call("identify_host"):
+                outcome = "hosts"
+            case Call("warn", (text,)):
                 self._trace(f"{process.name} warns: {text}")
                 if "are made without" in text:  # what is held may not survive from now on
                     self._oracles.note_unheld(process.job)
-                self.queue.add_in(0, lambda: self._advance(task, lambda: None))
-            case actions.StartDrain(steps):
-                started = self._spawn(process, steps())
-                self.queue.add_in(0, lambda: self._advance(task, lambda: started))
-            case actions.JoinDrain(other):
-                if other.is_alive:
-                    other.waiting.append(lambda: self.resume_later(task, lambda: None))
-                else:
-                    self.queue.add_in(0, lambda: self._advance(task, lambda: None))
-            case actions.ExchangeTexts(channel, text):
-                process.messages += 1
-                lost = self._find_own(process, CheckpointFaultKind.LOSE, process.messages)
-                is_lost = lost is not None
-                self.queue.add_in(self._delay_ns(), lambda: channel.send(task, text, is_lost))
+            case Call("start_thread", (_, work)):
+                outcome = self._spawn(process, work)
+        self.queue.add_in(0, lambda: self._advance(task, lambda: outcome))
 
-    def _take_turn(self, task: _Task, action: actions.Action) -> None:
+    def _take_turn(self, task: _Task, call: Call) -> None:
         """Perform an action of storage, unless the process ends or is stopped before."""
         process = task.process
         if not (process.is_alive and task.is_alive):
             return
         if process.stopped_until_ns > self.queue.now_ns:
-            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, call))
             return
         process.actions += 1
         if stop := self._find_own(process, CheckpointFaultKind.STOP, process.actions):
             self._trace(f"{process.name} is stopped")
             process.stopped_until_ns = self.queue.now_ns + stop.length_ns
-            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, action))
+            self.queue.add(process.stopped_until_ns, lambda: self._take_turn(task, call))
             return
         if kill := self._find_own(process, CheckpointFaultKind.KILL, process.actions):
             how = kill.extra % 3
-            if how and not isinstance(action, actions.TakeLock):
-                self._perform_quietly(process, action, 1.0 if how == 1 else 0.5)
+            if how and call.name != "take_lock":
+                self._perform_quietly(process, call, 1.0 if how == 1 else 0.5)
             self._kill(process)
             return
-        self._advance(task, lambda: self._perform(process, action))
+        self._advance(task, lambda: self._perform(process, call))
 
-    def _perform_quietly(self, process: _Process, action: actions.Action, torn: float) -> None:
+    def _perform_quietly(self, process: _Process, call: Call, torn: float) -> None:
         """Perform an action whose outcome nobody learns."""
-        if torn < 1 and type(action) in OBJECT_ACTIONS:
+        if torn < 1 and call.name in OBJECT_CALLS:
             return  # an object is there whole, or not at all
         with contextlib.suppress(PenstockError, OSError, ObjectRefused):
-            self._change(process, action, torn)
+            self._change(process, call, torn)
 
-    def _perform(self, process: _Process, action: actions.Action) -> Any:
+    def _perform(self, process: _Process, call: Call) -> Any:
         if self._trace_line is not None:
-            self._trace(f"{process.name}: {_describe(action)}")
-        self._fail(process, action)
+            self._trace(f"{process.name}: {_describe(call)}")
+        self._fail(process, call)
         self._storage.files.is_lying = bool(self._find_now(CheckpointFaultKind.LIE))
-        self._lied |= self._storage.files.is_lying and type(action) in _SYNCS
-        outcome = self._change(process, action, 1.0)
+        self._lied |= self._storage.files.is_lying and call.name in _SYNCS
+        outcome = self._change(process, call, 1.0)
         damages = self._find_now(CheckpointFaultKind.DAMAGE)
         if damages and self._draw.random() < 0.4:
             # Not of more faults: then seeds that have found something would find it no more.
             aims = damages[0].extra % 8 == 4
-            outcome = self._damage(action, outcome, aims)
+            outcome = self._damage(call, outcome, aims)
         return outcome
 
-    def _fail(self, process: _Process, action: actions.Action) -> None:
+    def _fail(self, process: _Process, call: Call) -> None:
         """Raise the error of an action that fails now; a part of it may have happened."""
-        is_change = type(action) not in _READS
+        is_change = call.name not in _READS
         process.changes += is_change
-        if not (self._timed or process.faults or type(action) in _REQUESTS):
+        if not (self._timed or process.faults or call.name in _REQUESTS):
             return
         failing = [
             fault
             for fault in self._find_now(CheckpointFaultKind.FAIL)
             if not (self._actions * 40503 + fault.extra) % (2 + fault.extra % 6)
         ]
-        is_full = self._find_now(CheckpointFaultKind.FULL) and type(action) in _WRITES
+        is_full = self._find_now(CheckpointFaultKind.FULL) and call.name in _WRITES
         late = (
             self._find_now(CheckpointFaultKind.LATE)
-            if type(action) in _REQUESTS and self._draw.random() < 0.3
+            if call.name in _REQUESTS and self._draw.random() < 0.3
             else []
         )
         is_one = (
@@ -593,74 +651,74 @@ class CheckpointCluster:
             and self._find_own(process, CheckpointFaultKind.ERROR, process.changes) is not None
         )
         is_unanswered = False
-        if type(action) is actions.PutObject:
+        if call.name == "put_object":
             process.puts += 1
             kind = CheckpointFaultKind.UNANSWERED
             is_unanswered = self._find_own(process, kind, process.puts) is not None
         if not (failing or is_full or late or is_one or is_unanswered):
             return
-        if isinstance(action, actions.FindLink | actions.FindName | actions.CheckOwnFolder):
+        if call.name in ("is_link", "has_name", "check_own_folder"):
             return
         self._failures += 1
         self._trace(f"{process.name}: this fails")
         if late or is_unanswered:
-            is_put = type(action) is actions.PutObject
+            is_put = call.name == "put_object"
             can_be_late = self.scenario.has_conditions or not is_put  # else it overwrites another
             if self._draw.random() < 0.6 or not can_be_late:
-                self._perform_quietly(process, action, 1.0)
+                self._perform_quietly(process, call, 1.0)
                 if self._draw.random() < 0.4:  # the client asked again
-                    self._change(process, action, 1.0)
+                    self._change(process, call, 1.0)
             else:
                 late_ns = self.scenario.delay_ns * self._draw.choice(
                     (1, 10, 100) if late else (1, 10)
                 )
-                self.queue.add_in(late_ns, lambda: self._perform_quietly(process, action, 1.0))
+                self.queue.add_in(late_ns, lambda: self._perform_quietly(process, call, 1.0))
             raise ObjectRefused(errno.ETIMEDOUT, "no answer")
-        can_tear = type(action) in _WRITES and type(action) not in OBJECT_ACTIONS
+        can_tear = call.name in _WRITES and call.name not in OBJECT_CALLS
         if can_tear and self._draw.random() < 0.7:
-            self._perform_quietly(process, action, self._draw.choice((0.0, 0.5)))
-        elif self._draw.random() < 0.4 and type(action) not in _READS | {actions.TakeLock}:
-            self._perform_quietly(process, action, 1.0)  # done, and the answer was lost
+            self._perform_quietly(process, call, self._draw.choice((0.0, 0.5)))
+        elif self._draw.random() < 0.4 and call.name not in _READS | {"take_lock"}:
+            self._perform_quietly(process, call, 1.0)  # done, and the answer was lost
         code = errno.ENOSPC if is_full else errno.EIO
-        if type(action) in OBJECT_ACTIONS:
+        if call.name in OBJECT_CALLS:
             raise ObjectRefused(code, "503")
-        if isinstance(action, actions.CheckShard | actions.ReadPieces | actions.FindWholeShards):
+        if call.name in ("check_shard", "read_pieces", "find_whole_shards"):
             raise StorageError("storage cannot be read")
         refusal = OSError(code, "No space left on device" if is_full else "Input/output error")
-        if isinstance(action, actions.WriteShard | actions.CopyShard | actions.SyncFolder):
-            with storage_errors(action.path):
+        if call.name in ("write_shard", "copy_shard", "sync_folder"):
+            with storage_errors(call.args[0]):
                 raise refusal
         raise refusal
 
-    def _damage(self, action: actions.Action, outcome: Any, aims: bool) -> Any:
+    def _damage(self, call: Call, outcome: Any, aims: bool) -> Any:
         self._oracles.is_damaged = True
-        if isinstance(action, actions.ReadFile) and outcome:
+        if call.name == "read_file" and outcome:
             return _flip(outcome, self._draw, aims)
-        if isinstance(action, actions.FetchObjects):
+        if call.name == "fetch_objects":
             return [data and _flip(data, self._draw, aims) for data in outcome]
-        if isinstance(action, actions.CheckShard | actions.ReadPieces):
+        if call.name in ("check_shard", "read_pieces"):
             raise DataErrorOfReading("the bytes that were read are damaged")
         return outcome
 
-    def _change(self, process: _Process, action: actions.Action, torn: float) -> Any:
+    def _change(self, process: _Process, call: Call, torn: float) -> Any:
         """Perform an action on the modelled storage, and look at what a reader would see."""
-        self._oracles.check_removal(process, action)
-        takes_over = self._takes_repository(action)
-        outcome = self._storage.perform(action, process, torn)
+        self._oracles.check_removal(process, call)
+        takes_over = self._takes_repository(call)
+        outcome = self._storage.perform(call, process, torn)
         if takes_over:
             self._oracles.claims.append(process.job)
-        if type(action) not in _READS:
+        if call.name not in _READS:
             self._oracles.look(process)
         return outcome
 
-    def _takes_repository(self, action: actions.Action) -> bool:
-        if isinstance(action, actions.TakeLock):
-            return action.folder == FOLDER
-        if not isinstance(action, actions.PutObject) or action.data[:14] != b"penstock claim":
+    def _takes_repository(self, call: Call) -> bool:
+        if call.name == "take_lock":
+            return bool(call.args[1] == FOLDER)
+        if call.name != "put_object" or call.args[1][:14] != b"penstock claim":
             return False
         # After a long stop a claim may take a number that was removed: others have gone on.
         indexes = (key for key in self._storage.bucket.objects if key.endswith(".index"))
-        return action.key >= max(indexes, default="")
+        return bool(call.args[0] >= max(indexes, default=""))
 
     def _find_now(self, kind: CheckpointFaultKind) -> list[CheckpointFault]:
         faults = self._timed.get(kind)
@@ -694,10 +752,10 @@ class DataErrorOfReading(DataError):
 def run_checkpoint_scenario(
     scenario: CheckpointScenario,
     trace: Callable[[str], None] | None = None,
-    steps: Any = protocol,
+    parts: Any = None,
 ) -> CheckpointResult:
     """Run a scenario; ScenarioError if an oracle finds a fault."""
-    cluster = CheckpointCluster(scenario, trace, steps)
+    cluster = CheckpointCluster(scenario, trace, parts)
     try:
         return cluster.run()
     except AssertionError as error:
@@ -709,19 +767,9 @@ def run_checkpoint_scenario(
 
 
 @lru_cache(1 << 12)
-def _divide_state(divide: Callable[..., Any], attempt: str, step: int, place: Place) -> Any:
+def _divide_state(attempt: str, step: int, place: Place) -> Any:
     """Divide what an attempt saves. Attempts of many runs have the same name and state."""
-    return divide(make_state(attempt, step), None, place, make_own(attempt, place.rank))
-
-
-def _throw_away(steps: actions.Steps[Any]) -> None:
-    """End steps of a process that is no more: what they still ask for is not performed."""
-    for _ in range(100):
-        try:
-            steps.throw(_KilledError())
-        except (_KilledError, StopIteration):
-            return
-    raise ScenarioError("steps of a process that was killed do not end")
+    return divide_state(make_state(attempt, step), None, place, make_own(attempt, place.rank))
 
 
 def _flip(data: bytes, draw: random.Random, aims: bool) -> bytes:
@@ -731,8 +779,6 @@ def _flip(data: bytes, draw: random.Random, aims: bool) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def _describe(action: actions.Action) -> str:
-    names = ("path", "source", "target", "key", "keys", "folder", "url", "new")
-    values = [getattr(action, name, None) for name in names]
-    parts = [str(value) for value in values if isinstance(value, str | list | bool)]
-    return " ".join([type(action).__name__, *parts])
+def _describe(call: Call) -> str:
+    parts = [str(value) for value in call.args if isinstance(value, str | list | bool)]
+    return " ".join([call.name, *parts])

@@ -15,12 +15,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.checkpoint import CheckpointEntry, actions
-from penstock.engine import ObjectRefused
-from penstock.errors import DataError, PenstockError
+from penstock.checkpoint import CheckpointEntry
+from penstock.errors import DataError
 from penstock.ranks.place import Place
 from tests.virtual.checkpoint_scenario import CheckpointFaultKind, CheckpointScenario
-from tests.virtual.checkpoint_storage import FOLDER, PREFIX, URL, VirtualStorage
+from tests.virtual.checkpoint_storage import (
+    FOLDER,
+    PREFIX,
+    URL,
+    Call,
+    CalledStorage,
+    VirtualStorage,
+)
 from tests.virtual.node import require
 
 _session = re.compile(r"step-\d+\.([0-9a-f]{8})[0-9a-f]+")
@@ -44,8 +50,8 @@ class Actor(Protocol):
 class CheckpointOracles:
     """What a run has promised and what was seen of it. ScenarioError for what must not be.
 
-    repository:   as a reader sees it: `FolderSteps` or `PrefixSteps`.
-    load_entry:   function of the protocol that loads a checkpoint.
+    open_repository:  opens the `Folder` or the `Prefix` over some storage.
+    load_entry:   function that loads a checkpoint.
     is_spoiled:   True once a sync has lied and the power was cut: what was saved may be damaged.
     is_damaged:   True once something was damaged on its way to a reader.
     claims:       jobs, in the order in which they took the repository.
@@ -56,12 +62,14 @@ class CheckpointOracles:
         self,
         scenario: CheckpointScenario,
         storage: VirtualStorage,
-        repository: Any,
-        load_entry: Callable[..., actions.Steps[Any]],
+        open_repository: Callable[[Any], Any],
+        load_entry: Callable[..., Any],
         trace: Callable[[str], None],
     ) -> None:
         self._scenario, self._storage, self._trace = scenario, storage, trace
-        self._repository, self._load_entry = repository, load_entry
+        self._repository = open_repository(CalledStorage(self._perform))
+        self._load_entry = load_entry
+        self._is_listing = False  # paths are noted
         self.is_spoiled = self.is_damaged = False
         self.claims: list[int] = []
         self.committed: list[str] = []
@@ -162,7 +170,11 @@ class CheckpointOracles:
     def _list_whole(self) -> list[tuple[int, str]]:
         """List the checkpoints that a reader finds: their numbers and attempts."""
         self._seen.clear()
-        entries = self._perform(self._repository.entries(), self._seen)
+        self._is_listing = True
+        try:
+            entries = self._repository.entries()
+        finally:
+            self._is_listing = False
         self._seen.update(entry.path for entry in entries)
         visible = []
         for entry in entries:
@@ -192,10 +204,10 @@ class CheckpointOracles:
         return attempt
 
     def _load(self, entry: CheckpointEntry) -> str:
-        index = self._perform(self._repository.index(entry))
+        index = self._repository.read_index(entry)
         for rank in range(index.ranks):
             place = Place(rank, index.ranks, "virtual")
-            checkpoint = self._perform(self._load_entry(self._repository, entry, place))
+            checkpoint = self._load_entry(self._repository, entry, place)
             check_state(checkpoint, index.ranks, index.attempt)
         return str(index.attempt)
 
@@ -241,14 +253,14 @@ class CheckpointOracles:
         number which had been removed, and so never had the repository, comes first."""
         return _find_last(self.claims, int(attempt[:8], 16)), int(attempt[8:], 16)
 
-    def check_removal(self, process: Actor, action: actions.Action) -> None:
-        """Check an action to come: a job that was replaced removes nothing of the job that has
+    def check_removal(self, process: Actor, call: Call) -> None:
+        """Check a call to come: a job that was replaced removes nothing of the job that has
         replaced it."""
         paths: list[str] = []
-        if isinstance(action, actions.RemoveFile | actions.RemoveFolder):
-            paths = [action.path]
-        elif isinstance(action, actions.DeleteObjects):
-            paths = list(action.keys)
+        if call.name in ("remove_file", "remove_folder"):
+            paths = [call.args[0]]
+        elif call.name == "delete_objects":
+            paths = list(call.args[0])
         for path in paths:
             match = _session.search(path)
             if match and int(match[1], 16) != process.job and self.claims:
@@ -269,7 +281,7 @@ class CheckpointOracles:
         own_attempts = [attempt for attempt in attempts if attempt.startswith(own)]
         require(len(own_attempts) == 2, f"the last job has committed {own_attempts}, not two saves")
         require(len(attempts) <= max(self._scenario.keep, 2), f"too many are kept: {attempts}")
-        left = self._perform(self._repository.leftovers())
+        left = self._repository.leftovers()
         require(not left, f"leftovers of dead attempts stay: {left}")
         held = [path for path in self._storage.files.list_paths() if ".held" in path]
         require(not held, f"held saves stay on tiers: {held}")
@@ -286,21 +298,11 @@ class CheckpointOracles:
         uses_all = all(job.uses_tiers for job in self._scenario.jobs) and not self._unheld
         return uses_all and not self.is_damaged
 
-    def _perform(self, steps: actions.Steps[Any], seen: set[str] | None = None) -> Any:
-        """Perform steps at once, without a fault and without a trace. seen: gets the paths."""
-        try:
-            action = next(steps)
-            while True:
-                if seen is not None:
-                    seen.add(_get_path(action))
-                try:
-                    outcome = self._storage.perform(action)
-                except (PenstockError, OSError, ObjectRefused) as error:
-                    action = steps.throw(error)
-                else:
-                    action = steps.send(outcome)
-        except StopIteration as end:
-            return end.value
+    def _perform(self, call: Call) -> Any:
+        """Perform a call at once, without a fault and without a trace."""
+        if self._is_listing:
+            self._seen.add(_get_path(call))
+        return self._storage.perform(call)
 
 
 # -- what is saved ---------------------------------------------------------------------------------
@@ -338,11 +340,11 @@ def _is_equal(array: Any, wanted: Any) -> bool:
     return isinstance(array, np.ndarray) and array.tolist() == wanted.tolist()
 
 
-def _get_path(action: actions.Action) -> str:
-    """Return the path or URL at which an action looks."""
-    if isinstance(action, actions.ListObjects):
-        return f"{URL}/{action.key.removeprefix(PREFIX)}".rstrip("/")
-    return getattr(action, "path", "")
+def _get_path(call: Call) -> str:
+    """Return the path or URL at which a call looks."""
+    if call.name == "list_objects":
+        return f"{URL}/{call.args[0].removeprefix(PREFIX)}".rstrip("/")
+    return call.args[0] if isinstance(call.args[0], str) else ""
 
 
 def _find(items: list[str], item: str) -> int:

@@ -1,9 +1,9 @@
 """Storage of checkpoints in virtual memory: files that a power cut takes unless they were synced,
 and objects that exist whole or not at all.
 
-Both perform the actions of `penstock.checkpoint.actions` as `penstock.checkpoint.perform` does. A
-file's content survives a power cut once it was synced, a name once its folder was; of the changes
-of a folder's names since, the first ones survive, and some of the others, as chance has it.
+Both have the calls of `penstock.checkpoint.storage`, with the outcomes of real storage. A file's
+content survives a power cut once it was synced, a name once its folder was; of the changes of a
+folder's names since, the first ones survive, and some of the others, as chance has it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from penstock.checkpoint import actions, manifest
+from penstock.checkpoint import manifest
 from penstock.engine import ObjectInfo, ObjectRefused, crc32c, storage_errors
 from penstock.errors import DataError, MissingError, UsageError
 
@@ -23,16 +24,35 @@ PREFIX = "run/"
 URL = "s3://bucket/run"
 """Where the repository is: in a folder, or below a prefix of a bucket, which has this URL."""
 
-OBJECT_ACTIONS = frozenset(
+OBJECT_CALLS = frozenset(
     {
-        actions.PutObject,
-        actions.DeleteObjects,
-        actions.UploadShard,
-        actions.UploadFile,
-        actions.ListObjects,
-        actions.FetchObjects,
+        "put_object",
+        "delete_objects",
+        "upload_shard",
+        "upload_file",
+        "list_objects",
+        "fetch_objects",
     }
 )
+
+
+class Call(NamedTuple):
+    """A call of a `CheckpointStorage`: the name of the method, and its arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+
+
+class CalledStorage:
+    """A `CheckpointStorage` whose calls a function performs."""
+
+    def __init__(self, perform: Callable[[Call], Any]) -> None:
+        self._perform = perform
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args: self._perform(Call(name, args))
+
+
 _Change = dict[str, "_VirtualFile | _VirtualFolder | None"]
 
 
@@ -82,6 +102,8 @@ class VirtualFiles:
     """A file system of several hosts.
 
     is_lying:  True if syncs end well and do nothing.
+    torn:      the part of the bytes that a write leaves which does not end.
+    owner:     of the locks that are taken.
     changed:   paths whose content or presence has changed, until somebody clears the set.
     """
 
@@ -90,65 +112,98 @@ class VirtualFiles:
         self._root = _VirtualFolder()
         self._locks: dict[str, object] = {}
         self.is_lying = False
+        self.torn = 1.0
+        self.owner: object = None
 
-    def perform(self, action: actions.Action, owner: object = None, torn: float = 1.0) -> Any:
-        """Perform an action, and return its result. owner: of a lock that it takes.
+    # -- calls of `CheckpointStorage` ----------------------------------------------------------
 
-        torn:  the part of the bytes that a write leaves which does not end.
-        """
-        match action:
-            case actions.MakeFolder(path):
-                self._make_folder(path)
-            case actions.ListFolder(path):
-                return sorted(self._find_folder(path).names)
-            case actions.FindPath(path) | actions.FindName(path):
-                return self._look_up(path) is not None
-            case actions.FindLink():
-                return False
-            case actions.CheckOwnFolder(path):
-                self._find_folder(path)
-            case actions.MeasureFile(path):
-                return len(self.read(path))
-            case actions.ReadFile(path) | actions.ReadLock(path):
-                return self.read(path)
-            case actions.WriteFile(path, data, sync):
-                self._write(path, data, sync, torn)
-            case actions.WriteShard(path, memory, pieces):
-                data, entry = encode_shard(path.rpartition("/")[2], memory, pieces)
-                with storage_errors(path):
-                    if self._look_up(path) is not None:
-                        raise FileExistsError(errno.EEXIST, "File exists", path)
-                    self._write(path, data, True, torn)
-                return entry
-            case actions.CopyShard(path, source):
-                data = self.read_shard(source)
-                with storage_errors(path):
-                    self._write(path, data, True, torn)
-            case actions.RenamePath(source, target):
-                self._rename(source, target)
-            case actions.RemoveFile(path):
-                self._remove(path, _VirtualFile)
-            case actions.RemoveFolder(path):
-                self._remove(path, _VirtualFolder)
-            case actions.SyncFolder(path):
-                with storage_errors(path):
-                    folder = self._find_folder(path)
-                if not self.is_lying:
-                    folder.sync()
-            case actions.TakeLock(path, folder, session):
-                if path in self._locks:
-                    raise UsageError(f"{folder} is written by another job")
-                self._locks[path] = owner
-                self._write(path, session, False, 1.0)
-                return VirtualLock(self, path, owner)
-            case actions.MeasureRoom():
-                return 1 << 30, 1 << 30
-            case actions.IdentifyFolder(path):
-                self.make_folders(path)
-                return path
-            case _:
-                return perform_on_shards(action, self.read_shard, self._list_shards)
-        return None
+    def make_folder(self, path: str) -> None:
+        self._make_folder(path)
+
+    def list_folder(self, path: str) -> list[str]:
+        return sorted(self._find_folder(path).names)
+
+    def find_path(self, path: str) -> bool:
+        return self._look_up(path) is not None
+
+    has_name = find_path
+
+    def is_link(self, path: str) -> bool:
+        return False
+
+    def check_own_folder(self, path: str) -> None:
+        self._find_folder(path)
+
+    def measure_file(self, path: str) -> int:
+        return len(self.read_file(path))
+
+    def read_file(self, path: str) -> bytes:
+        node = self._look_up(path)
+        if not isinstance(node, _VirtualFile):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node.data
+
+    read_lock = read_file
+
+    def write_file(self, path: str, data: bytes, sync: bool = True) -> None:
+        self._write(path, data, sync)
+
+    def write_shard(
+        self, path: str, memory: Any, pieces: Sequence[manifest.Piece], flush: Any
+    ) -> manifest.ShardEntry:
+        data, entry = encode_shard(path.rpartition("/")[2], memory, pieces)
+        with storage_errors(path):
+            if self._look_up(path) is not None:
+                raise FileExistsError(errno.EEXIST, "File exists", path)
+            self._write(path, data, True)
+        return entry
+
+    def copy_shard(self, path: str, source: str, flush: Any) -> None:
+        data = self.read_shard(source)
+        with storage_errors(path):
+            self._write(path, data, True)
+
+    def rename(self, source: str, target: str) -> None:
+        self._rename(source, target)
+
+    def remove_file(self, path: str) -> None:
+        self._remove(path, _VirtualFile)
+
+    def remove_folder(self, path: str) -> None:
+        self._remove(path, _VirtualFolder)
+
+    def sync_folder(self, path: str, again: str) -> None:
+        with storage_errors(path):
+            folder = self._find_folder(path)
+        if not self.is_lying:
+            folder.sync()
+
+    def take_lock(self, path: str, folder: str, writer: bytes) -> VirtualLock:
+        if path in self._locks:
+            raise UsageError(f"{folder} is written by another job")
+        self._locks[path] = self.owner
+        self._write(path, writer, False)
+        return VirtualLock(self, path, self.owner)
+
+    def measure_room(self, path: str) -> tuple[int, int]:
+        return 1 << 30, 1 << 30
+
+    def identify_folder(self, path: str) -> str:
+        self.make_folders(path)
+        return path
+
+    def check_shard(self, folder: str, shard: manifest.ShardEntry) -> Sequence[manifest.Piece]:
+        return check_shard(folder, shard, self.read_shard)
+
+    def read_pieces(self, folder: str, pieces: Sequence[manifest.Piece], target: Any) -> None:
+        read_pieces(folder, pieces, target, self.read_shard)
+
+    def find_whole_shards(self, folder: str) -> list[manifest.ShardEntry]:
+        names = [name for name in sorted(self._find_folder(folder).names) if name[-6:] == ".shard"]
+        whole = [_find_whole(folder, name, self.read_shard) for name in names]
+        return [entry for entry in whole if entry is not None]
+
+    # -- what a run does with them -------------------------------------------------------------
 
     def make_folders(self, path: str) -> None:
         """Make a folder with those that it lies in; they survive a power cut."""
@@ -167,17 +222,10 @@ class VirtualFiles:
         if self._locks.get(path) is owner:
             del self._locks[path]
 
-    def read(self, path: str) -> bytes:
-        """Return the content of a file; FileNotFoundError if there is none."""
-        node = self._look_up(path)
-        if not isinstance(node, _VirtualFile):
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-        return node.data
-
     def read_shard(self, path: str) -> bytes:
         """Return the content of a shard; MissingError if there is none."""
         try:
-            return self.read(path)
+            return self.read_file(path)
         except FileNotFoundError:
             raise MissingError(f"{path} is not there") from None
 
@@ -209,9 +257,6 @@ class VirtualFiles:
             else:
                 node.data = node.synced
 
-    def _list_shards(self, folder: str) -> list[str]:
-        return [name for name in sorted(self._find_folder(folder).names) if name[-6:] == ".shard"]
-
     def _look_up(self, path: str) -> _VirtualFile | _VirtualFolder | None:
         node: _VirtualFile | _VirtualFolder | None = self._root
         for name in _split_path(path):
@@ -237,11 +282,11 @@ class VirtualFiles:
         parent.change({name: _VirtualFolder()})
         self.changed.add(path)
 
-    def _write(self, path: str, data: bytes, sync: bool, torn: float) -> None:
+    def _write(self, path: str, data: bytes, sync: bool) -> None:
         parent, name = self._find_parent(path)
-        left = data[: int(torn * len(data))]
-        is_synced = sync and torn == 1.0 and not self.is_lying
-        parent.change({name: _VirtualFile(left, left if is_synced else None)})
+        written = data[: int(self.torn * len(data))]
+        is_synced = sync and self.torn == 1.0 and not self.is_lying
+        parent.change({name: _VirtualFile(written, written if is_synced else None)})
         self.changed.add(path)
 
     def _rename(self, source: str, target: str) -> None:
@@ -285,53 +330,61 @@ class VirtualBucket:
     """The objects of a bucket.
 
     has_conditions:  False if it refuses to write only what is new.
+    read_file:       reads a file of the host that uploads it.
     changed:         keys that were written or deleted, until somebody clears the set.
     """
 
-    def __init__(self, has_conditions: bool = True) -> None:
+    def __init__(
+        self,
+        has_conditions: bool = True,
+        read_file: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
+    ) -> None:
+        self._read_file = read_file
         self.changed: set[str] = set()
         self.objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._versions = 0
         self._has_conditions = has_conditions
 
-    def perform(self, action: actions.Action, read_file: Callable[[str], bytes]) -> Any:
-        """Perform an action, and return its result. read_file: reads a file of this host."""
-        match action:
-            case actions.ListObjects(_, key):
-                return self._list(key)
-            case actions.FetchObjects(_, keys, stop):
-                found = [self.objects.get(key) for key in keys]
-                return [None if pair is None else pair[0][:stop] for pair in found]
-            case actions.PutObject(_, key, data, new):
-                if new and not self._has_conditions:
-                    raise ObjectRefused(errno.ENOTSUP, "501")
-                if new and key in self.objects:
-                    raise ObjectRefused(errno.EEXIST, "412")
-                self._put(key, data)
-            case actions.DeleteObjects(_, keys):
-                for key in keys:
-                    self.objects.pop(key, None)
-                self.changed.update(keys)
-            case actions.UploadShard(_, key, _, memory, pieces):
-                data, entry = encode_shard(key.rpartition("/")[2], memory, pieces)
-                self._put(key, data)
-                return entry
-            case actions.UploadFile(_, key, _, source):
-                self._put(key, read_file(source))
-            case _:
-                raise AssertionError(f"{action} asks no bucket")
-        return None
+    # -- calls of `ObjectStorage` --------------------------------------------------------------
+
+    def list_objects(self, key: str) -> tuple[list[str], list[ObjectInfo]]:
+        rests = {name: name[len(key) :] for name in self.objects if name.startswith(key)}
+        folders = {rest.partition("/")[0] for rest in rests.values() if "/" in rest}
+        return sorted(folders), [self.objects[name][1] for name in rests if "/" not in rests[name]]
+
+    def fetch_objects(self, keys: Sequence[str], stop: int) -> list[bytes | None]:
+        pairs = [self.objects.get(key) for key in keys]
+        return [None if pair is None else pair[0][:stop] for pair in pairs]
+
+    def put_object(self, key: str, data: bytes, new: bool) -> None:
+        if new and not self._has_conditions:
+            raise ObjectRefused(errno.ENOTSUP, "501")
+        if new and key in self.objects:
+            raise ObjectRefused(errno.EEXIST, "412")
+        self._put(key, data)
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+        self.changed.update(keys)
+
+    def upload_shard(
+        self, key: str, url: str, memory: Any, pieces: Sequence[manifest.Piece], flush: Any
+    ) -> manifest.ShardEntry:
+        data, entry = encode_shard(key.rpartition("/")[2], memory, pieces)
+        self._put(key, data)
+        return entry
+
+    def upload_file(self, key: str, url: str, source: str, flush: Any) -> None:
+        self._put(key, self._read_file(source))
+
+    # -- what a run does with them -------------------------------------------------------------
 
     def read_shard(self, key: str) -> bytes:
         """Return an object; MissingError if there is none."""
         if key not in self.objects:
             raise MissingError(f"{key} is not there")
         return self.objects[key][0]
-
-    def _list(self, key: str) -> tuple[list[str], list[ObjectInfo]]:
-        rests = {name: name[len(key) :] for name in self.objects if name.startswith(key)}
-        folders = {rest.partition("/")[0] for rest in rests.values() if "/" in rest}
-        return sorted(folders), [self.objects[name][1] for name in rests if "/" not in rests[name]]
 
     def _put(self, key: str, data: bytes) -> None:
         self._versions += 1
@@ -346,24 +399,28 @@ class VirtualStorage:
         self.files = VirtualFiles()
         for path in (FOLDER, *(f"/host-{host}" for host in range(hosts))):
             self.files.make_folders(path)
-        self.bucket = VirtualBucket(has_conditions)
+        self.bucket = VirtualBucket(has_conditions, self.files.read_shard)
 
-    def perform(self, action: actions.Action, owner: object = None, torn: float = 1.0) -> Any:
-        """Perform an action, as `VirtualFiles.perform` and `VirtualBucket.perform` do."""
-        if type(action) in OBJECT_ACTIONS:
-            return self.bucket.perform(action, self.files.read_shard)
-        if isinstance(action, actions.CheckShard | actions.ReadPieces) and action.folder.startswith(
-            URL
-        ):
-            return perform_on_shards(action, self._read_object, lambda _: [])
-        return self.files.perform(action, owner, torn)
+    def perform(self, call: Call, owner: object = None, torn: float = 1.0) -> Any:
+        """Perform a call, and return its result. owner: of a lock that it takes; torn: the part of
+        the bytes that a write leaves."""
+        name, args = call
+        if name in OBJECT_CALLS:
+            return getattr(self.bucket, name)(*args)
+        if name in _SHARD_CALLS and args[0].startswith(URL):
+            return _SHARD_CALLS[name](*args, self._read_object)
+        self.files.owner, self.files.torn = owner, torn
+        try:
+            return getattr(self.files, name)(*args)
+        finally:
+            self.files.owner, self.files.torn = None, 1.0
 
     def read_checkpoint(self, path: str, index_path: str) -> tuple[Any, ...]:
         """Read all that a checkpoint consists of: its index if that lies apart, and the names and
         contents of what lies below its path."""
         if not path.startswith(URL):
             files = sorted(self.files.list_paths(path))
-            return tuple((file.removeprefix(path), self.files.read(file)) for file in files)
+            return tuple((file.removeprefix(path), self.files.read_file(file)) for file in files)
         key, objects = f"{_get_key(path)}/", self.bucket.objects
         names = sorted(name for name in objects if name.startswith(key))
         parts = ((name.removeprefix(key), objects[name][0]) for name in names)
@@ -394,27 +451,29 @@ def encode_shard(
     return memory.tobytes() + end, manifest.ShardEntry(name, len(memory) + len(end), crc)
 
 
-def perform_on_shards(
-    action: actions.Action,
-    read: Callable[[str], bytes],
-    list_shards: Callable[[str], list[str]],
-) -> Any:
-    """Perform an action on the shards of a folder, which `read` reads by path."""
-    match action:
-        case actions.CheckShard(_, folder, shard):
-            path = f"{folder}/{shard.file}"
-            pieces, entry = _read_manifest(path, read(path))
-            if entry != shard:
-                raise manifest.build_damage_error(path, "it is not the shard of the index")
-            return pieces
-        case actions.ReadPieces(_, folder, wanted, target):
-            for piece in wanted:
-                _read_piece(folder, piece, read(f"{folder}/{piece.file}"), target(piece))
-            return None
-        case actions.FindWholeShards(folder):
-            found = [_find_whole(folder, name, read) for name in list_shards(folder)]
-            return [whole for whole in found if whole is not None]
-    raise AssertionError(f"{action} is not performed here")
+def check_shard(
+    folder: str, shard: manifest.ShardEntry, read: Callable[[str], bytes]
+) -> Sequence[manifest.Piece]:
+    """Do what `CheckpointStorage.check_shard` does, with shards that `read` reads by path."""
+    path = f"{folder}/{shard.file}"
+    pieces, entry = _read_manifest(path, read(path))
+    if entry != shard:
+        raise manifest.build_damage_error(path, "it is not the shard of the index")
+    return pieces
+
+
+def read_pieces(
+    folder: str, pieces: Sequence[manifest.Piece], target: Any, read: Callable[[str], bytes]
+) -> None:
+    """Do what `CheckpointStorage.read_pieces` does, with shards that `read` reads by path."""
+    for piece in pieces:
+        _read_piece(folder, piece, read(f"{folder}/{piece.file}"), target(piece))
+
+
+_SHARD_CALLS: dict[str, Callable[..., Any]] = {
+    "check_shard": check_shard,
+    "read_pieces": read_pieces,
+}
 
 
 @lru_cache(1 << 10)

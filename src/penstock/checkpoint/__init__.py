@@ -18,16 +18,14 @@ jobs (`penstock.sharing`), and the object client of `penstock.engine`.
 
 from __future__ import annotations
 
-from . import actions, manifest, protocol, shards
+from . import manifest, shards
 from .checkpoints import Checkpoints
 from .flushing import Flush, lay_out_pieces
 from .folder_repository import Folder
 from .interval import Advice, Costs, Failures, advise_interval
-from .loading import Checkpoint, load, verify_checkpoint
+from .loading import Checkpoint, load, open_repository, verify_checkpoint
 from .manifest import Piece
-from .repositories import open_repository
-from .repository import Repository
-from .repository_steps import CheckpointEntry
+from .repository import CheckpointEntry, Repository
 from .save import CommittedSave
 from .staging import Staging
 from .tiers import LocalTier
@@ -46,13 +44,11 @@ __all__ = [
     "Piece",
     "Repository",
     "Staging",
-    "actions",
     "advise_interval",
     "lay_out_pieces",
     "load",
     "manifest",
     "open_repository",
-    "protocol",
     "shards",
     "verify_checkpoint",
 ]

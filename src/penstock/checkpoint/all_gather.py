@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from .. import errors
 from ..errors import PenstockError, UsageError, WorkerError
 from ..ranks import Gather, Place
-from .actions import ExchangeTexts, Steps
-from .perform import perform
+from .background import mark_done, mark_point
 
 Gathers = tuple[Gather, Gather, Gather]
 """Three functions that are used at once: by the thread that trains, by the thread behind it, and by
@@ -32,27 +31,21 @@ class Ranks(NamedTuple):
     def run_together(self, work: Callable[[], Any]) -> list[Any]:
         """Run `work` on each rank and return the results of all ranks, as JSON has them. If it
         raises on any rank, all ranks raise."""
+        return self.exchange_outcomes(work).take_results()
 
-        def run() -> Steps[Any]:
-            yield from ()
-            return work()
-
-        return perform(self.run_steps(run))
-
-    def run_steps(self, work: Callable[[], Steps[Any]]) -> Steps[list[Any]]:
-        """Run the steps that `work` makes on each rank; the rest is as in `run_together`."""
-        return (yield from self.exchange_outcomes(work)).take_results()
-
-    def exchange_outcomes(self, work: Callable[[], Steps[Any]]) -> Steps[RankOutcomes]:
-        """Run the steps that `work` makes on each rank, and exchange what came of them. Raises what
-        the exchange raises: then other ranks may have the outcomes of all, or not."""
+    def exchange_outcomes(self, work: Callable[[], Any]) -> RankOutcomes:
+        """Run `work` on each rank, and exchange the outcomes. Raises what the exchange raises:
+        then other ranks may have all outcomes, or not."""
         value, own_error = None, None
         try:
-            value = yield from work()
+            value = work()
         except Exception as error:
             own_error = error
         error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
-        texts = yield ExchangeTexts(self.gather, json.dumps([value, error_row]))
+        text = json.dumps([value, error_row])
+        mark_point("wait for the other ranks")
+        texts = self.gather(text)
+        mark_done("heard from the other ranks")
         return RankOutcomes(own_error, [json.loads(row) for row in texts])
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from ..engine import WakeUp, start_threads
 from ..errors import StalledError, UsageError
 
+_awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
+
 
 class BackgroundThread(threading.Thread):
     """A thread whose end can be waited for, whatever interrupts come.
@@ -22,8 +24,9 @@ class BackgroundThread(threading.Thread):
     wait for one whose `start` was interrupted, which may begin later.
     """
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], Exception | None]) -> None:
         super().__init__(name=name, daemon=True)
+        self.error: Exception | None = None
         self._work = work
         self._lock = threading.Lock()
         self._is_wanted = True
@@ -41,11 +44,21 @@ class BackgroundThread(threading.Thread):
                 return
             self._has_begun = True
         try:
-            self._work()
+            self.error = self._work()
         finally:
             del self._work  # and what it refers to: earlier threads, which would all be kept
             self._is_over = True
             self._news.send()
+
+    def start_awaited(self) -> None:
+        """Start, so that the end of the process waits for the thread until `give_up`. LimitError if
+        the system refuses the thread."""
+        _awaited.add(self)
+        start_threads([self])
+
+    def give_up(self) -> None:
+        """Let the process end without this thread, which may hang."""
+        _awaited.discard(self)
 
     def call_off(self) -> bool:
         """Keep it from beginning; False if it has begun, or has to."""
@@ -62,47 +75,6 @@ class BackgroundThread(threading.Thread):
 
     def is_alive(self) -> bool:
         return (self._has_begun or self._has_to_begin) and not self._is_over
-
-
-_awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
-
-
-class BackgroundTask:
-    """Work in a thread behind training. It returns the error that a later call of the user has to
-    raise, or None. The end of the process waits for it, unless it was given up.
-
-    start:  False leaves it to `start`, so that who makes it knows it before it begins.
-    error:  of the work, once that has ended.
-    """
-
-    def __init__(
-        self, name: str, work: Callable[[], Exception | None], *, start: bool = True
-    ) -> None:
-        self.error: Exception | None = None
-
-        def run() -> None:
-            self.error = work()
-
-        self.thread = BackgroundThread(name, run)
-        if start:
-            self.start()
-
-    def start(self) -> None:
-        """Begin. LimitError if the system refuses the thread."""
-        _awaited.add(self.thread)
-        start_threads([self.thread])
-
-    @property
-    def is_alive(self) -> bool:
-        return self.thread.is_alive()
-
-    def call_off(self) -> bool:
-        """Keep work whose start failed from beginning later; False if it has begun, or has to."""
-        return self.thread.call_off()
-
-    def give_up(self) -> None:
-        """Let the process end without this thread, which may hang."""
-        _awaited.discard(self.thread)
 
 
 @atexit.register

@@ -23,23 +23,20 @@ from ..budget import Budget
 from ..engine import PROCESS_QUEUE
 from ..errors import ForkError, MissingError, UsageError
 from ..ranks import Gather, detect
-from .actions import ReadClock, Steps
 from .all_gather import Gathers, Ranks, connect_ranks
-from .background import BackgroundTask, JoinDeadline
-from .drain import Drain, finish_save
+from .background import BackgroundThread, JoinDeadline
+from .drain import Drain
 from .flushing import Flush
 from .interval import OVERHEAD, Advice, Costs, Failures, SavePace, advise_interval
-from .loading import Checkpoint, load
+from .loading import Checkpoint, load, open_repository
 from .manifest import Attempt
-from .perform import perform
 from .recovery import lock_repository, open_tiers
-from .repositories import open_repository
-from .repository import describe_writer, make_session
-from .repository_steps import KEEP_MIN, RepositoryLock
+from .repository import KEEP_MIN
 from .save import CommittedSave, Save, SaveTarget
 from .snapshot import Fence, StateSnapshot, divide_state
 from .staging import Staging, count_staged_bytes
 from .tiers import Local, LocalTier, parse_local
+from .write_lock import WriteLock, describe_writer, make_session
 
 Busy = Literal["wait", "skip"]
 
@@ -111,7 +108,7 @@ class Checkpoints:
         self._fence = Fence()
         self._pace = SavePace()
         self._save: Save | None = None  # the last that was begun
-        self._task: BackgroundTask | None = None  # of that save, until it was waited for
+        self._task: BackgroundThread | None = None  # of that save, until it was waited for
         self._failure: Exception | None = None  # of a save that was waited for, for the next call
         self._closed = self._released = False
         self._count = 0  # of the saves that were begun
@@ -119,7 +116,7 @@ class Checkpoints:
         """The last save that was committed."""
         self.skipped = 0
         """Count of saves that were not begun because an earlier one was under way."""
-        self._lock: RepositoryLock | None = None
+        self._lock: WriteLock | None = None
         self._session = make_session()
         self._drain: Drain | None = None
         try:
@@ -127,7 +124,7 @@ class Checkpoints:
                 lambda: self._open_and_lock(folder, not tiers)
             )
             self._session, self.folder = sessions[0], open_repository(folder)
-            self._target = SaveTarget(self.place, self.folder.steps, self._lock)
+            self._target = SaveTarget(self.place, self.folder, self._lock)
             if tiers:
                 self._drain = self._recover_tiers(tiers, drain_ranks)
         except BaseException:
@@ -139,16 +136,14 @@ class Checkpoints:
         if self.place.rank == 0:
             repository = open_repository(path, make=True)
             writer = describe_writer(self._session)
-            self._lock = perform(lock_repository(repository.steps, writer, clear))
+            self._lock = lock_repository(repository, writer, clear)
         return self._session
 
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
         """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
         then."""
         writer = describe_writer(self._session)
-        tiers, last = perform(
-            open_tiers(local, self._target, self._train_ranks, writer, self._budget)
-        )
+        tiers, last = open_tiers(local, self._target, self._train_ranks, writer, self._budget)
         self._target = self._target._replace(tiers=tiers)
         return Drain(
             tiers,
@@ -229,10 +224,8 @@ class Checkpoints:
     def _start_task(self, save: Save) -> None:
         """Start the thread of a save. It is known before: the next call waits for it, though an
         interrupt comes while it begins."""
-        self._task = BackgroundTask(
-            "penstock-checkpoint", lambda: perform(self._finish_save(save)), start=False
-        )
-        self._task.start()
+        self._task = BackgroundThread("penstock-checkpoint", lambda: self._finish_save(save))
+        self._task.start_awaited()
 
     def _drop_save(self) -> None:
         """Leave nothing of a save whose thread has not begun."""
@@ -268,27 +261,30 @@ class Checkpoints:
     def _is_busy(self) -> bool:
         if self.busy == "wait":
             return False
-        is_under_way = self._task is not None and self._task.is_alive
+        is_under_way = self._task is not None and self._task.is_alive()
         return any(self._train_ranks.run_together(lambda: is_under_way))
 
-    def _finish_save(self, save: Save) -> Steps[Exception | None]:
+    def _finish_save(self, save: Save) -> Exception | None:
         """Finish a save in the thread behind training. With tiers, it is held, and drained later.
         Returns the error for the next call."""
         try:
             with save.flush:
-                return (
-                    yield from finish_save(save, self._save_ranks, self._drain, self._record_commit)
-                )
+                if self._drain is not None:
+                    return self._drain.hold(save)
+                save.write(self._save_ranks)
+                save.commit(self._save_ranks)
+                self._record_commit(save)
+                return None
         except Exception as error:
             return None if save.flush.stopped else error
         finally:
             save.free_memory()
 
-    def _record_commit(self, save: Save) -> Steps[None]:
-        self.last = save.describe_commit((yield ReadClock()))
+    def _record_commit(self, save: Save) -> None:
+        self.last = save.describe_commit(self.folder.storage.read_clock())
         self._pace.record_commit(save.began_s, self.last.blocked_s, self.last.seconds)
         if self.place.rank == 0:
-            yield from self.folder.steps.thin(self.keep, save.path)
+            self.folder.delete_old_after_commit(self.keep, save.path)
 
     def wait(
         self,
@@ -350,7 +346,7 @@ class Checkpoints:
         over before."""
         if self._save is None or self._task is None:
             return
-        within.join(self._task.thread, self._save.step)
+        within.join(self._task, self._save.step)
         self._failure = self._task.error or self._failure
         self._task = None
 
@@ -461,7 +457,7 @@ class Checkpoints:
         """Let go of memory, tiers and folder. After an interrupt `close` calls it again."""
         self._fence.detach()
         self._staging.close()
-        hangs = self._task is not None and self._task.is_alive
+        hangs = self._task is not None and self._task.is_alive()
         if self._drain is not None and not self._drain.under_way:
             self._drain.close()
         elif self._drain is not None:

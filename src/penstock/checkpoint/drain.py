@@ -19,11 +19,9 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import FormatError, MissingError, StorageError
-from .actions import JoinDrain, StartDrain, Steps
 from .all_gather import Ranks
 from .background import JoinDeadline
 from .flushing import Flush
-from .perform import perform
 from .save import Save, WrittenShard
 from .tier_choice import REPOSITORY, TierChoice, TierRoom, WaitingSave, choose_tiers
 from .tiers import Tiers
@@ -48,7 +46,7 @@ class Drain:
         drain_ranks: Ranks,
         budget: Budget,
         last: str | None,
-        on_commit: Callable[[Save], Steps[None]],
+        on_commit: Callable[[Save], None],
     ) -> None:
         self._tiers, self._repository_path = tiers, repository_path
         self._save_ranks, self._drain_ranks = save_ranks, drain_ranks
@@ -63,39 +61,39 @@ class Drain:
 
     # -- holding -----------------------------------------------------------------------------------
 
-    def hold(self, save: Save) -> Steps[Exception | None]:
+    def hold(self, save: Save) -> Exception | None:
         """Return when the memory of a save is free on all ranks: the save is held. If this raises,
         nothing of the save is left. Returns the error of an earlier save, which is held still."""
-        choices, line, ended = yield from self._choose_places(save)
+        choices, line, ended = self._choose_places(save)
         self._choice = choice = choices[save.place.rank]
         try:
-            written = yield from save.write(
-                self._save_ranks, lambda: self._write_shard(save, choice, line)
-            )
-            yield from save.hold(self._save_ranks, self._last)
+            written = save.write(self._save_ranks, lambda: self._write_shard(save, choice, line))
+            save.hold(self._save_ranks, self._last)
         except BaseException as error:
             self._record_repository_failure(error)
             raise
         self._queue.append((save, self._record_measurements(written)))
         before, self._newest = self._tasks.get(self._newest), save.number
-        self._tasks[save.number] = yield StartDrain(lambda: self._drain_up_to(save.number, before))
+        self._tasks[save.number] = self._tiers.storage.start_thread(
+            "penstock-checkpoint-drain", lambda: self._drain_up_to(save.number, before)
+        )
         if self._save_ranks.gather is self._drain_ranks.gather and save.place.world_size > 1:
             ended = save.number
         failures: list[Exception] = []
-        yield from self._tell_failures(ended, failures.append)
+        self._tell_failures(ended, failures.append)
         return failures[-1] if failures else None
 
-    def _choose_places(self, save: Save) -> Steps[tuple[dict[int, TierChoice], list[int], int]]:
+    def _choose_places(self, save: Save) -> tuple[dict[int, TierChoice], list[int], int]:
         """Choose where each rank of this host writes. Returns the choices, the saves before this
         one that are on their way, and the number of the save up to which all ranks know the
         outcomes."""
 
-        def describe() -> Steps[Any]:
+        def describe() -> Any:
             size = len(save.staged.memory)  # the copy does not wait for other ranks
-            room_rows = (yield from self._describe_choices()) if self._tiers.leading else None
+            room_rows = self._describe_choices() if self._tiers.leading else None
             return [self._ended, size, room_rows]
 
-        rank_rows = yield from self._save_ranks.run_steps(describe)
+        rank_rows = self._save_ranks.run_together(describe)
         room_rows, line, repository_bytes_per_s = rank_rows[self._tiers.group[0]][2]
         sizes = [rank_rows[rank][1] for rank in self._tiers.group]
         line_now = [WaitingSave(left, tuple(freed)) for _, (left, freed) in line]
@@ -108,33 +106,33 @@ class Drain:
             max(row[0] for row in rank_rows),
         )
 
-    def _describe_choices(self) -> Steps[Any]:
+    def _describe_choices(self) -> Any:
         """Describe the input of the choice: the tiers, the saves on their way, and the rate to the
         repository."""
         tiers = range(len(self._tiers.paths))
         queue = list(self._queue)
         held = [sum(waiting.freed_bytes[tier] for _, waiting in queue) for tier in tiers]
-        rooms = yield from self._tiers.measure_rooms(held)
+        rooms = self._tiers.measure_rooms(held)
         # A save that could not be drained is tried again after this save, and not before.
         ended = self._ended
         line = [(save.number, waiting) for save, waiting in queue if save.number > ended]
         return rooms, line, self._tiers.rates[REPOSITORY]
 
-    def _write_shard(self, save: Save, choice: TierChoice, line: list[int]) -> Steps[WrittenShard]:
+    def _write_shard(self, save: Save, choice: TierChoice, line: list[int]) -> WrittenShard:
         """Write this rank's shard to the chosen place; to the repository if that fails."""
-        yield from self._join_saves(line[: choice.after])
+        self._join_saves(line[: choice.after])
         if choice.place == REPOSITORY:
-            return (yield from save.write_straight())
+            return save.write_straight()
         budget = Budget(direct="off" if self._budget.direct == "off" else "auto")
         try:
             with self._open_flush(save.number, Flush(budget, shared=False)) as flush:
-                return (yield from save.write_to_tier(choice.place, flush))
+                return save.write_to_tier(choice.place, flush)
         except StorageError as error:
             if error.errno == errno.ECANCELED:
                 raise
-            yield from self._tiers.record_failure(choice.place, error)
-        yield from self._join_saves(line)
-        return (yield from save.write_straight())._replace(failed=choice.place)
+            self._tiers.record_failure(choice.place, error)
+        self._join_saves(line)
+        return save.write_straight()._replace(failed=choice.place)
 
     def _record_measurements(self, written: list[WrittenShard]) -> WaitingSave:
         """Record the bytes that the ranks of this host wrote, and their rates. Returns the bytes
@@ -154,18 +152,18 @@ class Drain:
 
     # -- draining ----------------------------------------------------------------------------------
 
-    def _drain_up_to(self, number: int, before: Any) -> Steps[Exception | None]:
+    def _drain_up_to(self, number: int, before: Any) -> Exception | None:
         """Drain all saves that are held up to a number, one after the other, in the task of a save.
         Returns the last error. before: the task of the save before."""
         failure: Exception | None = None
         if before is not None:
-            yield JoinDrain(before)
+            before.join()
         for save, waiting in [pair for pair in list(self._queue) if pair[0].number <= number]:
             try:
-                yield from self._drain_save(save, number)
+                self._drain_save(save, number)
             except (MissingError, FormatError) as error:  # it is not held any more
                 failure = error
-                yield from save.remove()
+                save.remove()
             except Exception as error:
                 failure = error
                 self._record_repository_failure(error)
@@ -174,16 +172,14 @@ class Drain:
         self._ended = number
         return failure
 
-    def _drain_save(self, save: Save, number: int) -> Steps[None]:
-        rows = yield from save.drain(
-            self._drain_ranks, lambda: self._open_flush(number, Flush(self._budget))
-        )
+    def _drain_save(self, save: Save, number: int) -> None:
+        rows = save.drain(self._drain_ranks, lambda: self._open_flush(number, Flush(self._budget)))
         self._last = save.attempt
         if rows:
             host_rows = [rows[rank] for rank in self._tiers.group]
             size, seconds = sum(row[0] for row in host_rows), max(row[1] for row in host_rows)
             self._tiers.rates.record_measurement(REPOSITORY, size, seconds)
-        yield from self._on_commit(save)
+        self._on_commit(save)
 
     def _record_repository_failure(self, error: BaseException) -> None:
         """Stop shards from being written straight to the repository, until a save was drained to it
@@ -209,10 +205,10 @@ class Drain:
         """Do what `wait` does, and raise StalledError if it takes too long."""
         task = self._tasks.get(self._newest)
         if task is not None:
-            within.join(task.thread, next((save.step for save, _ in list(self._queue)), 0))
-        perform(self.wait(note))
+            within.join(task, next((save.step for save, _ in list(self._queue)), 0))
+        self.wait(note)
 
-    def wait(self, note: Callable[[Exception], None]) -> Steps[None]:
+    def wait(self, note: Callable[[Exception], None]) -> None:
         """Return when no save is on its way any more. note: takes each error since the last
         call."""
         return self._tell_failures(self._newest, note)
@@ -220,19 +216,19 @@ class Drain:
     @property
     def under_way(self) -> bool:
         """True if a save is being drained."""
-        return any(task.is_alive for task in list(self._tasks.values()))
+        return any(task.is_alive() for task in list(self._tasks.values()))
 
-    def _join_saves(self, numbers: Sequence[int]) -> Steps[None]:
+    def _join_saves(self, numbers: Sequence[int]) -> None:
         """Wait for the tasks of these saves, and of the saves before."""
         task = self._tasks.get(max(numbers, default=0))
         if task is not None:
-            yield JoinDrain(task)
+            task.join()
 
-    def _tell_failures(self, over: int, note: Callable[[Exception], None]) -> Steps[None]:
+    def _tell_failures(self, over: int, note: Callable[[Exception], None]) -> None:
         """Tell the errors up to the task of a save, which has ended on all ranks or does soon."""
         tasks = [(number, task) for number, task in self._tasks.items() if number <= over]
         for number, task in tasks:
-            yield JoinDrain(task)
+            task.join()
             if task.error is not None:
                 note(task.error)  # Ctrl-C after this has it told twice, and not lost
                 task.error = None
@@ -273,19 +269,3 @@ class Drain:
     def close(self) -> None:
         """Let others use the tiers."""
         self._tiers.close()
-
-
-def finish_save(
-    save: Save,
-    ranks: Ranks,
-    drain: Drain | None,
-    on_commit: Callable[[Save], Steps[None]],
-) -> Steps[Exception | None]:
-    """Take a save that was begun to its commit; with a drain, to where it is held. Returns the
-    error of an earlier save that the drain could not commit."""
-    if drain is not None:
-        return (yield from drain.hold(save))
-    yield from save.write(ranks)
-    yield from save.commit(ranks)
-    yield from on_commit(save)
-    return None

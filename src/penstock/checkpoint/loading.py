@@ -1,18 +1,19 @@
-"""Loading and verification of a committed checkpoint."""
+"""Opening of a repository; loading and verification of a committed checkpoint."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import check_flag
-from ..errors import FormatError, MissingError, StateError
+from ..arguments import check_flag, check_path
+from ..errors import FormatError, MissingError, StateError, UsageError
 from ..ranks import Place, detect
 from . import pytree, shards
-from .actions import ReadPieces, Steps, WarnUser
+from .folder_repository import Folder
 from .manifest import (
     OWN_BLOCK,
     OWN_TREE,
@@ -24,10 +25,25 @@ from .manifest import (
     get_block_sizes,
     parse_json,
 )
-from .perform import perform
-from .repositories import open_repository
-from .repository import Repository
-from .repository_steps import CheckpointEntry, RepositorySteps
+from .object_repository import Prefix
+from .repository import CheckpointEntry, Repository
+
+_NEARLY_A_URL = re.compile(r"(s3|gs|az|https?):/?(?!/)")
+
+
+def open_repository(path: str | os.PathLike[str], *, make: bool = False) -> Repository:
+    """Open the repository at a path or URL. A folder is made if `make`; otherwise MissingError if
+    it does not exist. UsageError if a slash of a URL is missing."""
+    text = check_path("folder", path)
+    if _NEARLY_A_URL.match(text):
+        raise UsageError(f"{text}: write two slashes for a URL, or ./ before a folder's name")
+    return Prefix.open(text) if "://" in text else Folder.open(text, make=make)
+
+
+def resolve_path(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL that holds in whatever folder the process runs."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)
 
 
 @dataclass(frozen=True)
@@ -82,49 +98,47 @@ def load(
     check_flag("fall_back", fall_back)
     repository = open_repository(folder)
     place = detect(rank, world_size, os.environ, sys.modules)
-    return perform(load_steps(repository.steps, step, fall_back, place))
+    return load_latest(repository, step, fall_back, place)
 
 
-def load_steps(
-    repository: RepositorySteps, step: int | None, fall_back: bool, place: Place
-) -> Steps[Checkpoint]:
+def load_latest(
+    repository: Repository, step: int | None, fall_back: bool, place: Place
+) -> Checkpoint:
     """Load a checkpoint as `load` does."""
-    entry: CheckpointEntry | None = yield from repository.entry(step)
+    entry: CheckpointEntry | None = repository.entry(step)
     while True:
         assert entry is not None
         try:
-            return (yield from load_entry(repository, entry, place))
+            return load_entry(repository, entry, place)
         except (FormatError, MissingError) as error:
-            earlier = yield from repository.find_previous(entry)
+            earlier = repository.find_previous(entry)
             if earlier is None or not fall_back:
-                raise (yield from repository.name_previous(error, entry)) from None
-            yield WarnUser(f"{error}; loading step {earlier.step}")
+                raise repository.name_previous(error, entry) from None
+            repository.storage.warn(f"{error}; loading step {earlier.step}")
             entry = earlier
 
 
-def load_entry(
-    repository: RepositorySteps, entry: CheckpointEntry, place: Place
-) -> Steps[Checkpoint]:
+def load_entry(repository: Repository, entry: CheckpointEntry, place: Place) -> Checkpoint:
     """Load a checkpoint that was saved as one state. FormatError if any byte of it was altered or
     cut; of other ranks' own values too, so that all ranks load the same checkpoint."""
-    index = yield from repository.index(entry)
+    index = repository.read_index(entry)
     where = repository.index_path(entry)
     if index.kind != STATE:
         raise FormatError(
             f"{where} is of kind {index.kind!r}, not {STATE!r}: load it with the library that"
             " saved it, perhaps torch.distributed.checkpoint"
         )
-    pieces = yield from _list_pieces(repository, entry, index)
+    pieces = _list_pieces(repository, entry, index)
     common = _Blocks(index.content, _choose_pieces(pieces, STATE_BLOCK), where)
     own_pieces = [piece for piece in pieces if piece.file == f"rank-{place.rank}.shard"]
     tree = _choose_pieces(own_pieces, OWN_TREE) if place.world_size == index.ranks else []
     own = None
     if tree:
         own_where = f"{entry.path}/{tree[0].file}"
-        content = parse_json((yield from _read_block(repository, entry, tree)), own_where)
+        content = parse_json(_read_block(repository, entry, tree), own_where)
         own = _Blocks(content, _choose_pieces(own_pieces, OWN_BLOCK), own_where)
     targets = common.targets | (own.targets if own else {})
-    yield ReadPieces(repository.reader, entry.path, pieces, targets.get)
+    repository.storage.read_pieces(entry.path, pieces, targets.get)
     state, loader = common.rebuild("state", "loader")
     per_rank = own.rebuild("per_rank")[0] if own else None
     if index.ranks != place.world_size and _choose_pieces(pieces, OWN_TREE):
@@ -166,37 +180,31 @@ def _choose_pieces(pieces: Sequence[Piece], dtype: str) -> list[Piece]:
     return [piece for piece in pieces if piece.dtype == dtype]
 
 
-def _read_block(
-    repository: RepositorySteps, entry: CheckpointEntry, pieces: Sequence[Piece]
-) -> Steps[bytes]:
+def _read_block(repository: Repository, entry: CheckpointEntry, pieces: Sequence[Piece]) -> bytes:
     """Read the one block that these pieces are."""
     size = sum(piece.length for piece in pieces)
     check_coverage({pieces[0].name: size}, pieces, entry.path)
     memory = shards.allocate_block(size)
     targets = {piece: memory[piece.offsets[0] :][: piece.padded_bytes] for piece in pieces}
-    yield ReadPieces(repository.reader, entry.path, pieces, targets.get)
+    repository.storage.read_pieces(entry.path, pieces, targets.get)
     return memory[:size].tobytes()
 
 
 def verify_checkpoint(repository: Repository, entry: CheckpointEntry) -> int:
     """Read all of a checkpoint and compare it with its checksums. Returns the bytes of its files.
     Raises as `load` does."""
-    return perform(_verify_steps(repository.steps, entry))
-
-
-def _verify_steps(repository: RepositorySteps, entry: CheckpointEntry) -> Steps[int]:
-    index = yield from repository.index(entry)
-    pieces = yield from _list_pieces(repository, entry, index)
-    yield ReadPieces(repository.reader, entry.path, pieces, lambda _: None)
+    index = repository.read_index(entry)
+    pieces = _list_pieces(repository, entry, index)
+    repository.storage.read_pieces(entry.path, pieces, lambda _: None)
     return sum(shard.bytes for shard in index.shards)
 
 
 def _list_pieces(
-    repository: RepositorySteps, entry: CheckpointEntry, index: CheckpointIndex
-) -> Steps[list[Piece]]:
+    repository: Repository, entry: CheckpointEntry, index: CheckpointIndex
+) -> list[Piece]:
     pieces: list[Piece] = []
     for shard in index.shards:
-        pieces += yield from repository.check_shard(entry.path, shard)
+        pieces += repository.storage.check_shard(entry.path, shard)
     if index.kind == STATE:
         sizes = get_block_sizes(index.content, repository.index_path(entry))
         check_coverage(sizes, _choose_pieces(pieces, STATE_BLOCK), entry.path)

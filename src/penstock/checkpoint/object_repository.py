@@ -1,86 +1,252 @@
-"""A repository below a prefix of an object store: `prefix_steps` is its protocol."""
+"""A repository below a prefix of an object store.
+
+    <prefix>/00000007.index               a checkpoint: the seventh number; see `write_lock`
+    <prefix>/step-<N>.<attempt>/          its shards, or those of a save under way
+        rank-<r>.shard
+
+Shards have names that are used once. An object exists whole or not at all, and it survives once it
+exists. So the index, which names the shards' folder, is the commit, in one request.
+
+A service may perform a request late, though it gave no answer: then the index of a checkpoint that
+was deleted comes back, and its shards do not. Such an index counts as deleted.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
-from .. import limits
-from ..engine import (
-    Bucket,
-    ObjectRefused,
-    open_bucket,
-    parse_object_url,
-    require_whole,
-    retry_until,
-)
-from ..errors import UsageError
-from .commits import build_service_error
-from .flushing import ShardSource
-from .manifest import Memory
-from .perform import perform
-from .prefix_steps import PrefixSteps
-from .repository import Repository
-from .repository_steps import CheckpointEntry
+from ..engine import ObjectRefused, open_bucket, parse_object_url, storage_errors
+from ..errors import FormatError, MissingError, PenstockError, StorageError, UsageError
+from .flushing import Flush
+from .manifest import CheckpointIndex, Memory, Piece, ShardEntry, encode_index
+from .repository import KEEP_MIN, CheckpointEntry, Repository
+from .storage import ObjectStorage, ask_service, build_service_error
+from .write_lock import AGAIN, Claim, NumberedObjects, WriteLock, describe_writer, is_claim
+
+_ATTEMPT = re.compile(r"step-\d+\.[0-9a-z]+")
+_SHARD = re.compile(r"rank-\d+\.shard")
+
+
+class _Listing(NamedTuple):
+    """What is below a prefix.
+
+    paths:    of folders of shards.
+    entries:  the committed checkpoints.
+    deleted:  checkpoints that were deleted, and whose index was written late.
+    """
+
+    paths: set[str]
+    entries: list[CheckpointEntry]
+    deleted: list[CheckpointEntry]
+
+    def find_dead_attempts(self) -> list[str]:
+        """Return the folders that no index names; none if an index is damaged."""
+        if any(entry.step < 0 for entry in self.entries):
+            return []
+        return sorted(self.paths - {entry.path for entry in self.entries})
 
 
 class Prefix(Repository):
-    """Committed checkpoints below a URL: s3://bucket/prefix, gs:// or az://."""
+    """Committed checkpoints below a URL: s3://bucket/prefix, gs:// or az://.
 
-    readers = limits.checkpoint_requests
+    key:  of the prefix in the bucket; it ends with a slash, or is empty.
+    """
+
     takes_over = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str, storage: ObjectStorage) -> None:
+        super().__init__(url, storage)
+        self._objects, self._key = storage, key
+        self._numbered = NumberedObjects(storage, key, url)
+        self._maybe_committed: set[str] = set()
+        """Attempts that may be committed, whatever the service answered."""
+
+    @classmethod
+    def open(cls, url: str) -> Prefix:
+        """Open a URL; UsageError if it is only for reading."""
         where = parse_object_url(url.rstrip("/"))
-        if where.bucket.startswith("hf://"):
+        bucket = None if where.bucket.startswith("hf://") else open_bucket(where.bucket)
+        if bucket is None or not bucket.listable:
             raise UsageError(
-                f"{where.url}: the hub is only read from: use s3://, gs://, az:// or a folder"
+                f"{where.url}: hubs and web servers are only read from: use s3://, gs://, az:// or"
+                " a folder"
             )
-        self._bucket = open_bucket(where.bucket)
-        if not self._bucket.listable:
-            raise UsageError(
-                f"{where.url}: web servers are only read from: use s3://, gs://, az:// or a folder"
+        key = f"{where.key}/" if where.key else ""
+        return cls(where.url, key, ObjectStorage(bucket, where.url, key))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def entries(self) -> list[CheckpointEntry]:
+        """List the checkpoints as `Repository.entries` says. Only the head of each index is read,
+        once. If that is damaged, the step is -1; `read_index` raises the error that says more."""
+        return self._list_all().entries
+
+    def _list_all(self) -> _Listing:
+        folders, objects = self._numbered.list_all()
+        entries = [
+            CheckpointEntry(
+                commit.number,
+                commit.step,
+                self._numbered.get_url(commit.number)
+                if commit.attempt is None
+                else f"{self.path}/step-{commit.step}.{commit.attempt}",
             )
-        self._key = f"{where.key}/" if where.key else ""
-        self._prefix = PrefixSteps(where.url, self._bucket, self._key)
-        super().__init__(self._prefix)
+            for commit in objects
+            if commit.attempt != ""
+        ]
+        paths = {f"{self.path}/{folder}" for folder in folders if _ATTEMPT.fullmatch(folder)}
+        # The last ones are not deleted: if they lost their shards, that is damage, and is said.
+        whole = [entry.sequence for entry in entries if entry.path in paths][-KEEP_MIN:]
+        first = whole[0] if len(whole) == KEEP_MIN else 0
+        deleted = [
+            entry
+            for entry in entries
+            if entry.sequence < first and entry.step >= 0 and entry.path not in paths
+        ]
+        return _Listing(paths, [entry for entry in entries if entry not in deleted], deleted)
+
+    def read_index(self, entry: CheckpointEntry) -> CheckpointIndex:
+        """Read an index as `Repository.read_index` says; FormatError, too, if its head, which has
+        no checksum, was damaged when it was listed: `entry` has another path."""
+        try:
+            index = super().read_index(entry)
+            path = self.locate_shards(entry, index)
+            if path != entry.path:
+                raise FormatError(
+                    f"{self.index_path(entry)} is of {path}, and was listed as of {entry.path}: it"
+                    " was damaged on its way; list the checkpoints again"
+                )
+        except FormatError:
+            self._numbered.forget()
+            raise
+        return index
+
+    def read_index_bytes(self, entry: CheckpointEntry) -> bytes:
+        data = self._numbered.read(entry.sequence)
+        url = self.index_path(entry)
+        if data is None:
+            raise build_service_error(ObjectRefused(errno.ENOENT, "404"), url)
+        if is_claim(data):  # its head was damaged on its way when it was listed
+            raise MissingError(f"{url} is no checkpoint, but the claim of a job: list them again")
+        return data
+
+    def index_path(self, entry: CheckpointEntry) -> str:
+        return self._numbered.get_url(entry.sequence)
 
     def committed_s(self, entry: CheckpointEntry) -> float:
-        return perform(self._prefix.find_commit_time(entry))
+        _, objects = self._numbered.list_all()
+        return {commit.number: commit.written_s for commit in objects}.get(entry.sequence, 0.0)
 
-    @contextlib.contextmanager
-    def open_shard(self, path: str) -> Iterator[ShardSource]:
-        yield _Object(self._bucket, path, self._key + path.removeprefix(f"{self.path}/"))
+    def locate_shards(self, entry: CheckpointEntry, index: CheckpointIndex) -> str:
+        return f"{self.path}/step-{index.step}.{index.attempt}"
 
+    # -- committing --------------------------------------------------------------------------------
 
-class _Object:
-    """A shard in an object, open to be read."""
+    def lock(self, writer: bytes | None = None) -> Claim:
+        return Claim.take(self._numbered, (writer or describe_writer()).decode())
 
-    def __init__(self, bucket: Bucket, url: str, key: str) -> None:
-        self._bucket, self._url, self._key = bucket, url, key
+    def start_attempt(self, step: int, attempt: str) -> str:
+        return f"{self.path}/step-{step}.{attempt}"
 
-    @property
-    def bytes(self) -> int:
+    def write_shard(
+        self, attempt_path: str, name: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        url = f"{attempt_path}/{name}"
+        key = self._get_key(url)
+
+        def upload() -> ShardEntry:
+            return self._objects.upload_shard(key, url, memory, pieces, flush)
+
+        with storage_errors(url, AGAIN):
+            return ask_service(url, upload, AGAIN)
+
+    def copy_shard(self, attempt_path: str, name: str, file: str, flush: Flush) -> None:
+        url = f"{attempt_path}/{name}"
+        key = self._get_key(url)
+        ask_service(url, lambda: self._objects.upload_file(key, url, file, flush), AGAIN)
+
+    def commit(self, attempt_path: str, index: CheckpointIndex, lock: WriteLock) -> CheckpointEntry:
+        """Commit as `Repository.commit` says. StorageError if the service did not answer: the index
+        may exist then, and counts, unless another is committed first."""
+        assert isinstance(lock, Claim)
+        sizes = self._list_shards(attempt_path)
+        for shard in index.shards:
+            if sizes.get(shard.file) != shard.bytes:
+                raise StorageError(
+                    f"{attempt_path}: {shard.file} has {sizes.get(shard.file, 0):,} bytes, but"
+                    f" {shard.bytes:,} were written: do all ranks write to one service? Save"
+                    " again: nothing was committed"
+                )
+        self._maybe_committed.add(attempt_path)
         try:
-            return retry_until(lambda: self._bucket.head(self._key).size, limits.object_deadline_s)
-        except ObjectRefused as error:
-            raise build_service_error(error, self._url) from None
+            number = lock.append(encode_index(index))
+        except UsageError:
+            self._maybe_committed.discard(attempt_path)
+            raise
+        return CheckpointEntry(number, index.step, attempt_path)
 
-    def read(self, into: Memory, at: int) -> int:
-        stop = at + len(into)
+    def abandon(self, attempt_path: str) -> None:
+        if attempt_path in self._maybe_committed:
+            return
+        with contextlib.suppress(PenstockError):
+            self._clear(attempt_path)
 
-        def ask() -> int:
-            try:
-                data = require_whole(self._bucket.fetch(self._key, at, stop), at, stop).data
-            except ObjectRefused as error:
-                if error.code == errno.ERANGE:
-                    return 0
-                raise
-            into[: len(data)].data[:] = data
-            return len(data)
+    # -- deleting ----------------------------------------------------------------------------------
 
+    def delete(self, entry: CheckpointEntry) -> None:
+        """Delete a checkpoint as `Repository.delete` says. Shards whose index is damaged stay:
+        `leftovers` lists them."""
         try:
-            return retry_until(ask, limits.object_deadline_s) if len(into) else 0
-        except ObjectRefused as error:
-            raise build_service_error(error, self._url) from None
+            self.read_index(entry)
+            names_shards = True
+        except FormatError:
+            names_shards = False
+        except MissingError:
+            return
+        self._numbered.delete(entry.sequence)
+        self._maybe_committed.discard(entry.path)
+        if names_shards:
+            with contextlib.suppress(PenstockError):  # `leftovers` lists the rest
+                self._clear(entry.path)
+
+    def leftovers(self) -> list[str]:
+        """List leftovers as `Repository.leftovers` says; no attempts if an index is damaged,
+        because it might have named them."""
+        listing = self._list_all()
+        late = [self.index_path(entry) for entry in listing.deleted]
+        return late + listing.find_dead_attempts()
+
+    def delete_leftovers(self, lock: WriteLock) -> None:
+        with contextlib.suppress(PenstockError):
+            listing = self._list_all()
+            lock.check()  # no other job had started when these were listed
+            dead = listing.find_dead_attempts()
+            if dead or listing.deleted:
+                for entry in [*listing.deleted, *listing.entries]:
+                    self.read_index(entry)  # a damaged one might name any attempt
+            for entry in listing.deleted:
+                self._numbered.delete(entry.sequence)
+            for url in dead:
+                self._clear(url)
+            self._numbered.delete_old_claims()
+
+    def _clear(self, url: str) -> None:
+        keys = [f"{self._get_key(url)}/{name}" for name in self._list_shards(url)]
+        for at in range(0, len(keys), 1000):
+            delete = partial(self._objects.delete_objects, keys[at : at + 1000])
+            ask_service(url, delete, "try again")
+
+    def _list_shards(self, url: str) -> dict[str, int]:
+        """Return the sizes of the shards in a folder, by name."""
+        key = f"{self._get_key(url)}/"
+        _, objects = ask_service(url, lambda: self._objects.list_objects(key))
+        sizes = {info.name[len(key) :]: info.size for info in objects}
+        return {name: size for name, size in sizes.items() if _SHARD.fullmatch(name)}
+
+    def _get_key(self, url: str) -> str:
+        return self._key + url.removeprefix(f"{self.path}/")

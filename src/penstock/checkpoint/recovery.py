@@ -8,26 +8,25 @@ from typing import Any, NamedTuple
 
 from ..budget import Budget
 from ..errors import FormatError, MissingError, StorageError
-from .actions import FindWholeShards, Steps, WarnUser
 from .all_gather import Ranks
 from .flushing import Flush
 from .manifest import Attempt, ShardEntry
-from .repository_steps import LastAttempt, RepositoryLock, RepositorySteps
+from .repository import LastAttempt, Repository
 from .save import Save, SaveTarget
+from .storage import CheckpointStorage
 from .tiers import HeldSave, LocalTier, Tiers, read_held_save
+from .write_lock import WriteLock
 
 
-def lock_repository(
-    repository: RepositorySteps, writer: bytes, clear: bool
-) -> Steps[RepositoryLock]:
+def lock_repository(repository: Repository, writer: bytes, clear: bool) -> WriteLock:
     """Become the job that writes to a repository. writer: names the process and the session.
 
     clear:  remove leftovers; not before held saves were recovered, which may belong to them.
     """
-    lock = yield from repository.lock(writer)
+    lock = repository.lock(writer)
     try:
         if clear:
-            yield from repository.collect(lock)
+            repository.delete_leftovers(lock)
     except BaseException:
         lock.close()
         raise
@@ -35,13 +34,18 @@ def lock_repository(
 
 
 def open_tiers(
-    local: Sequence[LocalTier], target: SaveTarget, ranks: Ranks, writer: bytes, budget: Budget
-) -> Steps[tuple[Tiers, str | None]]:
+    local: Sequence[LocalTier],
+    target: SaveTarget,
+    ranks: Ranks,
+    writer: bytes,
+    budget: Budget,
+    storage: CheckpointStorage | None = None,
+) -> tuple[Tiers, str | None]:
     """Lock the tiers, and commit the saves held on them. Returns the tiers, which are empty then,
     and the attempt of the last checkpoint."""
-    tiers = yield from Tiers.open(local, target.repository.path, ranks, writer)
+    tiers = Tiers.open(local, target.repository.path, ranks, writer, storage)
     try:
-        return tiers, (yield from recover_held_saves(tiers, target, ranks, budget))
+        return tiers, recover_held_saves(tiers, target, ranks, budget)
     except BaseException:
         tiers.close()
         raise
@@ -57,7 +61,7 @@ class _HeldParts(NamedTuple):
 
 def recover_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks, budget: Budget
-) -> Steps[str | None]:
+) -> str | None:
     """Commit the saves that all hosts together hold, in the order in which they were saved, and
     remove the rest, also the leftovers in the repository. All ranks call it. Returns the attempt of
     the last checkpoint in the repository; None if there is none.
@@ -66,48 +70,48 @@ def recover_held_saves(
     taken the repository over: then the tiers are left as they are. StorageError if the repository
     cannot be written, or it cannot be told what was committed last: the saves stay held then.
     """
-    last, newest, by_attempt = yield from _find_held_saves(tiers, target, ranks)
+    last, newest, by_attempt = _find_held_saves(tiers, target, ranks)
     for attempt in sorted(by_attempt, key=Attempt.parse):
         held, folders = by_attempt[attempt]
         if held is None or _is_committed(attempt, last):
             continue
         if not (newest or _is_next(attempt, held.after, last)):
-            yield from _warn_uncommitted(target, held, "another checkpoint was committed since")
-        elif (yield from _commit_held_save(held, folders, target, ranks, budget)):
+            _warn_uncommitted(target, held, "another checkpoint was committed since")
+        elif _commit_held_save(held, folders, target, ranks, budget):
             last, newest = attempt, False
         else:
             why = "shards of it are missing: were they on a host that this job does not have?"
-            yield from _warn_uncommitted(target, held, why)
+            _warn_uncommitted(target, held, why)
 
-    def clear() -> Steps[None]:
-        yield from tiers.clear()
+    def clear() -> None:
+        tiers.clear()
         if target.lock is not None:
-            yield from target.repository.collect(target.lock)
+            target.repository.delete_leftovers(target.lock)
 
-    yield from ranks.run_steps(clear)
+    ranks.run_together(clear)
     return last
 
 
 def _find_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks
-) -> Steps[tuple[str | None, bool, dict[str, _HeldParts]]]:
+) -> tuple[str | None, bool, dict[str, _HeldParts]]:
     """Find the last attempt in the repository, True if its index is lost, and by attempt the parts
     that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
 
-    def look() -> Steps[Any]:
+    def look() -> Any:
         if target.lock is not None:
-            yield from target.lock.check()  # else what is held may be that of the job after us
+            target.lock.check()  # else what is held may be that of the job after us
         last = LastAttempt()
         repository = target.repository
-        if target.place.rank == 0 and (yield from repository.entries()):
-            yield from repository.sync_names()  # what they hold is removed from the tiers
-            last = yield from repository.find_last_attempt()
+        if target.place.rank == 0 and repository.entries():
+            repository.sync_names()  # what they hold is removed from the tiers
+            last = repository.find_last_attempt()
         described = []
-        for folder, attempt in (yield from tiers.list_held_folders()):
-            described.append((yield from _describe_folder(folder, attempt)))
+        for folder, attempt in tiers.list_held_folders():
+            described.append(_describe_folder(tiers.storage, folder, attempt))
         return [list(last), described]
 
-    rank_rows = yield from ranks.run_steps(look)
+    rank_rows = ranks.run_together(look)
     by_attempt: dict[str, _HeldParts] = {}
     for rank, (_, folders) in enumerate(rank_rows):
         for attempt, folder, rows, document in folders:
@@ -122,10 +126,10 @@ def _find_held_saves(
     return last.attempt, last.is_lost, by_attempt
 
 
-def _describe_folder(folder: str, attempt: str) -> Steps[list[Any]]:
-    held = yield from read_held_save(folder)
+def _describe_folder(storage: CheckpointStorage, folder: str, attempt: str) -> list[Any]:
+    held = read_held_save(storage, folder)
     document = None if held is None else held.encode()
-    shards = yield FindWholeShards(folder)
+    shards = storage.find_whole_shards(folder)
     return [attempt, folder, shards, document]
 
 
@@ -135,7 +139,7 @@ def _commit_held_save(
     target: SaveTarget,
     ranks: Ranks,
     budget: Budget,
-) -> Steps[bool]:
+) -> bool:
     """Commit a save if all its shards are there; False if some are missing."""
     own_shards: list[tuple[ShardEntry, str | None]] = []
     for shard in held.index.shards:
@@ -144,9 +148,9 @@ def _commit_held_save(
             own_shards.append((shard, folder))
     save = Save.restore(target, held.index, own_shards, Flush(budget))
     try:
-        yield from save.drain(ranks, lambda: Flush(budget))
+        save.drain(ranks, lambda: Flush(budget))
     except (MissingError, FormatError):
-        yield from save.remove()
+        save.remove()
         return False
     return True
 
@@ -165,6 +169,8 @@ def _is_committed(attempt: str | None, last: str | None) -> bool:
     return save.session == newest.session and save.number <= newest.number
 
 
-def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> Steps[None]:
+def _warn_uncommitted(target: SaveTarget, held: HeldSave, why: str) -> None:
     if target.place.rank == 0:
-        yield WarnUser(f"step {held.index.step} was held on tiers and is not committed: {why}")
+        target.repository.storage.warn(
+            f"step {held.index.step} was held on tiers and is not committed: {why}"
+        )

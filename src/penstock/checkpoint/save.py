@@ -42,17 +42,17 @@ from typing import Any, Literal, NamedTuple, Self
 
 from ..errors import DataError, MissingError, PenstockError, StorageError
 from ..ranks import Place
-from .actions import ReadClock, Steps, WriteShard
 from .all_gather import Ranks
 from .comparison import build_difference_error
 from .flushing import Flush, lay_out_pieces
 from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
 from .pytree import encode_content
-from .repository_steps import RepositoryLock, RepositorySteps
+from .repository import Repository
 from .snapshot import StateSnapshot
 from .staging import Staged
 from .tier_choice import REPOSITORY
 from .tiers import HeldSave, Tiers, copy_to_repository
+from .write_lock import WriteLock
 
 SaveState = Literal["staged", "written", "held", "committed", "removed"]
 
@@ -89,8 +89,8 @@ class SaveTarget(NamedTuple):
     """
 
     place: Place
-    repository: RepositorySteps
-    lock: RepositoryLock | None
+    repository: Repository
+    lock: WriteLock | None
     tiers: Tiers | None = None
 
 
@@ -118,7 +118,7 @@ class Save:
     snapshot:  the copy of the state, or the error that prevented it, which all ranks raise; None
                once the save is held.
     flush:     writes to the repository while the save is not held.
-    began_s:   when `Checkpoints.save` was called, by the clock of `ReadClock`.
+    began_s:   when `Checkpoints.save` was called, by `CheckpointStorage.read_clock`.
     blocked_s: time for which training waited until the save was begun.
     """
 
@@ -189,52 +189,48 @@ class Save:
     # -- written -----------------------------------------------------------------------------------
 
     def write(
-        self, ranks: Ranks, write_shard: Callable[[], Steps[WrittenShard]] | None = None
-    ) -> Steps[list[WrittenShard]]:
+        self, ranks: Ranks, write_shard: Callable[[], WrittenShard] | None = None
+    ) -> list[WrittenShard]:
         """Write and sync the shards of all ranks. Returns the reports of all ranks. UsageError if
         their states differ: see `comparison`.
 
         write_shard:  calls `write_to_tier` or `write_straight`, which is the default.
         """
-        rows = yield from self._step_together(ranks, write_shard or self.write_straight)
+        rows = self._step_together(ranks, write_shard or self.write_straight)
         self._written = [WrittenShard(ShardEntry(*row[0]), *row[1:]) for row in rows]
         if any(shard.digest != self._written[0].digest for shard in self._written):
-            rank_rows = yield from self._step_together(ranks, self._get_sums)
-            yield from self.remove()
+            rank_rows = self._step_together(ranks, self._get_sums)
+            self.remove()
             raise build_difference_error(self.step, rank_rows)
         own = self._written[self.place.rank]
         self._shards = [(own.entry, self._get_tier_folder(own.tier))]
         self._enter("written")
         return self._written
 
-    def _get_sums(self) -> Steps[Any]:
-        yield from ()
+    def _get_sums(self) -> Any:
         return self._get_snapshot().sums
 
-    def write_straight(self) -> Steps[WrittenShard]:
+    def write_straight(self) -> WrittenShard:
         """Write this rank's shard to the repository."""
-        began_s = yield ReadClock()
-        pieces, repository = self._list_pieces(), self._target.repository
-        self._attempt_path = yield from repository.begin(self.step, self.attempt)
-        entry = yield from repository.write(
+        repository = self._target.repository
+        began_s = repository.storage.read_clock()
+        pieces = self._list_pieces()
+        self._attempt_path = repository.start_attempt(self.step, self.attempt)
+        entry = repository.write_shard(
             self._attempt_path, self._shard_name, self.staged.memory, pieces, self.flush
         )
-        return self._report_shard(entry, REPOSITORY, (yield ReadClock()) - began_s)
+        return self._report_shard(entry, REPOSITORY, began_s)
 
-    def write_to_tier(self, tier: int, flush: Flush) -> Steps[WrittenShard]:
+    def write_to_tier(self, tier: int, flush: Flush) -> WrittenShard:
         """Write this rank's shard to a tier."""
-        began_s = yield ReadClock()
-        pieces, memory = self._list_pieces(), self.staged.memory
-        entry = yield from self._get_tiers().write_shard(
-            tier,
-            self.step,
-            self.attempt,
-            lambda path: WriteShard(path, memory, pieces, flush),
-            self._shard_name,
-        )
-        return self._report_shard(entry, tier, (yield ReadClock()) - began_s)
+        began_s = self._target.repository.storage.read_clock()
+        pieces, name = self._list_pieces(), self._shard_name
+        tiers, memory = self._get_tiers(), self.staged.memory
+        entry = tiers.write_shard(tier, self.step, self.attempt, name, memory, pieces, flush)
+        return self._report_shard(entry, tier, began_s)
 
-    def _report_shard(self, entry: ShardEntry, tier: int, seconds: float) -> WrittenShard:
+    def _report_shard(self, entry: ShardEntry, tier: int, began_s: float) -> WrittenShard:
+        seconds = self._target.repository.storage.read_clock() - began_s
         self.flush.check()
         rows = json.dumps(self._get_snapshot().sums)
         return WrittenShard(entry, hashlib.sha256(rows.encode()).hexdigest(), tier, seconds)
@@ -255,25 +251,25 @@ class Save:
 
     # -- held --------------------------------------------------------------------------------------
 
-    def hold(self, ranks: Ranks, after: str | None) -> Steps[None]:
+    def hold(self, ranks: Ranks, after: str | None) -> None:
         """Put the index on a tier of the first rank.
 
         after:  the attempt that was last committed in the repository; None if there was none.
         """
 
-        def put_index() -> Steps[None]:
+        def put_index() -> None:
             if self._target.lock is not None:
                 self._index = self._build_index()
                 if any(shard.tier == REPOSITORY for shard in self._written):
-                    yield from self._target.repository.sync_names()
-                yield from self._get_tiers().put_index(HeldSave(after, self._index))
+                    self._target.repository.sync_names()
+                self._get_tiers().put_index(HeldSave(after, self._index))
 
         # If the exchange fails, others may take the save for held: what is on the tiers stays.
-        outcomes = yield from ranks.exchange_outcomes(put_index)
+        outcomes = ranks.exchange_outcomes(put_index)
         try:
             outcomes.take_results()
         except Exception:
-            yield from self.remove()
+            self.remove()
             raise
         self.free_memory()
         self._enter("held")
@@ -289,7 +285,7 @@ class Save:
 
     def drain(
         self, ranks: Ranks, open_flush: Callable[[], AbstractContextManager[Flush]]
-    ) -> Steps[list[tuple[int, float]]]:
+    ) -> list[tuple[int, float]]:
         """Copy the shards of a held save to the repository, and commit it. Returns the bytes that
         each rank copied, and how long that took; nothing if it turns out that an earlier call,
         which raised, has committed the save.
@@ -299,74 +295,74 @@ class Save:
         The save stays held if this raises. MissingError or FormatError if it is not whole any more.
         """
         if self._has_tried_commit:
-            paths = yield from self._step_together(ranks, self._find_commit)
+            paths = self._step_together(ranks, self._find_commit)
             if paths[0] is not None:
-                yield from self._end_commit(paths[0])
+                self._end_commit(paths[0])
                 return []
         self._has_tried_commit = True
-        rows = yield from self._step_together(ranks, lambda: self._copy_shards(open_flush))
-        yield from self.commit(ranks)
+        rows = self._step_together(ranks, lambda: self._copy_shards(open_flush))
+        self.commit(ranks)
         return [(size, seconds) for size, seconds in rows]
 
-    def _find_commit(self) -> Steps[str | None]:
+    def _find_commit(self) -> str | None:
         """Find the path of a save that was committed although its commit raised an error; None if
         it was not. StorageError if it cannot be told."""
         repository = self._target.repository
         if self._index is None:
             return None
         try:
-            last = yield from repository.find_last_attempt()
+            last = repository.find_last_attempt()
         except MissingError:  # the copy of the shards says more
             return None
         if last.damage:
             raise StorageError(f"{last.damage}: step {self.step} stays held, and is tried again")
         if last.attempt != self.attempt:
             return None
-        yield from repository.sync_names()  # what is held is removed now
+        repository.sync_names()  # what is held is removed now
         return last.path
 
     def _copy_shards(
         self, open_flush: Callable[[], AbstractContextManager[Flush]]
-    ) -> Steps[tuple[int, float]]:
+    ) -> tuple[int, float]:
         repository = self._target.repository
-        path = self._attempt_path = yield from repository.begin(self.step, self.attempt)
+        path = self._attempt_path = repository.start_attempt(self.step, self.attempt)
         copied_bytes, seconds = 0, 0.0
         for shard, folder in self._shards:
             if folder is None:
-                yield from repository.check_shard(path, shard)  # it is there still
+                repository.storage.check_shard(path, shard)  # it is there still
                 continue
-            began_s = yield ReadClock()
+            began_s = repository.storage.read_clock()
             with open_flush() as flush:
-                yield from copy_to_repository(repository, path, folder, shard, flush)
+                copy_to_repository(repository, path, folder, shard, flush)
                 flush.check()
             copied_bytes += shard.bytes
-            seconds += (yield ReadClock()) - began_s
+            seconds += repository.storage.read_clock() - began_s
         return copied_bytes, seconds
 
-    def commit(self, ranks: Ranks) -> Steps[None]:
+    def commit(self, ranks: Ranks) -> None:
         """Make the save a checkpoint: the shards of all ranks are in the repository."""
         repository, lock = self._target.repository, self._target.lock
 
-        def commit_index() -> Steps[str | None]:
+        def commit_index() -> str | None:
             if lock is None:
                 return None
             index = self._index or self._build_index()
             try:
-                return (yield from repository.commit(self._attempt_path, index, lock)).path
+                return repository.commit(self._attempt_path, index, lock).path
             except DataError as error:
                 if self.state != "held":
                     raise
                 raise StorageError(str(error)) from None  # what is held is whole
 
-        paths = yield from self._step_together(ranks, commit_index)
-        yield from self._end_commit(paths[0])
+        paths = self._step_together(ranks, commit_index)
+        self._end_commit(paths[0])
 
-    def _end_commit(self, path: str) -> Steps[None]:
+    def _end_commit(self, path: str) -> None:
         self.path = path
         self.free_memory()
         self._enter("committed")
         if self._target.tiers is not None:
-            yield from self._target.tiers.remove(self.step, self.attempt)
+            self._target.tiers.remove(self.step, self.attempt)
 
     def describe_commit(self, now_s: float) -> CommittedSave:
         """Describe the save, which has been committed just now."""
@@ -375,27 +371,27 @@ class Save:
 
     # -- removed -----------------------------------------------------------------------------------
 
-    def remove(self) -> Steps[None]:
+    def remove(self) -> None:
         """Remove what was written of the save, as far as that can be done. All ranks call it."""
         if self._target.tiers is not None:
-            yield from self._target.tiers.remove(self.step, self.attempt)
+            self._target.tiers.remove(self.step, self.attempt)
         if self._target.lock is not None:  # also what others have written where this rank failed
             repository = self._target.repository
             with contextlib.suppress(PenstockError):
-                path = self._attempt_path or (yield from repository.begin(self.step, self.attempt))
-                yield from repository.abandon(path)
+                path = self._attempt_path or repository.start_attempt(self.step, self.attempt)
+                repository.abandon(path)
         self._enter("removed")
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _step_together(self, ranks: Ranks, work: Callable[[], Steps[Any]]) -> Steps[list[Any]]:
+    def _step_together(self, ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
         """Run a step on all ranks and return their results. If it fails on one, all ranks raise,
         and remove a save that is not held."""
         try:
-            return (yield from ranks.run_steps(work))
+            return ranks.run_together(work)
         except BaseException:
             if self.state != "held":
-                yield from self.remove()
+                self.remove()
             raise
 
     def _enter(self, state: SaveState) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..engine import PROCESS_QUEUE, ThreadPool, Turn, crc32c
-from ..errors import DataError
+from ..errors import DataError, MissingError, StorageError
 from .flushing import ShardSource
 from .manifest import (
     TRAILER_BYTES,
@@ -23,7 +23,6 @@ from .manifest import (
     locate_manifest,
     pad_length,
 )
-from .repository_steps import translate_read_errors
 
 _READ_BYTES = 4 << 20
 """Bytes that are read and summed at a time, while the processor's caches hold them."""
@@ -45,10 +44,10 @@ class ShardReader(Protocol):
         """Open a shard by its path."""
 
 
-def list_shard_pieces(repository: ShardReader, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
+def list_shard_pieces(reader: ShardReader, folder: str, shard: ShardEntry) -> tuple[Piece, ...]:
     """List the pieces of a shard; FormatError if it is not the shard that the index names."""
     path = f"{folder}/{shard.file}"
-    pieces, actual = read_manifest(repository, path)
+    pieces, actual = read_manifest(reader, path)
     if actual.bytes != shard.bytes:
         raise build_damage_error(path, f"it has {actual.bytes:,} bytes, but had {shard.bytes:,}")
     if actual.crc32c != shard.crc32c:
@@ -56,10 +55,10 @@ def list_shard_pieces(repository: ShardReader, folder: str, shard: ShardEntry) -
     return pieces
 
 
-def read_manifest(repository: ShardReader, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
+def read_manifest(reader: ShardReader, path: str) -> tuple[tuple[Piece, ...], ShardEntry]:
     """Read the manifest of a shard: its pieces, and the entry by which an index would name it."""
     name = os.path.basename(path)
-    with repository.open_shard(path) as source:
+    with reader.open_shard(path) as source:
         size = source.bytes
         begin, length = locate_manifest(
             _read(source, TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size, path
@@ -69,7 +68,7 @@ def read_manifest(repository: ShardReader, path: str) -> tuple[tuple[Piece, ...]
 
 
 def read_pieces(
-    repository: ShardReader,
+    reader: ShardReader,
     folder: str,
     wanted: Iterable[Piece],
     target: Callable[[Piece], Memory | None],
@@ -82,11 +81,10 @@ def read_pieces(
     FormatError names the file and the piece that is damaged; StorageError the file that cannot be
     read.
     """
-    turns = _Turns(repository.is_shared)
-    with ThreadPool(repository.readers) as threads:
+    turns = _Turns(reader.is_shared)
+    with ThreadPool(reader.readers) as threads:
         tasks = [
-            threads.submit(_read_piece, repository, folder, piece, target, turns)
-            for piece in wanted
+            threads.submit(_read_piece, reader, folder, piece, target, turns) for piece in wanted
         ]
         try:
             for task in tasks:
@@ -130,7 +128,7 @@ class _Turns:
 
 
 def _read_piece(
-    repository: ShardReader,
+    reader: ShardReader,
     folder: str,
     piece: Piece,
     target: Callable[[Piece], Memory | None],
@@ -144,7 +142,7 @@ def _read_piece(
         else target_memory
     )
     crc = 0
-    with repository.open_shard(path) as source:
+    with reader.open_shard(path) as source:
         for at in range(0, piece.padded_bytes, _READ_BYTES):
             size = min(_READ_BYTES, piece.padded_bytes - at)
             part = scratch[:size] if target_memory is None else target_memory[at : at + size]
@@ -204,28 +202,35 @@ def open_shard_file(path: str) -> Iterator[ShardSource]:
             os.close(file)
 
 
-class _Files:
-    """The shards of this host's files."""
-
-    readers = 4
-    is_shared = False
-
-    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
-        return open_shard_file(path)
-
-
-FILES: ShardReader = _Files()
-"""The shards of this host's files, as those of tiers."""
-
-
-def find_whole_shards(folder: str) -> list[ShardEntry]:
+def find_whole_shards(reader: ShardReader, folder: str) -> list[ShardEntry]:
     """Find the shards in a folder of a tier that are whole: every byte is read. StorageError if one
     cannot be read."""
     entries = []
     for name in sorted(os.listdir(folder)):
         if name.endswith(".shard"):
             with contextlib.suppress(DataError):
-                pieces, shard = read_manifest(FILES, f"{folder}/{name}")
-                read_pieces(FILES, folder, pieces, lambda _: None)
+                pieces, shard = read_manifest(reader, f"{folder}/{name}")
+                read_pieces(reader, folder, pieces, lambda _: None)
                 entries.append(shard)
     return entries
+
+
+@contextlib.contextmanager
+def translate_read_errors(path: str) -> Iterator[None]:
+    """Turn errors of the system while reading into errors of penstock."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingError(
+            f"{path} is not there: the job that writes there may have removed it; list the"
+            " checkpoints that are left, and load one of them"
+        ) from None
+    except (MissingError, StorageError):
+        raise
+    except OSError as error:
+        failed = StorageError(
+            f"{path} cannot be read: {error.strerror or error}: check the folder and its file"
+            " system"
+        )
+        failed.errno = error.errno
+        raise failed from None

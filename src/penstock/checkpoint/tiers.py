@@ -17,36 +17,31 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
 from ..arguments import check_path
 from ..engine import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
-from .actions import (
-    Action,
-    CheckShard,
-    FindLink,
-    FindName,
-    IdentifyFolder,
-    IdentifyHost,
-    ListFolder,
-    MakeFolder,
-    MeasureRoom,
-    ReadFile,
-    RemoveFile,
-    RemoveFolder,
-    Steps,
-    SyncFolder,
-    WarnUser,
-)
 from .all_gather import Ranks
-from .folder_steps import INDEX, FolderLock, empty_folder, lock_folder, put_index, write_synced
-from .manifest import CheckpointIndex, ShardEntry, decode_index, encode_index, seal, unseal
-from .repositories import resolve_path
-from .repository_steps import RepositorySteps, translate_read_errors
+from .flushing import Flush
+from .folder_repository import INDEX, remove_shards_folder, write_index, write_synced
+from .manifest import (
+    CheckpointIndex,
+    Memory,
+    Piece,
+    ShardEntry,
+    decode_index,
+    encode_index,
+    seal,
+    unseal,
+)
+from .repository import Repository
+from .shards import translate_read_errors
+from .storage import CheckpointStorage
 from .tier_choice import REPOSITORY, Rates, TierRoom
+from .write_lock import FolderLock
 
 _RESERVE = 16
 """Divisor of a tier's file system: one part of this many is left to others."""
@@ -113,9 +108,15 @@ class Tiers:
     """
 
     def __init__(
-        self, tiers: Sequence[LocalTier], repository_path: str, rank: int, writer: bytes
+        self,
+        tiers: Sequence[LocalTier],
+        repository_path: str,
+        rank: int,
+        writer: bytes,
+        storage: CheckpointStorage | None = None,
     ) -> None:
-        self.paths = [resolve_path(tier.path) for tier in tiers]
+        self.storage = storage or CheckpointStorage(is_shared=False)
+        self.paths = [os.path.abspath(tier.path) for tier in tiers]
         self._bytes_max = [tier.bytes for tier in tiers]
         self.rank, self._writer = rank, writer
         self._repository_id = f"{zlib.crc32(repository_path.encode()):08x}"
@@ -129,70 +130,75 @@ class Tiers:
 
     @classmethod
     def open(
-        cls, tiers: Sequence[LocalTier], repository_path: str, ranks: Ranks, writer: bytes
-    ) -> Steps[Self]:
+        cls,
+        tiers: Sequence[LocalTier],
+        repository_path: str,
+        ranks: Ranks,
+        writer: bytes,
+        storage: CheckpointStorage | None = None,
+    ) -> Self:
         """Make the tiers, and lock them. writer: names the process and the session of the job."""
-        opened = cls(tiers, repository_path, ranks.place.rank, writer)
-        identities = yield from ranks.run_steps(opened._identify)
+        opened = cls(tiers, repository_path, ranks.place.rank, writer, storage)
+        identities = ranks.run_together(opened._identify)
         own = identities[opened.rank]
         opened.group = [rank for rank, other in enumerate(identities) if other == own]
         opened.leading = opened.group[0] == opened.rank
         try:
-            out_rows = yield from ranks.run_steps(opened._take_locks)
+            out_rows = ranks.run_together(opened._take_locks)
         except BaseException:
             opened.close()
             raise
         opened._left_out = set(out_rows[opened.group[0]] or ())
         return opened
 
-    def _identify(self) -> Steps[list[Any]]:
+    def _identify(self) -> list[Any]:
         """Make the folders of the tiers, and return values that are equal in ranks with the same
         tiers."""
-        host = yield IdentifyHost()
+        host = self.storage.identify_host()
         identities: list[Any] = []
         for number, path in enumerate(self.paths):
             try:
                 with storage_errors(path, "try again"):
-                    identities.append((yield IdentifyFolder(path)))
+                    identities.append(self.storage.identify_folder(path))
             except StorageError as error:
-                yield from self.record_failure(number, error)
+                self.record_failure(number, error)
                 identities.append(path)
         return [host, identities]
 
-    def _take_locks(self) -> Steps[list[int]]:
+    def _take_locks(self) -> list[int]:
         """Take the locks. Returns the tiers that cannot be written."""
         left_out = []
         for number, path in enumerate(self.paths if self.leading else ()):
             try:
-                self._locks.append((yield from lock_folder(path, self._writer)))
+                self._locks.append(FolderLock(self.storage, path, self._writer))
             except StorageError as error:
-                yield from self.record_failure(number, error)
+                self.record_failure(number, error)
                 left_out.append(number)
         return left_out
 
-    def record_failure(self, number: int, error: Exception) -> Steps[None]:
+    def record_failure(self, number: int, error: Exception) -> None:
         """Record that a tier failed: it is not used for some time. Warns once."""
         self.rates.record_failure(number)
         if number not in self._warned:
             self._warned.add(number)
-            yield WarnUser(
+            self.storage.warn(
                 f"{error}. Until then, checkpoints are made without {self.paths[number]}"
             )
 
-    def measure_rooms(self, held_bytes: Sequence[int]) -> Steps[list[TierRoom]]:
+    def measure_rooms(self, held_bytes: Sequence[int]) -> list[TierRoom]:
         """Measure the room of each tier. held_bytes: bytes that this job already has on each
         tier."""
         rooms = []
         for number, held in enumerate(held_bytes):
-            free = yield from self._measure_free(number, held)
+            free = self._measure_free(number, held)
             rooms.append(TierRoom(free, self.rates[number]))
         return rooms
 
-    def _measure_free(self, number: int, held: int) -> Steps[int]:
+    def _measure_free(self, number: int, held: int) -> int:
         if number in self._left_out:
             return -1
         try:
-            free, total = yield MeasureRoom(self.paths[number])
+            free, total = self.storage.measure_room(self.paths[number])
         except OSError:
             return -1
         most = self._bytes_max[number]
@@ -206,23 +212,32 @@ class Tiers:
         """Return where a tier has the shards of an attempt."""
         return os.path.join(self.paths[number], f"step-{step}.{attempt}.{self._repository_id}.held")
 
-    def begin(self, number: int, step: int, attempt: str) -> Steps[str]:
+    def _make_folder(self, number: int, step: int, attempt: str) -> str:
         """Make a folder for the shards of an attempt; each rank may call it."""
         path = self.get_folder(number, step, attempt)
         with storage_errors(path, "try again"), contextlib.suppress(FileExistsError):
-            yield MakeFolder(path)
-        yield SyncFolder(self.paths[number], "try again")
+            self.storage.make_folder(path)
+        self.storage.sync_folder(self.paths[number], "try again")
         return path
 
     def write_shard(
-        self, number: int, step: int, attempt: str, write: Callable[[str], Action], name: str
-    ) -> Steps[ShardEntry]:
-        """Write a shard to a tier, as `write_synced` does."""
-        folder = yield from self.begin(number, step, attempt)
-        entry: ShardEntry = yield from write_synced(folder, name, write)
-        return entry
+        self,
+        number: int,
+        step: int,
+        attempt: str,
+        name: str,
+        memory: Memory,
+        pieces: Sequence[Piece],
+        flush: Flush,
+    ) -> ShardEntry:
+        """Write a shard to a tier; it survives a power cut when this returns."""
 
-    def put_index(self, held: HeldSave) -> Steps[None]:
+        def write(path: str) -> ShardEntry:
+            return self.storage.write_shard(path, memory, pieces, flush)
+
+        return write_synced(self.storage, self._make_folder(number, step, attempt), name, write)
+
+    def put_index(self, held: HeldSave) -> None:
         """Put the index of a save on the first tier that takes it; the save is held from then
         on."""
         data = seal("held", held.encode())
@@ -232,13 +247,13 @@ class Tiers:
                 continue
             try:
                 with storage_errors(self.get_folder(number, step, attempt), "try again"):
-                    yield from put_index((yield from self.begin(number, step, attempt)), data)
+                    write_index(self.storage, self._make_folder(number, step, attempt), data)
             except StorageError as error:
-                yield from self.record_failure(number, error)
+                self.record_failure(number, error)
             else:
                 break
 
-    def remove(self, step: int, attempt: str) -> Steps[None]:
+    def remove(self, step: int, attempt: str) -> None:
         """Make a save not held any more, then remove the parts that this rank has. Other ranks do
         the same. Files that cannot be removed now are removed when the tiers are used next."""
         names = ([INDEX, f"{INDEX}.part"] if self.rank == 0 else []) + [f"rank-{self.rank}.shard"]
@@ -246,13 +261,13 @@ class Tiers:
         for name in names:
             for folder in folders:
                 path = f"{folder}/{name}"
-                is_there = yield FindName(path)
-                if is_there and not (yield FindLink(folder)):
+                is_there = self.storage.has_name(path)
+                if is_there and not self.storage.is_link(folder):
                     with contextlib.suppress(OSError):
-                        yield RemoveFile(path)
+                        self.storage.remove_file(path)
         for folder in folders:
             with contextlib.suppress(OSError):  # other ranks have files in it still, or it is gone
-                yield RemoveFolder(folder)
+                self.storage.remove_folder(folder)
 
     def close(self) -> None:
         """Let others write to the tiers. May be called again."""
@@ -261,7 +276,7 @@ class Tiers:
 
     # -- what was held before ----------------------------------------------------------------------
 
-    def list_held_folders(self) -> Steps[list[tuple[str, str]]]:
+    def list_held_folders(self) -> list[tuple[str, str]]:
         """List the folders of this repository's saves on the tiers, with their attempts; empty
         except in the leader. StorageError if a tier cannot be looked at: what is held there is not
         taken for gone, and removed."""
@@ -271,37 +286,37 @@ class Tiers:
             if number in self._left_out:
                 continue
             with translate_read_errors(path):
-                names = yield ListFolder(path)
+                names = self.storage.list_folder(path)
             folders += [
                 (f"{path}/{name}", match[1]) for name in names if (match := pattern.fullmatch(name))
             ]
         return folders
 
-    def clear(self) -> Steps[None]:
+    def clear(self) -> None:
         """Remove the folders that `list_held_folders` lists."""
-        for path, _ in (yield from self.list_held_folders()):
+        for path, _ in self.list_held_folders():
             with contextlib.suppress(OSError):
-                yield from empty_folder(path)
+                remove_shards_folder(self.storage, path)
 
 
 def copy_to_repository(
-    repository: RepositorySteps, attempt_path: str, folder: str, shard: ShardEntry, flush: Any
-) -> Steps[None]:
+    repository: Repository, attempt_path: str, folder: str, shard: ShardEntry, flush: Flush
+) -> None:
     """Copy a shard from its folder on a tier to the repository. MissingError or FormatError if it
     is not held any more; StorageError if the repository does not take it."""
-    yield CheckShard(None, folder, shard)
+    repository.storage.check_shard(folder, shard)
     try:
-        yield from repository.put(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
+        repository.copy_shard(attempt_path, shard.file, f"{folder}/{shard.file}", flush)
     except DataError as error:
         raise StorageError(str(error)) from None
 
 
-def read_held_save(folder: str) -> Steps[HeldSave | None]:
+def read_held_save(storage: CheckpointStorage, folder: str) -> HeldSave | None:
     """Read the index in a held folder; None if there is none that is whole and of this folder."""
     path = f"{folder}/{INDEX}"
     try:
         with translate_read_errors(path):
-            data = yield ReadFile(path)
+            data = storage.read_file(path)
         held = HeldSave.decode(unseal("held", data, path), path)
     except DataError:
         return None

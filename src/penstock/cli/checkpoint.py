@@ -151,12 +151,12 @@ def prune(
     collecting = leftovers or not place.takes_over
     lock = place.lock() if collecting and not dry_run else None
     try:
-        gone = [entry.path for entry in place.list_removable(keep)]
+        gone = [entry.path for entry in place.list_old(keep)]
         left = place.leftovers()
         if not dry_run:
-            place.retain(keep)
+            place.delete_old(keep)
         if lock is not None:
-            place.collect(lock)
+            place.delete_leftovers(lock)
     finally:
         if lock is not None:
             lock.close()
@@ -238,7 +238,7 @@ def _describe_entry(place: Repository, entry: CheckpointEntry) -> dict[str, Any]
         "damage": None,
     }
     try:
-        index = place.index(entry)
+        index = place.read_index(entry)
     except DataError as error:
         return row | {"damage": str(error)}
     return row | {

@@ -19,8 +19,8 @@ import torch
 
 from ...errors import FormatError, MissingError, UsageError
 from .. import pytree, shards, tensors
+from ..loading import open_repository
 from ..manifest import Memory, Piece, get_block_sizes
-from ..repositories import open_repository
 from .metadata import BYTES, DCP, LOADER, decode_metadata, format_dtype
 
 _READ_BYTES = 256 << 20
@@ -65,7 +65,7 @@ class Reader(StorageReader):
             raise self._repository.name_previous(error, self._entry) from None
 
     def _open(self) -> None:
-        self._index = self._repository.index(self._entry)
+        self._index = self._repository.read_index(self._entry)
         if self._index.kind != DCP:
             raise FormatError(
                 f"{self._where} is of kind {self._index.kind!r}, not {DCP!r}: load it with"
@@ -74,7 +74,7 @@ class Reader(StorageReader):
         self._chunks = _group_chunks(
             piece
             for shard in self._index.shards
-            for piece in shards.list_shard_pieces(self._repository, self._entry.path, shard)
+            for piece in self._repository.storage.check_shard(self._entry.path, shard)
         )
         self.loader = self._read_loader()
 
@@ -218,7 +218,7 @@ class Reader(StorageReader):
                 at = piece.offsets[-1]
                 if at < stop and start < at + piece.length:
                     wanted[piece] = memory[key][at : at + piece.padded_bytes]
-        shards.read_pieces(self._repository, self._entry.path, wanted, lambda piece: wanted[piece])
+        self._repository.storage.read_pieces(self._entry.path, list(wanted), wanted.__getitem__)
         return memory
 
     def _make_harmless(self, name: str, data: bytes) -> bytes:

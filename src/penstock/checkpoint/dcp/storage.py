@@ -44,12 +44,12 @@ from .. import pytree, tensors
 from ..background import JoinDeadline
 from ..comparison import build_values_error, sum_samples
 from ..flushing import Flush, lay_out_pieces
+from ..loading import open_repository, resolve_path
 from ..manifest import Attempt, CheckpointIndex, Memory, Piece, pad_length
-from ..repositories import open_repository, resolve_path
-from ..repository import Repository, make_session
-from ..repository_steps import KEEP_MIN, RepositoryLock
+from ..repository import KEEP_MIN, Repository
 from ..snapshot import choose_piece_bytes, divide_held_blocks
 from ..staging import Cut, Staged, Staging, count_staged_bytes
+from ..write_lock import WriteLock, describe_writer, make_session
 from .metadata import BYTES, DCP, LOADER, encode_metadata
 
 _REST_BYTES = 1 << 20
@@ -92,7 +92,7 @@ class Storage:
         self._session = make_session()
         self._tries = 0
         self._repository: Repository | None = None
-        self._lock: RepositoryLock | None = None
+        self._lock: WriteLock | None = None
         self._last: Writer | None = None
         self._arenas: list[Staging] = []
 
@@ -140,12 +140,12 @@ class Storage:
             self._last._wait_until_over(timeout_s)
             self._last = None
 
-    def _lock_repository(self) -> tuple[Repository, RepositoryLock]:
+    def _lock_repository(self) -> tuple[Repository, WriteLock]:
         """Open the repository, made and locked by this process."""
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
-            self._lock = self._repository.lock(self._session)
-            self._repository.collect(self._lock)
+            self._lock = self._repository.lock(describe_writer(self._session))
+            self._repository.delete_leftovers(self._lock)
         return self._repository, self._lock
 
     def _open_shared(self) -> Repository:
@@ -312,7 +312,7 @@ class Writer(StorageWriter, AsyncStager):
             for plan, numbers in zip(plans, compared, strict=True)
         ]
         self._attempt = self._storage._name_attempt()
-        self._attempt_path = self._storage._open_shared().begin(self._step, self._attempt)
+        self._attempt_path = self._storage._open_shared().start_attempt(self._step, self._attempt)
         extra = len(self._loader.blocks)
         self._planned = [
             len(cuts) + (extra if rank == 0 else 0) for rank, cuts in enumerate(shares)
@@ -336,13 +336,13 @@ class Writer(StorageWriter, AsyncStager):
         share: _PlannedShare = plan.storage_data
         name = f"rank-{share.number}.shard"
         repository = self._storage._open_shared()
-        attempt_path = repository.begin(self._step, share.attempt)
+        attempt_path = repository.start_attempt(self._step, share.attempt)
         arena = self._storage._take_arena()
         try:
             pieces, staged = self._collect_shard(plan.items, share, planner, name, arena)
             sums = self._sum_items(share, planner)
             with Flush(self._storage.budget) as flush:
-                shard = repository.write(attempt_path, name, staged.memory, pieces, flush)
+                shard = repository.write_shard(attempt_path, name, staged.memory, pieces, flush)
         finally:
             self._storage._return_arena(arena)
             self._return_staging()
@@ -371,7 +371,7 @@ class Writer(StorageWriter, AsyncStager):
         index = CheckpointIndex(self._step, self._attempt, len(entries), DCP, entries, content)
         entry = repository.commit(self._attempt_path, index, lock)
         self._attempt_path, self._committed = "", True
-        repository.thin(self._storage.keep, entry.path)
+        repository.delete_old_after_commit(self._storage.keep, entry.path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

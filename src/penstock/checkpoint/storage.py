@@ -1,0 +1,435 @@
+"""Storage of checkpoints: files of this host or of a shared file system, and objects of a bucket.
+
+All changes that checkpoints make to storage are calls of a `CheckpointStorage`, as are the clock,
+warnings and threads of the code between them. The virtual cluster of the tests implements the same
+calls over modelled storage in virtual time, and puts faults between any two of them. A process may
+end before any call: the calls made until then are all that is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Protocol, TypeVar
+
+from .. import limits
+from ..engine import (
+    Bucket,
+    ObjectInfo,
+    ObjectRefused,
+    map_in_threads,
+    require_whole,
+    retry_until,
+    sync_folder,
+    write_all,
+)
+from ..errors import MissingError, PenstockError, StorageError, UsageError
+from ..own_files import check_own_folder, open_new, open_own
+from ..ranks import machine_identity
+from . import shards
+from .background import BackgroundThread, mark_done, mark_point
+from .flushing import Flush, ShardSource
+from .manifest import Memory, Piece, ShardEntry, encode_manifest
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def _mark(verb: str, past: str, what: str) -> Iterator[None]:
+    mark_point(f"{verb} {what}")
+    yield
+    mark_done(f"{past} {what}")
+
+
+class StorageLock(Protocol):
+    """A lock of a folder for one process."""
+
+    def close(self) -> None:
+        """Let other processes take the lock. May be called again."""
+
+
+class CheckpointStorage:
+    """Files, and the surroundings of a process: clock, warnings, threads.
+
+    is_shared:  True if reads take turns with all reads and writes of this process; False for disks
+                of this host.
+    readers:    number of pieces to read at once for the best rate.
+    """
+
+    readers = 4
+
+    def __init__(self, *, is_shared: bool = True) -> None:
+        self.is_shared = is_shared
+
+    # -- surroundings ------------------------------------------------------------------------------
+
+    def read_clock(self) -> float:
+        """Return the time in seconds, by a clock that only goes forward."""
+        return time.perf_counter()
+
+    def warn(self, text: str) -> None:
+        """Warn the user; training continues."""
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def start_thread(self, name: str, work: Callable[[], Exception | None]) -> BackgroundThread:
+        """Start a thread behind training."""
+        thread = BackgroundThread(name, work)
+        thread.start_awaited()
+        return thread
+
+    def identify_host(self) -> str:
+        """Return a text that is equal on all ranks of this host, and on no others."""
+        return machine_identity()
+
+    def identify_folder(self, path: str) -> list[int]:
+        """Make a folder and its parents, and return the folder's identity, whatever its path."""
+        os.makedirs(path, exist_ok=True)
+        folder = os.stat(path)
+        return [folder.st_dev, folder.st_ino]
+
+    # -- folders and names -------------------------------------------------------------------------
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder; FileExistsError if there is one."""
+        with _mark("make", "made", path):
+            os.mkdir(path)
+
+    def list_folder(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(os.listdir(path))
+
+    def find_path(self, path: str) -> bool:
+        """Return True if a path leads to a file or folder; links are followed."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_link(self, path: str) -> bool:
+        """Return True if a path is a symbolic link."""
+        return os.path.islink(path)
+
+    def has_name(self, path: str) -> bool:
+        """Return True if a name exists, even as a link that leads nowhere."""
+        return os.path.lexists(path)
+
+    def check_own_folder(self, path: str) -> None:
+        """Raise UsageError if a folder that penstock made was replaced by something else."""
+        check_own_folder(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or a folder."""
+        with _mark("rename", "renamed", source):
+            os.rename(source, target)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file or a link."""
+        with _mark("remove", "removed", path):
+            os.unlink(path)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove an empty folder; OSError if it is not empty."""
+        with _mark("remove", "removed", path):
+            os.rmdir(path)
+
+    def sync_folder(self, path: str, again: str) -> None:
+        """Make the names in a folder survive a power cut. again: the remedy in its error."""
+        with _mark("sync folder", "synced folder", path):
+            sync_folder(path, again)
+
+    def measure_room(self, path: str) -> tuple[int, int]:
+        """Return the free bytes of a file system, and all its bytes."""
+        system = os.statvfs(path)
+        return system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def measure_file(self, path: str) -> int:
+        """Return the bytes of a file."""
+        return os.stat(path).st_size
+
+    def read_file(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, data: bytes, sync: bool = True) -> None:
+        """Write a file, and sync it if `sync`. A file with this name is replaced."""
+        mark_point(f"write {path}")
+        file = open_new(path)
+        try:
+            write_all(file, data, 0)
+            if sync:
+                mark_point(f"sync {path}")
+                os.fsync(file)
+        finally:
+            os.close(file)
+        mark_done(f"wrote {path}")
+
+    def write_shard(
+        self, path: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        """Write the file of a shard and sync its content, not its name: see `Flush.write`.
+        FileExistsError if there is one."""
+        return flush.write(path, memory, pieces)
+
+    def copy_shard(self, path: str, source: str, flush: Flush) -> None:
+        """Copy a file of this host to the file of a shard, and sync its content. A file with this
+        name is replaced."""
+        with shards.open_shard_file(source) as file:
+            flush.copy(path, file)
+
+    def take_lock(self, path: str, folder: str, writer: bytes) -> StorageLock:
+        """Lock a folder for this process and write the writer's name to the lock file. UsageError
+        if another process has the lock."""
+        return _LockFile(path, folder, writer)
+
+    def read_lock(self, path: str) -> bytes:
+        """Return the writer's name in a lock file; FileNotFoundError if the file is gone."""
+        file = open_own(path, os.O_RDONLY)
+        try:
+            return os.read(file, 200)
+        finally:
+            os.close(file)
+
+    # -- shards ------------------------------------------------------------------------------------
+
+    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
+        """Open a shard to be read. path: the checkpoint's path and the shard's name."""
+        return shards.open_shard_file(path)
+
+    def check_shard(self, folder: str, shard: ShardEntry) -> Sequence[Piece]:
+        """Return the pieces of a shard in a folder; FormatError or MissingError if it is not the
+        shard that the entry names."""
+        return shards.list_shard_pieces(self, folder, shard)
+
+    def read_pieces(
+        self, folder: str, pieces: Sequence[Piece], target: Callable[[Piece], Memory | None]
+    ) -> None:
+        """Read pieces of shards in a folder and check them: see `shards.read_pieces`."""
+        shards.read_pieces(self, folder, pieces, target)
+
+    def find_whole_shards(self, folder: str) -> list[ShardEntry]:
+        """Return the shards in a folder that are whole: every byte is read."""
+        return shards.find_whole_shards(self, folder)
+
+
+class _LockFile:
+    """A lock file of this process; no lock if the file system has none."""
+
+    def __init__(self, path: str, folder: str, writer: bytes) -> None:
+        self._file = open_own(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._take(folder)
+            os.ftruncate(self._file, 0)
+            write_all(self._file, writer, 0)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._finalizer = weakref.finalize(self, os.close, self._file)
+        self._finalizer.atexit = False  # the end of the process lets others write, not before
+        _lock_files.add(self)
+
+    def _take(self, folder: str) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
+            raise UsageError(
+                f"{folder} is written by another job ({holder or 'unknown'}): give each job a"
+                " folder of its own, or end that one"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+
+    def close(self) -> None:
+        """Let other processes take the lock. May be called again."""
+        self._finalizer()
+
+
+_lock_files: weakref.WeakSet[_LockFile] = weakref.WeakSet()
+
+
+def _release_locks() -> None:
+    """Release the locks in a forked worker, which may outlive the job."""
+    for lock in _lock_files:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_release_locks)
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+class ObjectStorage(CheckpointStorage):
+    """Objects below a key of a bucket. Calls raise ObjectRefused once retries do not help.
+
+    url, key:  where checkpoints are; the key ends with a slash, or is empty.
+    """
+
+    readers = limits.checkpoint_requests
+
+    def __init__(self, bucket: Bucket, url: str, key: str) -> None:
+        super().__init__()
+        self._bucket, self._url, self._key = bucket, url, key
+
+    def list_objects(self, key: str) -> tuple[list[str], list[ObjectInfo]]:
+        """Return the folders and the objects directly below a key."""
+        return _ask(lambda: self._bucket.level(key))
+
+    def fetch_objects(self, keys: Sequence[str], stop: int) -> list[bytes | None]:
+        """Return the bytes of objects up to `stop`; None for objects that do not exist."""
+
+        def fetch(key: str) -> bytes | None:
+            try:
+                return bytes(require_whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
+            except ObjectRefused as error:
+                if error.code == errno.ENOENT:
+                    return None
+                if error.code == errno.ERANGE:  # it is empty
+                    return b""
+                raise
+
+        return map_in_threads(lambda i: _ask(lambda: fetch(keys[i])), len(keys))
+
+    def put_object(self, key: str, data: bytes, new: bool) -> None:
+        """Write an object. new: ObjectRefused with EEXIST if it exists.
+
+        A request without an answer may have been performed, or may be performed later.
+        """
+        with _mark("put", "wrote", f"{self._bucket.url}/{key}"):
+            _ask(lambda: self._bucket.put(key, data, new=new))
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """Delete objects that may exist."""
+        with _mark("delete", "deleted", f"{self._bucket.url}/{keys[0]}"):
+            _ask(lambda: self._bucket.delete(keys))
+
+    def upload_shard(
+        self, key: str, url: str, memory: Memory, pieces: Sequence[Piece], flush: Flush
+    ) -> ShardEntry:
+        """Write a shard to an object, whole or not at all. url: in messages."""
+        end, crc = encode_manifest(pieces, len(memory))
+        size = len(memory) + len(end)
+
+        def read_turns() -> Generator[memoryview, None, None]:
+            with closing(flush.take_turns(len(memory))) as turns:
+                for at, stop in turns:
+                    yield memory[at:stop].data
+            yield memoryview(end)
+
+        with closing(read_turns()) as parts:
+            self._upload(key, url, parts, size)
+        return ShardEntry(key.rpartition("/")[2], size, crc)
+
+    def upload_file(self, key: str, url: str, source: str, flush: Flush) -> None:
+        """Copy a file of this host to an object, whole or not at all."""
+        with shards.open_shard_file(source) as file:
+            size = file.bytes
+
+            def read_turns() -> Generator[memoryview, None, None]:
+                with closing(flush.take_turns(size)) as turns:
+                    for at, stop in turns:
+                        memory = shards.allocate_block(stop - at)[: stop - at]
+                        if file.read(memory, at) < len(memory):
+                            raise StorageError(f"{source} became shorter while it was copied")
+                        yield memory.data
+
+            with closing(read_turns()) as parts:
+                self._upload(key, url, parts, size)
+
+    def _upload(self, key: str, url: str, data: Iterator[memoryview], size: int) -> None:
+        with _mark("put", "uploaded", url):
+            if size <= limits.object_part_bytes:
+                whole_data = b"".join(data)
+                _ask(lambda: self._bucket.put(key, whole_data))
+                return
+            try:
+                self._bucket.upload(key, data, size)
+            except ObjectRefused:
+                if not self._is_uploaded(key, size):
+                    raise
+
+    def _is_uploaded(self, key: str, size: int) -> bool:
+        """Return True if a request whose answer was lost finished an upload. Nobody else uses its
+        name."""
+        try:
+            return self._bucket.head(key).size == size
+        except ObjectRefused:
+            return False
+
+    def open_shard(self, path: str) -> AbstractContextManager[ShardSource]:
+        if "://" not in path:  # on a tier
+            return super().open_shard(path)
+        key = self._key + path.removeprefix(f"{self._url}/")
+        return contextlib.nullcontext(_ObjectShard(self._bucket, path, key))
+
+
+class _ObjectShard:
+    """A shard in an object, open to be read."""
+
+    def __init__(self, bucket: Bucket, url: str, key: str) -> None:
+        self._bucket, self._url, self._key = bucket, url, key
+
+    @property
+    def bytes(self) -> int:
+        return ask_service(self._url, lambda: _ask(lambda: self._bucket.head(self._key).size))
+
+    def read(self, into: Memory, at: int) -> int:
+        stop = at + len(into)
+
+        def fetch() -> int:
+            try:
+                data = require_whole(self._bucket.fetch(self._key, at, stop), at, stop).data
+            except ObjectRefused as error:
+                if error.code == errno.ERANGE:
+                    return 0
+                raise
+            into[: len(data)].data[:] = data
+            return len(data)
+
+        return ask_service(self._url, lambda: _ask(fetch)) if len(into) else 0
+
+
+def _ask(request: Callable[[], T]) -> T:
+    return retry_until(request, limits.object_deadline_s)
+
+
+def ask_service(url: str, request: Callable[[], T], again: str = "") -> T:
+    """Make a request to a service and return its answer; raise the error of a refusal.
+
+    again:  the remedy once the cause is gone, for a write; empty for a read.
+    """
+    try:
+        return request()
+    except ObjectRefused as error:
+        raise build_service_error(error, url, again) from None
+
+
+def build_service_error(error: ObjectRefused, url: str, again: str = "") -> PenstockError:
+    """Build the error that a service's refusal means for a checkpoint."""
+    if error.code == errno.ENOENT and not again:
+        return MissingError(
+            f"{url} is not there ({error.what}): the job that writes there may have removed it:"
+            " list the checkpoints that are left, and load one of them; or check the name, and the"
+            " service's endpoint (AWS_ENDPOINT_URL)"
+        )
+    remedy = "check the service and the network"
+    if error.code == errno.EACCES:
+        remedy = "check the credentials and their permissions (docs/objects.md)"
+    elif error.code == errno.ENOENT:
+        remedy = "check the name, and the service's endpoint (AWS_ENDPOINT_URL)"
+    done, more = ("written", f", and {again}") if again else ("read", "")
+    storage_error = StorageError(f"{url} cannot be {done}: {error.what}: {remedy}{more}")
+    storage_error.errno = error.code
+    return storage_error
