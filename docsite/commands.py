@@ -18,8 +18,8 @@ def write_pages() -> dict[str, str]:
     rows += ["same as these pages.", "", "| command | what it does |", "|---|---|"]
     pages = {}
     group: Any = typer.main.get_group(app)
-    for name, summary in list(group.commands.items()):
-        command = group.load(name)
+    for name in group.list_commands(None):
+        summary, command = group.commands[name], group.load(name)
         rows.append(f"| [`penstock {name}`](penstock-{name}.md) | {escape(summary.help)} |")
         pages[f"reference/commands/penstock-{name}.md"] = write_page(name, command)
     exits = [

@@ -14,7 +14,7 @@ import pytest
 import penstock
 import penstock.convert
 from penstock.cache.disk import DiskTier
-from penstock.cli.output_files import write_text
+from penstock.cli.console import write_text
 from penstock.convert.manifest import MANIFEST
 from penstock.engine import AtomicFile
 from penstock.engine.trace_file import TraceWriter

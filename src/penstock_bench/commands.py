@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.cli import AddedCommand
+from penstock.cli import LazyCommand
 
-bench = AddedCommand(
+bench = LazyCommand(
     heading="Before a run",
     summary="DLIO and MLPerf Storage workloads, any loader, one report.",
     module="penstock_bench.cli.bench",
     extra="bench",
 )
-trace = AddedCommand(
+trace = LazyCommand(
     heading="During and after",
     summary="Record what a job reads, take it from logs, or look at it.",
     module="penstock_bench.cli.trace",

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.cli import AddedCommand
+from penstock.cli import LazyCommand
 
-simulate = AddedCommand(
+simulate = LazyCommand(
     heading="Before a run",
     summary="Simulate policies of caching and prefetching on a cluster that is described.",
     module="penstock_sim.cli.simulate",
     extra="sim",
 )
-plan = AddedCommand(
+plan = LazyCommand(
     heading="Before a run",
     summary="Find the cheapest cluster whose epochs are short enough: nodes, caches and storage.",
     module="penstock_sim.cli.plan",
     extra="sim",
 )
-schedule = AddedCommand(
+schedule = LazyCommand(
     heading="Before a run",
     summary="Plan when jobs transfer through a storage that they share.",
     module="penstock_sim.cli.schedule",

@@ -18,7 +18,7 @@ import typer
 
 import penstock
 from penstock.cli import app
-from penstock.cli.lazy_group import LazyGroup
+from penstock.cli.app import LazyGroup
 from penstock.index.formats import FORMATS
 from penstock_bench.cli import bench
 from tests.command import run
@@ -222,8 +222,8 @@ def test_help_of_a_group_says_what_the_help_of_each_command_begins_with(words):
     """The summaries that stand beside the names are the first paragraphs of the commands' help."""
     group = typer.main.get_group(bench.app if words else app.app)
     assert isinstance(group, LazyGroup)
-    assert list(group.commands) == list(group.added)
-    for name, command in group.added.items():
+    assert set(group.list_commands(None)) == set(group.lazy)
+    for name, command in group.lazy.items():
         loaded = group.load(name)
         assert " ".join(loaded.help.split("\n\n")[0].split()) == command.summary
         assert name in run(*words, "--help").stdout

@@ -17,7 +17,7 @@ import rich.console
 import typer
 
 from penstock.cli import app, console
-from penstock.cli.lazy_group import LazyGroup, arrange_help
+from penstock.cli.app import LazyGroup, arrange_help
 from tests.command import run
 
 
@@ -25,8 +25,8 @@ def walk(words: tuple[str, ...] = (), command: Any = None) -> Iterator[tuple[tup
     """Each command and group, with the words that call it."""
     command = command or typer.main.get_group(app.app)
     yield words, command
-    for name, below in list(getattr(command, "commands", {}).items()):
-        loaded = command.load(name) if isinstance(command, LazyGroup) else below
+    for name in command.list_commands(None) if hasattr(command, "commands") else ():
+        loaded = command.load(name) if isinstance(command, LazyGroup) else command.commands[name]
         yield from walk((*words, name), loaded)
 
 
@@ -189,7 +189,7 @@ def test_json_is_one_value_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "left"),
     [
-        (["index", "many"], "the same command begins again"),
+        (["index", "many"], "the same command starts again"),
         (["convert", "many", "out", "--to", "tar"], "the same command goes on after it"),
     ],
 )
@@ -229,7 +229,7 @@ def test_progress_fits_a_line_with_rate_and_time_left(monkeypatch: pytest.Monkey
         )
         monkeypatch.setattr(console, "err", terminal)
         monkeypatch.setattr(console, "_QUIET_S", -1.0)
-        monkeypatch.setattr(console, "_TOLD_S", 0.0)
+        monkeypatch.setattr(console, "_UPDATE_S", 0.0)
         with console.show_progress(f"Reading /{'folder/' * 40}", "samples") as seen:
             seen(0, 45_000)
             seen(20_000, 45_000)

@@ -439,7 +439,7 @@ def test_ctrl_c_ends_all_processes(tmp_path):
     assert done.returncode == 130, done.stderr
     # All of it, and its end: nobody else holds the pipe.
     assert (
-        done.stderr == "penstock: stopped: nothing was written, and the same command begins again\n"
+        done.stderr == "penstock: stopped: nothing was written, and the same command starts again\n"
     )
     assert not (tmp_path / "s2.html").exists()
 

@@ -1,5 +1,4 @@
-"""`penstock demo | index | lengths | inspect | doctor | formats | convert | tokenize | simulate |
-plan | broker | top | bench | trace | checkpoint`.
+"""The `penstock` command: groups of lazy commands, their help, and exit codes.
 
 Results go to standard output, messages to standard error. An error that penstock foresees is one
 message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written.
@@ -7,12 +6,219 @@ message and exit code 1; Ctrl-C is exit code 130 and leaves nothing half-written
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar
 
-from ..errors import PenstockError
+from .commands import LazyCommand, explain_missing, find_added_commands
+
+try:
+    import rich.console
+    import rich.markup
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(explain_missing(missing.name, sys.argv[1:])) from None
+
+from typer.core import TyperCommand, TyperGroup
+
+from .. import __version__
+from ..errors import PenstockError, UsageError
 from ..lazy_exports import COMPILED, explain_import_error
-from .added_command import find_added_commands
-from .lazy_group import make_app
+
+
+def arrange_help(text: str) -> tuple[str, list[str]]:
+    """Divide a help into its text, in rich's markup, and its examples, one a line.
+
+    Each paragraph becomes one line, wrapped to the terminal's width later; indented lines stay.
+    """
+    body, _, examples = inspect.cleandoc(text).partition("Examples:\n")
+    paragraphs: list[str] = []
+    for paragraph in body.strip().split("\n\n"):
+        if paragraph.startswith(" "):
+            lines = rich.markup.escape(textwrap.dedent(paragraph)).split("\n")
+            # typer strips the common beginning of all lines: markup protects the indent.
+            paragraphs[-1] += "".join(f"\n[not dim][/]  {line}" for line in lines)
+        else:
+            paragraphs.append(" ".join(paragraph.split("\n")))
+    return "\n\n".join(paragraphs), [line.strip() for line in examples.split("\n") if line.strip()]
+
+
+class _HelpMixin:
+    """Help without types of flags, and with examples that can be copied."""
+
+    help: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments; a flag has no type, and no --no- form if it is off."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+                if not parameter.default:
+                    parameter.secondary_opts, parameter.show_default = [], False
+        return parameters
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, then the examples, unwrapped so that they run when copied."""
+        plain = self.help or ""
+        self.help, examples = arrange_help(plain)
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.help = plain
+        terminal = rich.console.Console(highlight=False, soft_wrap=True)
+        if examples:
+            terminal.print("Examples:", style="bold")
+        for example in examples:
+            terminal.print(f"  {example}", markup=False)
+
+
+class HelpedCommand(_HelpMixin, TyperCommand):
+    """Command with our help."""
+
+
+class HelpedGroup(_HelpMixin, TyperGroup):
+    """Group with our help."""
+
+
+class LazyGroup(HelpedGroup):
+    """Group that imports a command's module when the command, or its help, is asked for.
+
+    Until then a command without parameters, with its summary, is in its place.
+    """
+
+    lazy: ClassVar[dict[str, LazyCommand]]
+    extensible: ClassVar[bool]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._add_summaries(self.lazy)
+
+    def _add_summaries(self, commands: Mapping[str, LazyCommand]) -> None:
+        for name, command in commands.items():
+            summary = HelpedCommand(name, help=command.summary, rich_help_panel=command.heading)
+            self.add_command(summary)
+
+    def _find_added(self) -> None:
+        if self.extensible:
+            type(self).extensible = False
+            added = find_added_commands()
+            self.lazy.update(added)
+            self._add_summaries(added)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the names of all commands, by heading."""
+        self._find_added()
+        headings = list(dict.fromkeys(command.heading for command in self.lazy.values()))
+        return sorted(self.commands, key=lambda name: headings.index(self.lazy[name].heading))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or its summary; completion asks for its options."""
+        if ctx.resilient_parsing and cmd_name in self.lazy:
+            self.load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names."""
+        if args[0] not in self.lazy:
+            self._find_added()
+        if args[0] in self.lazy:
+            self.load(args[0])
+        return super().resolve_command(ctx, args)
+
+    def load(self, name: str) -> Any:
+        """Import the module of a command; the command takes the place of its summary."""
+        command = _load_command(name, self.lazy[name])
+        self.add_command(command, name)
+        return command
+
+
+def _load_command(name: str, lazy: LazyCommand) -> Any:
+    try:
+        module = importlib.import_module(lazy.module)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0].startswith("penstock"):
+            raise
+        raise UsageError(
+            f"penstock {name} needs {missing.name}: pip install 'penstock[{lazy.extra}]'"
+        ) from None
+    if hasattr(module, "app"):
+        return typer.main.get_group(module.app)
+    holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    holder.command(name, cls=HelpedCommand)(getattr(module, name))
+    return typer.main.get_command(holder)
+
+
+def make_app(
+    help: str, commands: Mapping[str, LazyCommand], *, extensible: bool = False
+) -> typer.Typer:
+    """Make the typer app of a lazy group.
+
+    extensible:  applications add commands, and shells can complete: bash, zsh and fish.
+    """
+    settings = {"lazy": dict(commands), "extensible": extensible}
+    app = typer.Typer(
+        cls=type("LazyCommands", (LazyGroup,), settings),
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        add_completion=extensible,
+    )
+    app.callback()(_callback)
+    return app
+
+
+def complete_names(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names that start with a word, for shells; without any they complete paths."""
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+def _callback(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Make typer take an app without commands as a group."""
+
+
+_SUMMARIES = {
+    "Data": {
+        "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
+        "Writes nothing.",
+        "index": "Find the samples of a data set and save where they are, beside the data.",
+        "lengths": "Measure how long each sample of a data set is, and save that beside the index.",
+        "formats": "List the formats that are read, and the options that each takes.",
+        "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify "
+        "it.",
+        "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
+    },
+    "Before a run": {
+        "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.",
+        "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
+        "Writes nothing.",
+    },
+    "During and after": {
+        "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
+        "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
+        "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
+        "one.",
+    },
+}
+_MODULES = {"lengths": "index", "tokenize": "convert"}
+"""Modules of the commands that have none of their name."""
 
 app = make_app(
     """Training data from storage to accelerators: exact shuffles, explicit reads, exact resume.
@@ -26,50 +232,27 @@ app = make_app(
       penstock doctor /data/imagenet/train --step-seconds 0.25 --ranks 8
     """,
     {
-        "Data": {
-            "inspect": "Show what a data set is: samples, sizes, labels, the state of its index. "
-            "Writes nothing.",
-            "index": "Find the samples of a data set and save where they are, beside the data.",
-            "lengths": "Measure how long each sample of a data set is, and save that beside the "
-            "index.",
-            "formats": "List the formats that are read, and the options that each takes.",
-            "convert": "Write a data set as tar (WebDataset), TFRecord, records or LMDB, and "
-            "verify it.",
-            "tokenize": "Write the tokens of texts as Megatron's .bin and .idx, and verify them.",
-        },
-        "Before a run": {
-            "demo": "Show what penstock does: an exact shuffle, kill -9 and an exact resume, a "
-            "race.",
-            "doctor": "Say what will be slow, and why: storage, memory, cores, limits, settings. "
-            "Writes nothing.",
-        },
-        "During and after": {
-            "top": "Show the jobs that share this host: what each holds, brings, and waits for.",
-            "broker": "Share this host's cores and storage bandwidth among the jobs on it.",
-            "checkpoint": "Checkpoints: list them, verify them, remove old ones; how often to save "
-            "one.",
-        },
+        name: LazyCommand(heading, summary, f"penstock.cli.{_MODULES.get(name, name)}")
+        for heading, summaries in _SUMMARIES.items()
+        for name, summary in summaries.items()
     },
-    __package__,
-    added=find_added_commands(),
-    completion=True,
+    extensible=True,
 )
 
 
 def main() -> None:
-    """Run the command line and exit. An error that penstock foresees is one message and code 1,
-    Ctrl-C is code 130."""
+    """Run the command line and exit."""
     try:
         app()
     except (PenstockError, ImportError) as error:
         if isinstance(error, ImportError) and error.name not in COMPILED:
             raise
-        from . import console  # not needed where all goes well
+        from . import console  # not needed if all goes well
 
-        said = str(error)
+        text = str(error)
         if isinstance(error, ImportError):
-            said = explain_import_error(str(error.name), said)
-        console.say(said)
+            text = explain_import_error(str(error.name), text)
+        console.say(text)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,58 +9,53 @@ from pathlib import Path
 from socket import gethostname
 from typing import Annotated
 
-import typer
-
 from ..engine import read_machine
 from ..errors import UsageError
 from ..sharing import Address, Broker, Ledger, Resources, Upstream, find_socket, read_key
-from . import console
-from .amounts import parse_bytes
-from .interrupt import explain_interrupt
+from .console import explain_interrupt, say
+from .options import Socket, option
+from .quantities import parse_bytes
 
 
 @explain_interrupt("jobs take their own budgets again, until a broker serves here")
 def broker(
     cores: Annotated[
-        float | None, typer.Option(help="That loaders share. (default: all that may be used here)")
+        float | None, option("That loaders share. (default: all that may be used here)")
     ] = None,
     bytes_per_s: Annotated[
-        str | None, typer.Option(help="Of storage, such as 1GB/s. (default: not limited)")
+        str | None, option("Of storage, such as 1GB/s. (default: not limited)")
     ] = None,
-    socket: Annotated[
-        str | None, typer.Option(help="Where to serve, instead of the usual place.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="Whose members may join, too.")] = None,
+    socket: Socket = None,
+    group: Annotated[str | None, option("Whose members may join, too.")] = None,
     objective: Annotated[
-        str, typer.Option(help="What to maximise: utilisation, samples or makespan.")
+        str, option("What to maximise: utilisation, samples or makespan.")
     ] = "utilisation",
     floor: Annotated[
-        float, typer.Option(help="Of what an even split would bring: what each job keeps, 0.01..1.")
+        float, option("Of what an even split would bring: what each job keeps, 0.01..1.")
     ] = 1.0,
     listen: Annotated[
-        str | None, typer.Option(help="Where brokers of other hosts join: tcp://0.0.0.0:7077.")
+        str | None, option("Where brokers of other hosts join: tcp://0.0.0.0:7077.")
     ] = None,
     upstream: Annotated[
-        str | None, typer.Option(help="The broker that divides storage: tcp://storage-1:7077.")
+        str | None, option("The broker that divides storage: tcp://storage-1:7077.")
     ] = None,
     key_file: Annotated[
-        str | None, typer.Option(help="What both sides of --listen and --upstream have in common.")
+        str | None, option("What both sides of --listen and --upstream have in common.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of this host, for --upstream. (default: its host name)")
+        str | None, option("Of this host, for --upstream. (default: its host name)")
     ] = None,
 ) -> None:
     """Share this host's cores and storage bandwidth among the jobs on it.
 
-    Loaders find it by themselves, also those that run already: they report what they can do and
-    what a sample costs them, and are leased what brings the accelerators most work together, with
-    nobody below what an even split would bring. When the broker ends, each goes on with its own
-    budget.
+    Loaders find it by themselves, also running ones. They report what they can do and what a
+    sample costs them, and are leased what brings the accelerators most work together; nobody gets
+    less than an even split would bring. When the broker ends, each goes on with its own budget.
 
     Jobs of this user may join. The socket is $PENSTOCK_BROKER, else in $XDG_RUNTIME_DIR, else
     below /tmp; loaders look there, too. PENSTOCK_BROKER=off keeps a job out of it. Members of a
-    --group may join a broker that serves in a folder which they can enter, and are told where by
-    PENSTOCK_BROKER.
+    --group may join a broker that serves in a folder which they can enter; PENSTOCK_BROKER names
+    it to them.
 
     Hosts that share storage divide its bandwidth with a broker for all of them (--listen), of which
     each host's broker is a job (--upstream). --bytes-per-s of a host is then what it takes at most.
@@ -78,9 +73,7 @@ def broker(
 
       penstock broker --upstream tcp://storage-1:7077 --key-file key --cores 32
     """
-    path = Path(socket) if socket is not None else find_socket(os.environ)
-    if path is None:
-        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
+    path = find_broker(socket)
     resources = Resources(
         cores=read_machine().usable_cores if cores is None else cores,
         bytes_per_s=math.inf if bytes_per_s is None else parse_rate("--bytes-per-s", bytes_per_s),
@@ -98,12 +91,20 @@ def broker(
     with Broker(path, ledger, group=group, listen=outer, upstream=above) as serving:
         signal.signal(signal.SIGTERM, lambda *_: serving.stop())
         limit = "" if bytes_per_s is None else f" and {resources.bytes_per_s / 1e6:,.0f} MB/s"
-        console.say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
+        say(f"dividing {resources.cores:g} cores{limit} among jobs, at {path}")
         serving.serve()
 
 
+def find_broker(socket: str | None) -> Path:
+    """Return the path of the broker's socket: the option, or the usual one."""
+    path = Path(socket) if socket is not None else find_socket(os.environ)
+    if path is None:
+        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
+    return path
+
+
 def parse_rate(option: str, text: str) -> float:
-    """Parse bytes a second, as people write them: 1GB/s, 250 MiB/s, 1e9."""
+    """Parse bytes a second: 1GB/s, 250 MiB/s, 1e9."""
     try:
         return parse_bytes(text)
     except ValueError:

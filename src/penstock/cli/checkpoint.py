@@ -1,5 +1,4 @@
-"""`penstock checkpoint`: what a folder of checkpoints holds, whether it is whole, less of it; and
-how often to make one."""
+"""`penstock checkpoint`: list, verify and prune checkpoints; how often to save one."""
 
 from __future__ import annotations
 
@@ -12,9 +11,10 @@ import typer
 
 from ..errors import DataError, FormatError
 from . import console
-from .interrupt import explain_interrupt
-from .lazy_group import HelpedCommand, HelpedGroup
-from .quantities import counted, duration
+from .app import HelpedCommand, HelpedGroup
+from .console import explain_interrupt
+from .options import AsJson, option
+from .quantities import counted, duration, format_bytes
 
 if TYPE_CHECKING:
     from ..checkpoint import Advice, CheckpointEntry, Repository
@@ -34,7 +34,6 @@ app = typer.Typer(
 )
 
 Place = Annotated[str, typer.Argument(help="The folder or URL that `Checkpoints` was given.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.callback()
@@ -45,7 +44,7 @@ def _commands() -> None:
 @app.command("list", cls=HelpedCommand)
 @explain_interrupt()
 def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
-    """List what is committed, in the order in which it was; the last is what a job goes on with.
+    """List the committed checkpoints in order; a job resumes from the last one.
 
     Reads the indices alone: `verify` reads everything.
 
@@ -75,7 +74,7 @@ def list_checkpoints(folder: Place, as_json: AsJson = False) -> None:
 @explain_interrupt()
 def verify(
     folder: Place,
-    step: Annotated[int | None, typer.Option(help="Of this step alone.")] = None,
+    step: Annotated[int | None, option("Of this step alone.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte and compare it with its checksum. Exit code 1 where one is damaged.
@@ -105,16 +104,11 @@ def verify(
     if as_json:
         console.print_json({"folder": place.path, "checkpoints": rows})
     for row in () if as_json else rows:
-        how = (
-            f"whole, {console.format_bytes(row['bytes'])} read"
-            if not row["damage"]
-            else row["damage"]
-        )
+        how = row["damage"] or f"whole, {format_bytes(row['bytes'])} read"
         console.show(f"step {row['step']}: {console.escape(how)}")
     if bad:
         raise FormatError(
-            f"{len(bad)} of {len(rows)} checkpoints are damaged: load another step, and remove"
-            " them when you have one"
+            f"{len(bad)} of {len(rows)} checkpoints are damaged: load another, then remove them"
         )
 
 
@@ -122,13 +116,13 @@ def verify(
 @explain_interrupt("what was removed stays removed, and the same command removes the rest")
 def prune(
     folder: Place,
-    keep: Annotated[int, typer.Option(min=2, help="How many stay, the last ones.")] = 3,
-    dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,
+    keep: Annotated[int, option("How many stay, the last ones.", min=2)] = 3,
+    dry_run: Annotated[bool, option("Say what would go, and remove nothing.")] = False,
     leftovers: Annotated[
         bool,
-        typer.Option(
-            help="In an object store, too, remove what jobs that were killed have left. A job that"
-            " writes there is stopped by that: its next save is refused."
+        option(
+            "In an object store, too, remove what killed jobs have left. A job that writes there "
+            "is stopped by that: its next save is refused."
         ),
     ] = False,
 ) -> None:
@@ -179,27 +173,25 @@ def prune(
 @explain_interrupt()
 def interval(
     blocked_s: Annotated[
-        float, typer.Option("--blocked-s", help="Seconds for which a save holds training up.")
+        float, option("Seconds for which a save holds training up.", "--blocked-s")
     ],
     commit_s: Annotated[
-        float, typer.Option("--commit-s", help="Seconds from the call of save to the commit.")
+        float, option("Seconds from the call of save to the commit.", "--commit-s")
     ],
-    step_s: Annotated[float, typer.Option("--step-s", help="Seconds of a training step.")],
+    step_s: Annotated[float, option("Seconds of a training step.", "--step-s")],
     mtbf_h: Annotated[
         float,
-        typer.Option("--mtbf-h", help="Hours between failures of the job, or of a node: --nodes."),
+        option("Hours between failures of the job, or of a node: --nodes.", "--mtbf-h"),
     ],
-    nodes: Annotated[
-        int, typer.Option(help="Nodes of the job, each of which fails every --mtbf-h.")
-    ] = 1,
+    nodes: Annotated[int, option("Nodes of the job, each of which fails every --mtbf-h.")] = 1,
     slowdown: Annotated[
-        float, typer.Option(help="What steps take longer while a save is written; 0.03 is 3 %.")
+        float, option("What steps take longer while a save is written; 0.03 is 3 %.")
     ] = 0.0,
     restart_s: Annotated[
-        float, typer.Option("--restart-s", help="Seconds from a failure until training goes on.")
+        float, option("Seconds from a failure until training goes on.", "--restart-s")
     ] = 0.0,
     overhead: Annotated[
-        float, typer.Option(help="The largest part of training's time that saves may take.")
+        float, option("The largest part of training's time that saves may take.")
     ] = 0.035,
     as_json: AsJson = False,
 ) -> None:
@@ -223,11 +215,11 @@ def interval(
 
     costs = Costs(blocked_s=blocked_s, commit_s=commit_s, step_s=step_s, slowdown=slowdown)
     failures = Failures(mtbf_s=mtbf_h * 3600, nodes=nodes, restart_s=restart_s)
-    found = advise_interval(costs, failures, overhead)
+    advice = advise_interval(costs, failures, overhead)
     if as_json:
-        console.print_json(asdict(found) | {"lost": found.lost})
+        console.print_json(asdict(advice) | {"lost": advice.lost})
         return
-    _show_advice(found, overhead)
+    _show_advice(advice, overhead)
 
 
 def _describe_entry(place: Repository, entry: CheckpointEntry) -> dict[str, Any]:
@@ -254,32 +246,28 @@ def _show_entries(rows: list[dict[str, Any]]) -> None:
     table = console.make_table(*headings, right=("step", "size"))
     for row in rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["committed"]))
-        size = "damaged" if row["damage"] else console.format_bytes(row["bytes"])
+        size = "damaged" if row["damage"] else format_bytes(row["bytes"])
         cells = (str(row["step"]), when, size, str(row.get("ranks", "")), row["name"])
         table.add_row(*map(console.escape, cells))
     console.out.print(table)
 
 
-def _show_advice(found: Advice, overhead: float) -> None:
-    costs, part = found.costs, f"{100 * overhead:.3g} %"
-    often = duration(found.failures.job_mtbf_s)
+def _show_advice(advice: Advice, overhead: float) -> None:
+    costs, share = advice.costs, f"{100 * overhead:.3g} %"
+    often = duration(advice.failures.job_mtbf_s)
     table = console.make_table("so that", "steps", "time", "", right=("steps", "time"))
     for binds, least, why in (
-        ("failures", found.failure_steps, f"least is lost to a failure every {often}"),
-        ("commit", found.commit_steps, "the save before is committed"),
-        (
-            "overhead",
-            found.overhead_steps,
-            f"saves take at most {part} of training's time",
-        ),
+        ("failures", advice.failure_steps, f"least is lost to a failure every {often}"),
+        ("commit", advice.commit_steps, "the save before is committed"),
+        ("overhead", advice.overhead_steps, f"saves take at most {share} of training's time"),
     ):
-        mark = "binds" if found.binds == binds else ""
+        mark = "binds" if advice.binds == binds else ""
         table.add_row(why, f"{least:,}", duration(least * costs.step_s + costs.lost_s), mark)
     console.out.print(table)
-    steps = counted(found.steps, "step")
-    console.show(f"save every {steps}, which is every {duration(found.seconds)}")
+    steps = counted(advice.steps, "step")
+    console.show(f"save every {steps}, which is every {duration(advice.seconds)}")
     console.show(
-        f"lost: {found.lost:.2%} of all time; {found.saving:.2%} in saves, {found.redoing:.2%} done"
-        f" once more, {found.restarting:.2%} in restarts"
+        f"lost: {advice.lost:.2%} of all time; {advice.saving:.2%} in saves, "
+        f"{advice.redoing:.2%} done once more, {advice.restarting:.2%} in restarts"
     )
-    console.show(f"a failure costs {duration(found.lost_per_failure_s)} of training, on average")
+    console.show(f"a failure costs {duration(advice.lost_per_failure_s)} of training, on average")

@@ -1,18 +1,25 @@
-"""The terminal: what every command says, and how.
+"""The terminal and the files that commands write.
 
-Results go to standard output (`out`), messages and progress to standard error (`err`).
+Results go to standard output (`out`), messages and progress to standard error (`err`). A file is
+checked before the work, and whole or absent after it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 
+from ..errors import UsageError
 from .quantities import duration, number
+from .quantities import format_bytes as format_bytes
 
 try:
     import rich.box
@@ -31,19 +38,31 @@ err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True, emoji=F
 
 _QUIET_S = 2.0
 """Time after which progress is shown."""
-
-_TOLD_S = 0.05
+_UPDATE_S = 0.05
 """Shortest time between two updates of a bar."""
-
-
 _PACE_COLUMNS = 52
-"""Columns of text of a spinner and a pace: the rest is for what is done, and a bar if it fits."""
-
+"""Columns of a spinner and a pace; the description, and a bar if it fits, take the rest."""
 _BAR_COLUMNS = 21
+
+GOES_ON = "what is finished is kept, and the same command goes on after it"
+_STARTS_AGAIN = "nothing was written, and the same command starts again"
+
+
+@contextmanager
+def explain_interrupt(left: str = _STARTS_AGAIN) -> Iterator[None]:
+    """Say what a command has left if Ctrl-C stops it; also a decorator of commands."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"penstock: stopped: {left}", file=sys.stderr)
+        raise
+
+
+# -- progress and messages -------------------------------------------------------------------------
 
 
 class _Pace(rich.progress.ProgressColumn):
-    """How many were seen, the rate, and the time left, or the time so far if nobody knows."""
+    """The number done, the rate, and the time left, or the time so far if the total is unknown."""
 
     def __init__(self, of: str) -> None:
         super().__init__(rich.table.Column(no_wrap=True))
@@ -51,17 +70,17 @@ class _Pace(rich.progress.ProgressColumn):
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
         """Describe a task; "bytes" are shown in the largest fitting unit."""
+        is_bytes = self._of == "bytes"
 
         def count(value: float) -> str:
-            return format_bytes(value) if self._of == "bytes" else f"{value:,.0f}"
+            return format_bytes(value) if is_bytes else f"{value:,.0f}"
 
         done = count(task.completed)
         if task.total is not None:
             done += f" of {count(task.total)}"
-        parts = [done if self._of == "bytes" else f"{done} {self._of}"]
+        parts = [done if is_bytes else f"{done} {self._of}"]
         if speed := task.finished_speed or task.speed:
-            rate = format_bytes(speed) if self._of == "bytes" else number(speed)
-            parts.append(f"{rate}/s")
+            parts.append(f"{format_bytes(speed) if is_bytes else number(speed)}/s")
         if task.time_remaining is not None:
             parts.append(f"{duration(task.time_remaining)} left")
         else:
@@ -71,8 +90,7 @@ class _Pace(rich.progress.ProgressColumn):
 
 @contextmanager
 def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]:
-    """Yield a callback that shows, from two seconds on, how many were seen so far, and of how
-    many if that is known."""
+    """Yield a callback of the number done, and of all if known; shown from two seconds on."""
     room = err.width - _PACE_COLUMNS
     columns: list[rich.progress.ProgressColumn] = [
         rich.progress.SpinnerColumn(),
@@ -83,23 +101,23 @@ def show_progress(what: str, of: str = "files") -> Iterator[Callable[..., None]]
         room -= _BAR_COLUMNS
         columns.insert(2, rich.progress.BarColumn(_BAR_COLUMNS - 1))
     bar = rich.progress.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-    shown = what if len(what) <= room else f"{what[: max(0, room - 1)]}…"
-    task = bar.add_task(rich.markup.escape(shown), total=None)
+    description = what if len(what) <= room else f"{what[: max(0, room - 1)]}…"
+    task = bar.add_task(rich.markup.escape(description), total=None)
     started = time.monotonic()
-    said = 0.0
+    updated = 0.0
 
-    def seen(done: int, total: int | None = None) -> None:
-        nonlocal said
+    def update(done: int, total: int | None = None) -> None:
+        nonlocal updated
         now = time.monotonic()
-        if done != total and now - said < _TOLD_S:
+        if done != total and now - updated < _UPDATE_S:
             return
-        said = now
+        updated = now
         bar.update(task, completed=done, total=total)
-        if not bar.live.is_started and time.monotonic() - started > _QUIET_S:
+        if not bar.live.is_started and now - started > _QUIET_S:
             bar.start()
 
     try:
-        yield seen
+        yield update
     finally:
         bar.stop()
 
@@ -117,8 +135,11 @@ def print_warnings() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a message, beside the results."""
+    """Print a message to standard error."""
     err.print(f"penstock: {text}", markup=False)
+
+
+# -- results ---------------------------------------------------------------------------------------
 
 
 def show(text: str) -> None:
@@ -132,10 +153,7 @@ def print_json(values: object) -> None:
 
 
 def make_table(*headings: str, right: Sequence[str] = (), title: str = "") -> rich.table.Table:
-    """Make a table without rows, in rich's markup.
-
-    right:  headings of columns of numbers, which are aligned at the right.
-    """
+    """Make a table without rows, in rich's markup; the columns `right` are aligned at the right."""
     table = rich.table.Table(
         box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left"
     )
@@ -149,28 +167,94 @@ WIDE = 124
 
 
 def print_wide(table: rich.table.Table) -> None:
-    """Print a table; where standard output is no terminal, its lines are whole."""
+    """Print a table; if standard output is no terminal, its lines are whole."""
     wide = rich.console.Console(width=WIDE, highlight=False, emoji=False, stderr=out.stderr)
     (out if out.is_terminal else wide).print(table)
 
 
 def draw_bar(count: int, most: int, columns: int) -> str:
-    """Bar of at most so many columns of text, in proportion to the highest count."""
+    """Draw a bar of at most `columns` characters, in proportion to the highest count."""
     return "█" * round(columns * count / max(1, most)) or ("▏" if count else "")
 
 
 def escape(text: str) -> str:
     """Escape foreign text, such as names of files, so that it is printed as it is."""
-    printable = text.encode("utf-8", "backslashreplace").decode()
-    return rich.markup.escape(printable)
+    return rich.markup.escape(text.encode("utf-8", "backslashreplace").decode())
 
 
-def format_bytes(count: float) -> str:
-    """Bytes in the largest fitting unit: 1.5 MiB."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:,.1f} PiB"
+# -- files -----------------------------------------------------------------------------------------
+
+_WRITTEN = {"--html", "--json", "--csv", "--write"}
+"""Options for files that commands write."""
+_STANDARD_OUTPUT = Path("-")
+
+
+def repeat_command() -> str:
+    """Return the command line that repeats this one, without the files that it writes."""
+    words, is_path = ["penstock"], False
+    for word in sys.argv[1:]:
+        if not is_path and word.partition("=")[0] not in _WRITTEN:
+            words.append(word)
+        is_path = not is_path and word in _WRITTEN
+    return shlex.join(words)
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Raise UsageError, before any work, for paths that no file can have."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder; give the path of a file")
+
+
+@contextmanager
+def results_alone(path: Path | None) -> Iterator[None]:
+    """Keep all other output from standard output if `write_results` writes to it."""
+    if path != _STANDARD_OUTPUT:
+        check_writable(path)
+    before, out.stderr = out.stderr, path == _STANDARD_OUTPUT
+    try:
+        yield
+    finally:
+        out.stderr = before
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[IO[str]]:
+    """Yield a file that replaces the file at the path once it is complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x", encoding="utf-8", newline="") as file:
+                yield file
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write all of the text, or leave the file as it was."""
+    with replace_file(path) as file:
+        file.write(text)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page, and show its path."""
+    write_text(path, text)
+    show(f"page: {escape(str(path))}")
+
+
+def write_results(path: Path | None, values: object) -> None:
+    """Write values as JSON to a path, and show it; "-" is standard output."""
+    if path is None:
+        return
+    text = json.dumps(values, indent=1) + "\n"
+    if path == _STANDARD_OUTPUT:
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)
+        show(f"results: {escape(str(path))}")

@@ -1,4 +1,4 @@
-"""`penstock convert`: write a data set in another format, and verify it."""
+"""`penstock convert` and `penstock tokenize`: write data in another format, and verify it."""
 
 from __future__ import annotations
 
@@ -7,46 +7,39 @@ from typing import Annotated
 
 import typer
 
-from ..convert import Converted
+from ..convert import Converted, Tokenized
 from ..convert import convert as convert_data
+from ..convert import tokenize as tokenize_data
 from ..errors import UsageError
 from . import console
-from .amounts import parse_bytes
-from .interrupt import GOES_ON, explain_interrupt
-from .options import FormatOptions, Path, open_data, takes_format_options
-from .quantities import counted
+from .console import GOES_ON, explain_interrupt
+from .options import DataPath, FormatOptions, open_data, option, takes_format_options
+from .quantities import counted, format_bytes, parse_bytes
 
 
 @takes_format_options
 @explain_interrupt(GOES_ON)
 def convert(
-    path: Path,
+    path: DataPath,
     destination: Annotated[str, typer.Argument(help="The folder to write, new or empty.")],
     *,
-    to: Annotated[str, typer.Option(help="tar, tfrecord, records or lmdb.")],
+    to: Annotated[str, option("tar, tfrecord, records or lmdb.")],
     shard_bytes: Annotated[
-        str | None, typer.Option(help="Largest shard, such as 1GiB; 256MiB by default.")
+        str | None, option("Largest shard, such as 1GiB; 256MiB by default.")
     ] = None,
-    shards: Annotated[int | None, typer.Option(help="How many shards, of as many samples.")] = None,
+    shards: Annotated[int | None, option("How many shards, of as many samples.")] = None,
     shuffle: Annotated[
-        int | None, typer.Option(help="A seed: write the samples in the order drawn from it.")
+        int | None, option("A seed: write the samples in the order drawn from it.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the shards: NAME-000000.tar.")] = None,
-    field: Annotated[
-        list[str] | None, typer.Option(help="Write only this field; may be repeated.")
-    ] = None,
-    keys: Annotated[
-        str | None, typer.Option(help="names, numbers or both: what samples are called.")
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option(help="TFRecord: bytes rather than tf.train.Example.")
-    ] = False,
-    datum: Annotated[bool, typer.Option(help="LMDB: Caffe's Datum, with the label.")] = False,
+    name: Annotated[str | None, option("Of the shards: NAME-000000.tar.")] = None,
+    field: Annotated[list[str] | None, option("Write only this field; may be repeated.")] = None,
+    keys: Annotated[str | None, option("names, numbers or both: what samples are called.")] = None,
+    raw: Annotated[bool, option("TFRecord: bytes rather than tf.train.Example.")] = False,
+    datum: Annotated[bool, option("LMDB: Caffe's Datum, with the label.")] = False,
     resize: Annotated[
-        int | None,
-        typer.Option(help="Images: reduce the shorter side of larger ones to this length."),
+        int | None, option("Images: reduce the shorter side of larger ones to this length.")
     ] = None,
-    force: Annotated[bool, typer.Option(help="Begin anew over another conversion.")] = False,
+    force: Annotated[bool, option("Start again over another conversion.")] = False,
     options: FormatOptions,
 ) -> None:
     """Write a data set as tar (WebDataset), TFRecord, records or LMDB, and verify it.
@@ -91,17 +84,19 @@ def convert(
 
 def _show_converted(done: Converted, seconds: float) -> None:
     files = counted(len(done.files), "file")
-    what = f"{done.samples:,} samples, {console.format_bytes(done.bytes)} in {files}"
-    if not done.written:
-        how = "it was complete already"
-    elif done.written < done.samples:
-        how = f"went on after {done.samples - done.written:,}; verified; {seconds:.1f} s"
-    else:
-        how = f"verified; {seconds:.1f} s"
+    what = f"{done.samples:,} samples, {format_bytes(done.bytes)} in {files}"
+    how = _describe_progress(done.written, done.samples, "verified", seconds)
     console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
     if done.labels is not None:
         console.show(f"labels: numpy.load({console.escape(repr(done.labels))})")
     console.show(f"read it: {console.escape(done.call)}")
+
+
+def _describe_progress(written: int, total: int, checked: str, seconds: float) -> str:
+    if not written:
+        return "it was complete already"
+    start = f"went on after {total - written:,}; " if written < total else ""
+    return f"{start}{checked}; {seconds:.1f} s"
 
 
 def _parse_size(text: str) -> int:
@@ -109,3 +104,87 @@ def _parse_size(text: str) -> int:
         return int(parse_bytes(text))
     except ValueError:
         raise UsageError(f"--shard-bytes is {text!r}: use such as 256MiB, 1GB or 1000000") from None
+
+
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def tokenize(
+    path: DataPath,
+    destination: Annotated[
+        str, typer.Argument(help="What to write, without .bin and .idx: /fast/documents.")
+    ],
+    *,
+    tokenizer: Annotated[str, option("A tokenizer.json, or the folder that has one.")],
+    field: Annotated[
+        str | None, option("The field of text; by default text, txt or the only one.")
+    ] = None,
+    eos: Annotated[
+        str | None, option("Token that ends a document; by default the tokenizer's own.")
+    ] = None,
+    no_eos: Annotated[bool, option("No token at the ends of documents.", "--no-eos")] = False,
+    bos: Annotated[str | None, option("Token that starts a document; by default none.")] = None,
+    special: Annotated[
+        str, option("Names of special tokens in texts: as text, or as tokens.")
+    ] = "text",
+    broken: Annotated[
+        str, option("Broken lines and texts: raise an error, or mask them as empty.")
+    ] = "raise",
+    engine: Annotated[
+        str, option("tokenizers, or tiktoken where it is proved to be equal.")
+    ] = "tokenizers",
+    workers: Annotated[int | None, option("Processes that encode; by default one a core.")] = None,
+    verify: Annotated[
+        bool, option("Encode 1,000 documents again, and compare.", "--verify")
+    ] = False,
+    force: Annotated[bool, option("Replace other tokens of this command.", "--force")] = False,
+    options: FormatOptions,
+) -> None:
+    """Write the tokens of texts as Megatron's .bin and .idx, and verify them.
+
+    After Ctrl-C, a full disk or the end of the machine, the same command goes on where it was.
+    The files get their names when all is written and was read back.
+
+    Examples:
+
+      penstock tokenize documents /fast/documents --tokenizer tokenizer.json
+
+      penstock tokenize "crawl-{00..99}.parquet" /fast/crawl --tokenizer model/ --field content
+
+      penstock tokenize documents /fast/documents --tokenizer model/ --engine tiktoken --verify
+    """
+    if eos is not None and no_eos:
+        raise UsageError("--eos and --no-eos are both given: choose one")
+    started = time.monotonic()
+    source = open_data(path, options)
+    with (
+        console.show_progress(f"Tokenizing into {destination}", "documents") as progress,
+        console.print_warnings(),
+    ):
+        done = tokenize_data(
+            source,
+            destination,
+            tokenizer,
+            field=field,
+            eos=not no_eos if eos is None else eos,
+            bos=bos,
+            special=special,  # type: ignore[arg-type]
+            broken=broken,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
+            workers=workers,
+            verify=verify,
+            force=force,
+            progress=progress,
+        )
+    _show_tokenized(done, time.monotonic() - started)
+
+
+def _show_tokenized(done: Tokenized, seconds: float) -> None:
+    documents = f"{done.documents:,} documents, {format_bytes(done.bytes)}"
+    what = f"{done.tokens:,} tokens ({done.dtype}) of {documents}"
+    if done.empty:
+        what += f"; {done.empty:,} empty, of these {done.broken:,} broken"
+    how = _describe_progress(done.written, done.documents, "read back", seconds)
+    if done.verified:
+        how += f"; {done.verified:,} documents encoded again, all equal"
+    console.show(f"[bold]{console.escape(done.path)}[/]: {what}; {how}")
+    console.show(f"read it: {console.escape(done.call)}")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from . import console
-from .interrupt import explain_interrupt
+from .console import explain_interrupt
+from .options import option
 from .plain import show_demo, show_race
 
 
@@ -19,7 +20,7 @@ def demo(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Empty or new folder for the data, which is kept; else none is kept."),
+        option("Empty or new folder for the data, which is kept; else none is kept."),
     ] = None,
 ) -> None:
     """Show what penstock does: an exact shuffle, kill -9 and an exact resume, a race.

@@ -9,15 +9,17 @@ import rich.table
 import typer
 
 from . import console
-from .interrupt import explain_interrupt
+from .console import explain_interrupt
 from .options import (
+    AsJson,
     FormatOptions,
     hide_credentials,
     import_function,
     open_data,
+    option,
     takes_format_options,
 )
-from .quantities import counted
+from .quantities import counted, format_bytes
 
 if TYPE_CHECKING:
     from ..doctor import Examination, Finding, Resource, Roofline
@@ -37,20 +39,18 @@ def doctor(
     ] = None,
     *,
     step_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds that a rank computes on a batch: says whether data keeps up."),
+        float | None, option("Seconds that a rank computes on a batch: says whether data keeps up.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a step of one rank.")] = 256,
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks on this host.")] = 1,
+    batch_size: Annotated[int, option("Samples of a step of one rank.", min=1)] = 256,
+    ranks: Annotated[int, option("Ranks on this host.", min=1)] = 1,
     decode: Annotated[
-        str | None,
-        typer.Option(help="module:function, as Loader(decode=) takes it: is timed, too."),
+        str | None, option("module:function, as Loader(decode=) takes it: is timed, too.")
     ] = None,
     write: Annotated[
-        bool, typer.Option(help="Time writing, by a temporary file in the data's folder.")
+        bool, option("Time writing, by a temporary file in the data's folder.")
     ] = False,
     options: FormatOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what will be slow, and why: storage, memory, cores, limits, settings. Writes nothing.
 
@@ -80,39 +80,34 @@ def doctor(
         return
     function = None if decode is None else import_function("--decode", decode)
     if is_empty(path):
-        found = examine_folder(path, write=write)
+        result = examine_folder(path, write=write)
     else:
         dataset = open_data(path, options, "read")
         job = PlannedJob(batch_size=batch_size, ranks=ranks, step_s=step_seconds, decode=function)
         with console.show_progress(f"Measuring {hide_credentials(path)}", "measurements") as seen:
-            found = examine(dataset, job, write=write, seen=seen)
+            result = examine(dataset, job, write=write, seen=seen)
     if as_json:
-        console.print_json(found.as_json())
+        console.print_json(result.as_json())
     else:
-        _show(found)
+        _show(result)
 
 
-def _show(found: Examination) -> None:
-    console.show(
-        f"[bold]{console.escape(found.path)}[/]: {console.escape(_describe_examined(found))}"
-    )
-    _show_supplies(found)
-    if found.settings:
-        _show_table(
-            "what penstock chooses",
-            ("setting", "value", "why"),
-            [(each.name, each.value, each.why) for each in found.settings],
-        )
-    _show_findings(found.findings)
-    if found.first is not None:
-        heading = "verdict" if found.later is None else "verdict: an epoch that reads storage"
-        _show_verdict(heading, found.first)
-    if found.later is not None:
-        _show_verdict("verdict: an epoch from the page cache", found.later)
-    if found.extras:
-        console.show(
-            console.escape(f"\nto install for this data: pip install '{', '.join(found.extras)}'")
-        )
+def _show(result: Examination) -> None:
+    described = console.escape(_describe_examined(result))
+    console.show(f"[bold]{console.escape(result.path)}[/]: {described}")
+    _show_supplies(result)
+    if result.settings:
+        rows = [(setting.name, setting.value, setting.why) for setting in result.settings]
+        _show_table("what penstock chooses", ("setting", "value", "why"), rows)
+    _show_findings(result.findings)
+    if result.first is not None:
+        heading = "verdict" if result.later is None else "verdict: an epoch that reads storage"
+        _show_verdict(heading, result.first)
+    if result.later is not None:
+        _show_verdict("verdict: an epoch from the page cache", result.later)
+    if result.extras:
+        extras = console.escape(", ".join(result.extras))
+        console.show(f"\nto install for this data: pip install '{extras}'")
 
 
 def _show_host(as_json: bool) -> None:
@@ -120,12 +115,8 @@ def _show_host(as_json: bool) -> None:
 
     findings, extras = examine_host(), list_extras()
     if as_json:
-        console.print_json(
-            {
-                "findings": [each._asdict() for each in findings],
-                "extras": [each._asdict() for each in extras],
-            }
-        )
+        values = {"findings": [finding._asdict() for finding in findings]}
+        console.print_json(values | {"extras": [extra._asdict() for extra in extras]})
         return
     _show_findings(findings)
     rows = [
@@ -144,18 +135,18 @@ def _show_findings(findings: Sequence[Finding]) -> None:
     console.out.print(table)
 
 
-def _describe_examined(found: Examination) -> str:
-    if found.dataset is None:
-        return "an empty folder" + ("" if found.written else "; --write measures writing to it")
-    index = found.dataset.index
+def _describe_examined(result: Examination) -> str:
+    if result.dataset is None:
+        return "an empty folder" + ("" if result.written else "; --write measures writing to it")
+    index = result.dataset.index
     samples, files = counted(index.count, "sample"), counted(len(index.files), "file")
     return (
-        f"{index.format}, {samples} of {console.format_bytes(index.mean_bytes)}, "
-        f"{console.format_bytes(index.total_bytes)} in {files}"
+        f"{index.format}, {samples} of {format_bytes(index.mean_bytes)}, "
+        f"{format_bytes(index.total_bytes)} in {files}"
     )
 
 
-def _show_supplies(found: Examination) -> None:
+def _show_supplies(result: Examination) -> None:
     units: dict[Resource, tuple[str, Any]] = {
         "bandwidth": ("storage, large reads", _format_rate),
         "iops": ("storage, reads of samples", lambda rate: f"{rate:,.0f} reads/s"),
@@ -165,16 +156,16 @@ def _show_supplies(found: Examination) -> None:
         "compute": ("compute", lambda rate: f"{rate:,.0f} samples/s"),
     }
     rows = [
-        (name, said(found.supplies[resource].per_s), found.supplies[resource].how)
+        (name, said(result.supplies[resource].per_s), result.supplies[resource].how)
         for resource, (name, said) in units.items()
-        if resource in found.supplies
+        if resource in result.supplies
     ]
-    if found.latency_ns is not None:
-        rows.insert(2, ("storage, one read alone", f"{found.latency_ns / 1e3:,.0f} us", "median"))
-    if found.written is not None:
-        rows.append(("storage, writing", _format_rate(found.written.per_s), found.written.how))
-    if found.link is not None:
-        rows.append(("network", _format_rate(found.link.per_s), found.link.how))
+    if result.latency_ns is not None:
+        rows.insert(2, ("storage, one read alone", f"{result.latency_ns / 1e3:,.0f} us", "median"))
+    if result.written is not None:
+        rows.append(("storage, writing", _format_rate(result.written.per_s), result.written.how))
+    if result.link is not None:
+        rows.append(("network", _format_rate(result.link.per_s), result.link.how))
     _show_table("what there is", ("resource", "gives", "measured"), rows)
 
 
@@ -190,26 +181,16 @@ def _show_table(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str,
     console.out.print(table)
 
 
-def _show_verdict(heading: str, found: Roofline) -> None:
-    _show_table(
-        heading,
-        ("resource", "allows", "of the lowest"),
-        [
-            (
-                each.resource,
-                f"{each.samples_per_s:,.0f} samples/s",
-                "binds"
-                if each is found.ceilings[0]
-                else _format_multiple(found, each.samples_per_s),
-            )
-            for each in found.ceilings
-        ],
-    )
-    for sentence in found.advice:
+def _show_verdict(heading: str, roofline: Roofline) -> None:
+    rows = []
+    for ceiling in roofline.ceilings:
+        rate = ceiling.samples_per_s
+        multiple = f"{rate / roofline.samples_per_s:,.1f}x"
+        binds = "binds" if ceiling is roofline.ceilings[0] else multiple
+        rows.append((ceiling.resource, f"{rate:,.0f} samples/s", binds))
+    _show_table(heading, ("resource", "allows", "of the lowest"), rows)
+    for sentence in roofline.advice:
         console.show(f"- {console.escape(sentence)}")
-    if found.utilisation is not None:
-        console.show(f"- the accelerator computes for {found.utilisation:.0%} of the time, at most")
-
-
-def _format_multiple(found: Roofline, rate: float) -> str:
-    return f"{rate / found.samples_per_s:,.1f}x"
+    if roofline.utilisation is not None:
+        busy = f"{roofline.utilisation:.0%}"
+        console.show(f"- the accelerator computes for {busy} of the time, at most")

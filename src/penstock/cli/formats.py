@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from ..index import FORMATS
 from . import console
-from .interrupt import explain_interrupt
+from .console import explain_interrupt
+from .options import AsJson
 
 
 @explain_interrupt()
-def formats(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
-) -> None:
+def formats(as_json: AsJson = False) -> None:
     """List the formats that are read, and the options that each takes.
 
     Options are keyword arguments of [bold]penstock.open[/], and --option NAME=VALUE here.
@@ -26,7 +21,7 @@ def formats(
       penstock inspect /data/shards --option label=class
     """
     if as_json:
-        listed = [
+        rows = [
             {
                 "name": entry.name,
                 "summary": entry.summary,
@@ -36,11 +31,10 @@ def formats(
             }
             for entry in FORMATS.values()
         ]
-        console.print_json(listed)
+        console.print_json(rows)
         return
     table = console.make_table("format", "what", "where", "options")
     for entry in FORMATS.values():
-        table.add_row(
-            entry.name, entry.summary, ", ".join(entry.kinds), ", ".join(entry.options) or "-"
-        )
+        options = ", ".join(entry.options) or "-"
+        table.add_row(entry.name, entry.summary, ", ".join(entry.kinds), options)
     console.out.print(table)

@@ -1,22 +1,27 @@
-"""`penstock index`: find the samples of a data set and save where they are."""
+"""`penstock index` and `penstock lengths`: save where samples are, and how long each is."""
 
 from __future__ import annotations
 
 import os
 import time
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
-
-from ..dataset import Dataset, locate_data, sidecar_paths
+from ..dataset import Dataset, locate_data, measure_lengths, sidecar_paths
 from ..engine import pin_hub_urls
 from ..errors import UsageError
 from ..images import describe_positions, find_positions
 from . import console
+from .console import GOES_ON, explain_interrupt
 from .inspect import describe_index
-from .interrupt import explain_interrupt
-from .options import FormatOptions, Path, open_data, takes_format_options
+from .options import (
+    DataPath,
+    FormatOptions,
+    import_function,
+    open_data,
+    option,
+    takes_format_options,
+)
 
 _shown_max = 20
 """Damaged images that are named."""
@@ -25,19 +30,14 @@ _shown_max = 20
 @takes_format_options
 @explain_interrupt()
 def index(
-    path: Path,
+    path: DataPath,
     *,
     options: FormatOptions,
-    force: Annotated[bool, typer.Option(help="Make the index anew, however fresh it is.")] = False,
+    force: Annotated[bool, option("Make the index again, however fresh it is.")] = False,
     positions: Annotated[
-        bool,
-        typer.Option(
-            help="Decode all JPEG images once, and save where the rows of their blocks begin."
-        ),
+        bool, option("Decode all JPEG images once, and save where the rows of their blocks start.")
     ] = False,
-    field: Annotated[
-        str | None, typer.Option(help="The field that has the images, for --positions.")
-    ] = None,
+    field: Annotated[str | None, option("The field that has the images, for --positions.")] = None,
 ) -> None:
     """Find the samples of a data set and save where they are, beside the data.
 
@@ -58,28 +58,26 @@ def index(
         raise UsageError("--field is for --positions: leave it out, or give both")
     before = _stamp_sidecars(path)
     started = time.monotonic()
-    found = open_data(path, options, "rebuild" if force else "auto")
-    if found.sidecar is None:
+    dataset = open_data(path, options, "rebuild" if force else "auto")
+    if dataset.sidecar is None:
         raise SystemExit(1)
     seconds = time.monotonic() - started
-    console.show(f"[bold]{console.escape(found.path)}[/]: {describe_index(found)}")
-    same = _stamp_sidecars(path).get(found.sidecar) == before.get(found.sidecar)
-    done = "is up to date" if same else f"made in {seconds:.2f} s"
-    console.show(f"index {done}: {console.escape(found.sidecar)}")
+    console.show(f"[bold]{console.escape(dataset.path)}[/]: {describe_index(dataset)}")
+    is_same = _stamp_sidecars(path).get(dataset.sidecar) == before.get(dataset.sidecar)
+    done = "is up to date" if is_same else f"made in {seconds:.2f} s"
+    console.show(f"index {done}: {console.escape(dataset.sidecar)}")
     if positions:
-        _index_positions(found, field, force)
+        _index_positions(dataset, field, force)
 
 
-def _index_positions(found: Dataset, field: str | None, force: bool) -> None:
-    """Find the positions of all images, and report those that are damaged."""
+def _index_positions(dataset: Dataset, field: str | None, force: bool) -> None:
+    """Find the positions of all images, and report the damaged ones."""
     started = time.monotonic()
-    with (
-        console.show_progress(f"Decoding {found.path}", "samples") as progress,
-    ):
-        report = find_positions(found, field=field, force=force, progress=progress)
+    with console.show_progress(f"Decoding {dataset.path}", "samples") as progress:
+        report = find_positions(dataset, field=field, force=force, progress=progress)
     seconds = time.monotonic() - started
     console.show(
-        f"positions of {describe_positions(found.index, report.saved)}; "
+        f"positions of {describe_positions(dataset.index, report.saved)}; "
         f"{report.others:,} images are of other kinds; {seconds:.1f} s"
     )
     for _, text in report.broken[:_shown_max]:
@@ -91,10 +89,72 @@ def _index_positions(found: Dataset, field: str | None, force: bool) -> None:
 
 
 def _stamp_sidecars(path: str) -> dict[str, tuple[int, int]]:
-    """Numbers and times of the saved indexes' files, which differ from one index to the next."""
+    """Return inode and time of each saved index's file, which differ from one index to the next."""
     stamps = {}
     for sidecar in sidecar_paths(locate_data(*pin_hub_urls([path]))[0]):
         with suppress(OSError):
             status = os.stat(sidecar)
             stamps[sidecar] = status.st_ino, status.st_mtime_ns
     return stamps
+
+
+@takes_format_options
+@explain_interrupt(GOES_ON)
+def lengths(
+    path: DataPath,
+    *,
+    by: Annotated[
+        str,
+        option(
+            "bytes; tokens (numbers of a list); duration (milliseconds of WAV or FLAC); or "
+            "module:function of a sample."
+        ),
+    ],
+    field: Annotated[str | None, option("The field with the text or sound.")] = None,
+    tokenizer: Annotated[
+        str | None, option("A tokenizer.json, or the folder that has one, for tokens of texts.")
+    ] = None,
+    processes: Annotated[
+        int | None, option("How many measure; by default one for each core.")
+    ] = None,
+    force: Annotated[bool, option("Measure again what is there.")] = False,
+    options: FormatOptions,
+) -> None:
+    """Measure how long each sample of a data set is, and save that beside the index.
+
+    Selections can then name [bold]length[/], and [bold]dataset.lengths[/] has them all. After
+    Ctrl-C, kill -9 or the end of the machine, the same command goes on where it was.
+
+    Examples:
+
+      penstock lengths /data/corpus --by bytes
+
+      penstock lengths "/data/text-*.jsonl" --by tokens --tokenizer tokenizer.json -o fields=text
+
+      penstock lengths /data/corpus --by mytrain.data:count_tokens
+
+      penstock lengths /data/speech --by duration
+    """
+    rule: Any = import_function("--by", by) if ":" in by else by
+    dataset = open_data(path, options)
+    started = time.monotonic()
+    with console.show_progress(f"Measuring {dataset.path}", "samples") as progress:
+        saved = measure_lengths(
+            dataset,
+            rule,
+            field=field,
+            tokenizer=tokenizer,
+            processes=processes,
+            force=force,
+            progress=progress,
+        )
+    values = saved.values
+    text = f"{len(values):,} samples, no length"
+    if len(values):
+        text = (
+            f"{len(values):,} samples, {int(values.min()):,} to {int(values.max()):,} long, "
+            f"{float(values.mean()):,.1f} on average"
+        )
+    seconds = time.monotonic() - started
+    console.show(f"[bold]{console.escape(dataset.path)}[/]: {text}; {seconds:.1f} s")
+    console.show(f"lengths by {console.escape(saved.rule)}: {console.escape(saved.path)}")

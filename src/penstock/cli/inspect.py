@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import rich.markup
-import typer
 
 from ..budget import Budget
 from ..dataset import Dataset, locate_data, sidecar_paths
@@ -19,9 +18,16 @@ from ..images import check_positions
 from ..index import Chunked, Fixed, Index, RowTable
 from ..loader import choose_shuffle, describe_choice, record_choice
 from . import console
-from .interrupt import explain_interrupt
-from .options import FormatOptions, Path, hide_credentials, takes_format_options
-from .quantities import counted
+from .console import explain_interrupt
+from .options import (
+    AsJson,
+    DataPath,
+    FormatOptions,
+    hide_credentials,
+    option,
+    takes_format_options,
+)
+from .quantities import counted, format_bytes
 
 _SHOWN = 8
 """Rows shown of what may have many."""
@@ -30,21 +36,20 @@ _SHOWN = 8
 @takes_format_options
 @explain_interrupt()
 def inspect(
-    path: Path,
+    path: DataPath,
     *,
     options: FormatOptions,
     verify: Annotated[
-        bool, typer.Option(help="Check all of the saved index, and every file against it.")
+        bool, option("Check all of the saved index, and every file against it.")
     ] = False,
     shuffle: Annotated[
-        bool,
-        typer.Option(help="Measure reading (0.2 s) and say what shuffle='auto' would choose."),
+        bool, option("Measure reading (0.2 s) and say what shuffle='auto' would choose.")
     ] = False,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Samples of a step of one rank, for --shuffle.")
+        int, option("Samples of a step of one rank, for --shuffle.", min=1)
     ] = 256,
-    ranks: Annotated[int, typer.Option(min=1, help="How many ranks, for --shuffle.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ranks: Annotated[int, option("How many ranks, for --shuffle.", min=1)] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a data set is: samples, sizes, labels, the state of its index. Writes nothing.
 
@@ -64,32 +69,32 @@ def inspect(
         console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
         console.print_warnings(),
     ):
-        found = open_dataset(path, index="read", progress=progress, **options)
-        states = dict(_check_sidecars(found, verify))
-        changed = _find_changed(found.index, progress) if verify else []
-        choice = _try_shuffle(found, batch_size, ranks) if shuffle else None
+        dataset = open_dataset(path, index="read", progress=progress, **options)
+        states = dict(_check_sidecars(dataset, verify))
+        changed = _find_changed(dataset.index, progress) if verify else []
+        choice = _try_shuffle(dataset, batch_size, ranks) if shuffle else None
     if as_json:
-        console.print_json(_make_report(found, states, changed, verify) | {"shuffle": choice})
+        console.print_json(_make_report(dataset, states, changed, verify) | {"shuffle": choice})
     else:
-        _show(found, states, changed, verify)
+        _show(dataset, states, changed, verify)
         if choice is not None:
             console.out.print(rich.markup.escape(_format_choice(choice)))
     if changed or (verify and any(state.startswith("damaged") for state in states.values())):
         raise SystemExit(1)
 
 
-def describe_index(found: Dataset) -> str:
+def describe_index(dataset: Dataset) -> str:
     """Format, samples, classes, size and files of an index, in a line."""
-    index = found.index
+    index = dataset.index
     files = counted(len(index.files), "file")
     classes = f", {len(index.classes):,} classes" if index.classes is not None else ""
-    size = console.format_bytes(index.total_bytes)
+    size = format_bytes(index.total_bytes)
     return f"{index.format}, {index.count:,} samples{classes}, {size} in {files}"
 
 
-def _check_sidecars(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
-    """Yield each place where an index may be saved, and the state of the index there."""
-    place, store = locate_data(found.path)
+def _check_sidecars(dataset: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
+    """Yield each path of a saved index, and the state of the index there."""
+    place, store = locate_data(dataset.path)
     for path in sidecar_paths(place):
         try:
             saved = Index.load(path, store.root, verify or None)
@@ -103,7 +108,7 @@ def _check_sidecars(found: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
             yield path, f"stale: {stale}"
         elif saved.racy:
             yield path, "stale: the data changed while the index was made"
-        elif saved.fingerprint != found.fingerprint:
+        elif saved.fingerprint != dataset.fingerprint:
             yield path, f"of other options: {dict(saved.options)}"
         else:
             yield path, "fresh"
@@ -117,10 +122,10 @@ def _find_changed(index: Index, progress: Progress) -> list[str]:
     return [files.name(int(file)) for file in np.flatnonzero(~same)]
 
 
-def _try_shuffle(found: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
+def _try_shuffle(dataset: Dataset, batch_size: int, ranks: int) -> dict[str, Any]:
     """Choice that shuffle="auto" would make, and the measurements for it."""
-    chosen, probed = choose_shuffle(found, Budget(), batch_size, ranks, batch_size * ranks)
-    return record_choice(len(found), chosen, probed)
+    chosen, probed = choose_shuffle(dataset, Budget(), batch_size, ranks, batch_size * ranks)
+    return record_choice(len(dataset), chosen, probed)
 
 
 def _format_choice(choice: dict[str, Any]) -> str:
@@ -154,13 +159,13 @@ def _count_classes(index: Index) -> list[tuple[str, int]]:
 
 
 def _make_report(
-    found: Dataset, states: dict[str, str], changed: list[str], verify: bool
+    dataset: Dataset, states: dict[str, str], changed: list[str], verify: bool
 ) -> dict[str, Any]:
-    """Values of all that inspect shows, for JSON."""
-    index = found.index
+    """Collect all values that inspect shows, for JSON."""
+    index = dataset.index
     lengths = _sample_lengths(index)
     return {
-        "path": found.path,
+        "path": dataset.path,
         "format": index.format,
         "options": dict(index.options),
         "samples": index.count,
@@ -170,51 +175,51 @@ def _make_report(
         "min_bytes": int(lengths.min()) if len(lengths) else None,
         "max_bytes": int(lengths.max()) if len(lengths) else None,
         "fields": [
-            {"name": part.name, "dtype": part.dtype.str, "shape": part.shape}
-            for part in index.fields
+            {"name": field.name, "dtype": field.dtype.str, "shape": field.shape}
+            for field in index.fields
         ],
         "attributes": [attribute.describe() for attribute in index.attributes],
         "classes": None if index.classes is None else len(index.classes),
         "samples_per_label": dict(_count_classes(index)),
         "fingerprint": index.fingerprint,
         "sidecars": states,
-        "positions": list(check_positions(index, found.path)),
+        "positions": list(check_positions(index, dataset.path)),
         "changed_files": changed if verify else None,
     }
 
 
-def _show(found: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
-    index = found.index
-    console.show(f"[bold]{console.escape(found.path)}[/]: {describe_index(found)}")
+def _show(dataset: Dataset, states: dict[str, str], changed: list[str], verify: bool) -> None:
+    index = dataset.index
+    console.show(f"[bold]{console.escape(dataset.path)}[/]: {describe_index(dataset)}")
     console.show(f"fingerprint {index.fingerprint}")
-    for part, layout in zip(index.fields, index.layouts, strict=True):
-        kind = "bytes" if part.shape is None else f"{part.dtype} {list(part.shape)}"
-        if part.shape is None and part.dtype != np.uint8:
-            kind = f"lists of {part.dtype}"
-        if part.nesting:
-            kind = f"{'nested ' if part.levels else ''}lists of {part.dtype} {list(part.element)}"
+    for field, layout in zip(index.fields, index.layouts, strict=True):
+        kind = "bytes" if field.shape is None else f"{field.dtype} {list(field.shape)}"
+        if field.shape is None and field.dtype != np.uint8:
+            kind = f"lists of {field.dtype}"
+        if field.nesting:
+            kind = (
+                f"{'nested ' if field.levels else ''}lists of {field.dtype} {list(field.element)}"
+            )
         console.show(
-            f"field {console.escape(repr(part.name))}: {console.escape(kind)}, "
-            f"{console.format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
+            f"field {console.escape(repr(field.name))}: {console.escape(kind)}, "
+            f"{format_bytes(layout.total_bytes / max(1, index.count))} a sample on average"
         )
     for attribute in index.attributes:
         kind = attribute.kind
         if kind == "numbers":
             rows = "rows of " if attribute.ends is not None else ""
             kind = f"{rows}{attribute.dtype} {list(attribute.shape)}"
-        console.show(
-            f"annotation {console.escape(repr(attribute.name))}: {console.escape(kind)}, in the "
-            f"index"
-        )
+        name = console.escape(repr(attribute.name))
+        console.show(f"annotation {name}: {console.escape(kind)}, in the index")
     _show_sizes(index)
     _show_labels(index)
-    _show_samples(found)
+    _show_samples(dataset)
     console.show("")
     if not states:
-        console.show(f"index: not saved; `penstock index {console.escape(found.path)}` saves it")
+        console.show(f"index: not saved; `penstock index {console.escape(dataset.path)}` saves it")
     for path, state in states.items():
         console.show(f"index {console.escape(path)}: {console.escape(state)}")
-    for state in check_positions(index, found.path):
+    for state in check_positions(index, dataset.path):
         console.show(f"positions {console.escape(state)}")
     for name in changed[:_SHOWN]:
         console.say(f"{name} is not as it was indexed")
@@ -242,7 +247,7 @@ def _show_sizes(index: Index) -> None:
     console.show("\nsizes")
     for low, count in zip(edges[:-1], counts, strict=True):
         bar = console.draw_bar(count, counts.max(), 40)
-        console.show(f"{console.format_bytes(low):>10} {bar} {100 * count / len(lengths):.1f} %")
+        console.show(f"{format_bytes(low):>10} {bar} {100 * count / len(lengths):.1f} %")
 
 
 def _show_labels(index: Index) -> None:
@@ -250,16 +255,16 @@ def _show_labels(index: Index) -> None:
     if not counts:
         console.show("labels: none")
         return
-    each = [n for _, n in counts]
-    console.show(f"\nlabels: {len(counts):,}, each with {min(each):,} to {max(each):,} samples")
+    sizes = [n for _, n in counts]
+    console.show(f"\nlabels: {len(counts):,}, each with {min(sizes):,} to {max(sizes):,} samples")
     for name, n in counts[:_SHOWN]:
         console.show(f"{n:>10,} {console.escape(name)}")
     if len(counts) > _SHOWN:
         console.show(f"{'...':>10} and {len(counts) - _SHOWN:,} more")
 
 
-def _show_samples(found: Dataset) -> None:
-    index = found.index
+def _show_samples(dataset: Dataset) -> None:
+    index = dataset.index
     first = np.arange(min(4, index.count))
     labels = index.labels(first)
     if not isinstance(index.layouts[0], Fixed | RowTable):
@@ -269,21 +274,14 @@ def _show_samples(found: Dataset) -> None:
     table = console.make_table("sample", "key", *numbers, right=("sample", *numbers))
     for sample, file, offset, length in zip(first, *index.extents(first), strict=True):
         label = "" if labels is None else str(labels[sample])
-        row = (
-            sample,
-            console.escape(index.key(int(sample))),
-            file,
-            f"{offset:,}",
-            f"{length:,}",
-            label,
-        )
-        table.add_row(*(str(cell) for cell in row))
+        key = console.escape(index.key(int(sample)))
+        table.add_row(str(sample), key, str(file), f"{offset:,}", f"{length:,}", label)
     console.show("")
     console.out.print(table)
 
 
 def _show_places(index: Index, first: Int, labels: Int | None) -> None:
-    """Show samples that lie in several pieces each, or in chunks that are decoded as a whole."""
+    """Show samples of several pieces each, or in chunks that are decoded as a whole."""
     table = console.make_table("sample", "key", "place", "label", right=("sample", "label"))
     for sample in first.tolist():
         label = "" if labels is None else str(labels[sample])

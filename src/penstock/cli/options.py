@@ -1,4 +1,4 @@
-"""Options of the commands that open data: where the data is and how it is read."""
+"""Options that several commands share, and the data and functions that they name."""
 
 from __future__ import annotations
 
@@ -9,124 +9,111 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..dataset import Dataset, locate_data, sidecar_paths
-from ..dataset import open as open_dataset
-from ..engine import is_url, parse_object_url, pin_hub_urls
 from ..errors import SidecarError, UsageError
-from ..index import Index
 from . import console
-from .completion import complete_format
+from .app import complete_names
 
-Path = Annotated[
+if TYPE_CHECKING:
+    from ..dataset import Dataset
+
+
+def option(help: str, *names: str, **settings: Any) -> Any:
+    """Make an option; typer derives its name from the parameter if none is given."""
+    return typer.Option(*names, help=help, **settings)
+
+
+AsJson = Annotated[bool, option("Print one JSON object.", "--json")]
+Yes = Annotated[bool, option("Do it without asking.", "--yes")]
+Socket = Annotated[str | None, option("Socket of the broker, instead of the usual one.")]
+DataPath = Annotated[
     str,
     typer.Argument(help="A folder, a list of files, a file of records, an .npy file, a pattern."),
 ]
-_HEADING = "How the data is read"
 
 
-def _format_option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=_HEADING)
+# -- how data is read ------------------------------------------------------------------------------
 
 
-Format = Annotated[
-    str | None,
-    typer.Option(
-        help="A name that `penstock formats` lists; by default as detected.",
-        rich_help_panel=_HEADING,
-        autocompletion=complete_format,
-    ),
-]
-RecordBytes = Annotated[int | None, _format_option("Size of one record.")]
-HeaderBytes = Annotated[int, _format_option("Bytes to skip at the start of each file.")]
-Dtype = Annotated[str | None, _format_option("Number type of a record, such as float32.")]
-Shape = Annotated[str | None, _format_option("Shape of a record, such as 3,32,32.")]
-Extension = Annotated[
-    list[str] | None, _format_option("Count only such files of a folder; may be repeated.")
-]
-Option = Annotated[
-    list[str] | None,
-    _format_option("Any option of the format, as NAME=VALUE; may be repeated.", "--option", "-o"),
-]
+def _complete_format(incomplete: str) -> list[str]:
+    from ..index import FORMATS
+
+    return complete_names(FORMATS, incomplete)
 
 
 FormatOptions = dict[str, Any]
-"""Options that were given, as `penstock.open` takes them."""
+"""Options of formats that were given, as `penstock.open` takes them."""
 
-_PARAMETERS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-    for name, default, kind in (
-        ("format", None, Format),
-        ("record_bytes", None, RecordBytes),
-        ("header_bytes", 0, HeaderBytes),
-        ("dtype", None, Dtype),
-        ("shape", None, Shape),
-        ("extension", None, Extension),
-        ("option", None, Option),
+_FORMAT_OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "format": (
+        str | None,
+        "A name that `penstock formats` lists; by default as detected.",
+        {"autocompletion": _complete_format},
+    ),
+    "record_bytes": (int | None, "Size of one record.", {}),
+    "header_bytes": (int | None, "Bytes to skip at the start of each file.", {}),
+    "dtype": (str | None, "Number type of a record, such as float32.", {}),
+    "shape": (str | None, "Shape of a record, such as 3,32,32.", {}),
+    "extension": (list[str] | None, "Count only such files of a folder; may be repeated.", {}),
+    "option": (
+        list[str] | None,
+        "Any option of the format, as NAME=VALUE; may be repeated.",
+        {"param_decls": ("--option", "-o")},
+    ),
+}
+
+
+def _make_parameter(name: str) -> inspect.Parameter:
+    kind, help, settings = _FORMAT_OPTIONS[name]
+    names = settings.pop("param_decls", ())
+    annotation = option(help, *names, rich_help_panel="How the data is read", **settings)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, annotation]
     )
-]
+
+
+_PARAMETERS = [_make_parameter(name) for name in _FORMAT_OPTIONS]
 
 
 def takes_format_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of formats, which it gets collected as its argument `options`."""
-    own = inspect.signature(command, eval_str=True)
+    """Give a command the options of formats; it gets them as its argument `options`."""
+    signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
-    for name, parameter in own.parameters.items():
+    for name, parameter in signature.parameters.items():
         parameters += _PARAMETERS if name == "options" else [parameter]
 
-    def run(**given: Any) -> None:
-        options = _collect_options(**{each.name: given.pop(each.name) for each in _PARAMETERS})
-        command(**given, options=options)
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in _FORMAT_OPTIONS}
+        command(**values, options=_collect_options(given))
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
-def _collect_options(
-    format: str | None,
-    record_bytes: int | None,
-    header_bytes: int,
-    dtype: str | None,
-    shape: str | None,
-    extension: list[str] | None,
-    option: list[str] | None,
-) -> FormatOptions:
-    """Collect the options that were given."""
-    options = {
-        "format": format,
-        "record_bytes": record_bytes,
-        "header_bytes": header_bytes or None,
-        "dtype": dtype,
-        "shape": _parse_shape(shape),
-        "extensions": extension or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    for each in option or ():
-        name, equals, value = each.partition("=")
+def _collect_options(given: dict[str, Any]) -> FormatOptions:
+    """Rename and parse the options that were given."""
+    given["extensions"], pairs = given.pop("extension"), given.pop("option")
+    options = {name: value for name, value in given.items() if value not in (None, [])}
+    if "shape" in options:
+        options["shape"] = _parse_shape(options["shape"])
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"--option is {each!r}: use NAME=VALUE, such as label=class")
-        if name in given:
+            raise UsageError(f"--option is {pair!r}: use NAME=VALUE, such as label=class")
+        if name in options:
             raise UsageError(f"{name} is given twice: give it once")
-        given[name] = _parse_value(value)
-    return given
+        options[name] = value
+        with suppress(ValueError):  # 3, true and ["a", "b"] are JSON, anything else is text
+            options[name] = json.loads(value)
+    return options
 
 
-def _parse_value(text: str) -> Any:
-    """Parse a value as JSON writes it (3, true, ["a", "b"]); anything else is text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _parse_shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
+def _parse_shape(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.replace("x", ",").split(","))
     except ValueError:
@@ -136,9 +123,11 @@ def _parse_shape(text: str | None) -> tuple[int, ...] | None:
 def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset:
     """Open data, and show progress and warnings.
 
-    Records are read with the options with which they were last indexed, if none is given: their
-    files do not show them.
+    Records without options are read with the options of their saved index: their files do not
+    show them.
     """
+    from ..dataset import open as open_dataset
+
     options = options or _recall_options(path)
     with (
         console.show_progress(f"Looking at {hide_credentials(path)}") as progress,
@@ -148,6 +137,10 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
 
 
 def _recall_options(path: str) -> FormatOptions:
+    from ..dataset import locate_data, sidecar_paths
+    from ..engine import pin_hub_urls
+    from ..index import Index
+
     place, store = locate_data(*pin_hub_urls([path]))
     for sidecar in sidecar_paths(place):
         with suppress(OSError, SidecarError):
@@ -158,36 +151,35 @@ def _recall_options(path: str) -> FormatOptions:
 
 
 def hide_credentials(path: str) -> str:
-    """The path without the credentials of a URL."""
+    """Return the path without the credentials of a URL."""
+    from ..engine import is_url, parse_object_url
+
     if not is_url(path):
         return path
     try:
         return parse_object_url(path).url
-    except UsageError:  # said when it is opened
+    except UsageError:  # raised again when it is opened
         return "the URL"
 
 
-def import_function(option: str, text: str) -> Callable[..., Any]:
-    """Import the function that an option names as module:function.
+# -- functions of the user -------------------------------------------------------------------------
 
-    Modules are looked for in the current folder, too, as `python -m` does. UsageError if there
-    is none.
-    """
+
+def import_function(option: str, text: str) -> Callable[..., Any]:
+    """Import the function that an option names as module:function, also from this folder."""
     module, _, name = text.partition(":")
     if not module or not name:
         raise UsageError(f"{option} is {text!r}: use module:function, such as mytrain.data:decode")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        function: Any = importlib.import_module(module)
+        for attribute in name.split("."):
+            function = getattr(function, attribute)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise UsageError(
-            f"{option} is {text!r}, which cannot be had ({error}): name a module that can be "
-            f"imported from here, and a function in it"
+            f"{option} is {text!r}, which cannot be had ({error}): name an importable function"
         ) from None
-    if not callable(found):
-        raise UsageError(f"{option} is {text!r}, which is {found!r}: name a function")
-    function: Callable[..., Any] = found
-    return function
+    if not callable(function):
+        raise UsageError(f"{option} is {text!r}, which is {function!r}: name a function")
+    return function  # type: ignore[no-any-return]

@@ -1,8 +1,4 @@
-"""Commands that need nothing but the library: `demo`, `doctor` without data, `--version`.
-
-They are what `penstock` is without the packages of the command line (typer and rich); with them
-the commands of the same names show more.
-"""
+"""`penstock` without typer and rich: `demo`, `doctor` without data, `--version`."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import PenstockError, UsageError
-from .added_command import explain_missing
+from .commands import explain_missing
 
 _HELP = """\
 Training data from storage to accelerators.
@@ -28,10 +24,7 @@ The other commands need typer and rich: pip install 'penstock[cli]'"""
 
 
 def run_plain(arguments: list[str], missing: str) -> int:
-    """Run the command that the arguments name, without the packages of the command line.
-
-    missing:  the package that is not installed.
-    """
+    """Run the command that the arguments name; `missing` is a package that is not installed."""
     match arguments:
         case [] | ["--help"]:
             print(_HELP)
@@ -59,10 +52,7 @@ def print_line(line: str) -> None:
 
 
 def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
-    """Run the demonstration in a folder, or in a temporary one that is removed.
-
-    UsageError if the folder is not empty, or cannot be written.
-    """
+    """Run the demonstration in an empty folder, or in a temporary one that is removed."""
     from ..demo import run_demo
 
     with ExitStack() as stack:
@@ -78,8 +68,7 @@ def show_demo(folder: Path | None, say: Callable[[str], object]) -> bool:
             raise
         except OSError as error:
             raise UsageError(
-                f"the demo cannot write in {folder} ({error.strerror}): name a folder on a disk "
-                f"with 500 MB free by --folder"
+                f"cannot write in {folder} ({error.strerror}): give --folder with 500 MB free"
             ) from None
 
 
@@ -91,7 +80,7 @@ def show_race(path: str, say: Callable[[str], object]) -> None:
 
 
 def show_host(say: Callable[[str], object]) -> None:
-    """Say what this machine has of what penstock uses, and which extras install what is missing."""
+    """List what penstock finds on this machine, and the extras that install what is missing."""
     from ..doctor import examine_host, list_extras
 
     for finding in examine_host():

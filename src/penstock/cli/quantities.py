@@ -1,8 +1,36 @@
-"""Numbers as people read them. Pure."""
+"""Numbers, bytes and times as people read and write them. Pure."""
 
 from __future__ import annotations
 
 import math
+import re
+
+_PREFIXES = "kMGTP"
+
+
+def parse_bytes(text: str) -> float:
+    """Parse bytes, or bytes a second, such as 1GB/s, 250 MiB, 4G or 1e9; a G is 10^9, a Gi 2^30.
+
+    Raises ValueError for other texts.
+    """
+    parts = re.fullmatch(
+        rf"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*(?:([{_PREFIXES}])(i?))?B?(?:/s)?\s*", text, re.IGNORECASE
+    )
+    if parts is None:
+        raise ValueError("use a number of bytes or a text such as 200GB or 4GiB/s")
+    power = 0 if parts[2] is None else 1 + _PREFIXES.upper().index(parts[2].upper())
+    return float(parts[1]) * float((1024 if parts[3] else 1000) ** power)
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in the largest fitting unit: 1.5 MiB."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:,.1f} PiB"
 
 
 def number(value: float) -> str:
@@ -22,16 +50,29 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def percent(share: float) -> str:
+    """A share of one, to a tenth of a percent; the sign stays on the line."""
+    return f"{100 * share:.1f}\u00a0%"
+
+
 def size(megabytes: float) -> str:
-    """MB as people read them, in decimal units."""
+    """MB in decimal units: 1.5 GB."""
     for name, unit in (("kB", 1e-3), ("MB", 1.0), ("GB", 1e3), ("TB", 1e6)):
         if megabytes < unit * 999.5:
             return f"{megabytes / unit:.3g} {name}"
     return f"{number(megabytes / 1e9)} PB"
 
 
+def size_unit(high: float) -> tuple[float, str]:
+    """Unit of an axis that ends at `high` MB, and its name."""
+    for unit, name in ((1e6, "TB"), (1e3, "GB")):
+        if high >= 2 * unit:
+            return unit, name
+    return 1.0, "MB"
+
+
 def duration(seconds: float) -> str:
-    """Seconds as people read them."""
+    """Seconds as milliseconds to days: 2 h 5 min."""
     if seconds < 5e-7:
         return "0 s"
     if seconds < 0.9995:
@@ -48,6 +89,14 @@ def duration(seconds: float) -> str:
     return f"{days:,} d {hours} h"
 
 
+def latency(seconds: float) -> str:
+    """Short times in three digits, from microseconds on."""
+    for name, unit in (("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * unit:
+            return f"{seconds / unit:.3g} {name}" if seconds else "0"
+    return duration(seconds)
+
+
 def brief(seconds: float) -> str:
     """Seconds in eight characters at most, up to a thousand years."""
     if seconds < 5e-7:
@@ -57,31 +106,13 @@ def brief(seconds: float) -> str:
 
 
 def time_unit(high: float) -> tuple[float, str]:
-    """Seconds in the unit of an axis that ends at `high` seconds, and its name."""
-    for least, unit, name in ((259_200, 86400.0, "days"), (7200, 3600.0, "hours")):
+    """Unit of an axis that ends at `high` seconds, and its name."""
+    for least, unit, name in (
+        (259_200, 86400.0, "days"),
+        (7200, 3600.0, "hours"),
+        (300, 60.0, "minutes"),
+        (1, 1.0, "seconds"),
+    ):
         if high >= least:
             return unit, name
-    if high >= 300:
-        return 60.0, "minutes"
-    return (1.0, "seconds") if high >= 1 else (1e-3, "milliseconds")
-
-
-def size_unit(high: float) -> tuple[float, str]:
-    """MB in the unit of an axis that ends at `high` MB, and its name."""
-    for unit, name in ((1e6, "TB"), (1e3, "GB")):
-        if high >= 2 * unit:
-            return unit, name
-    return 1.0, "MB"
-
-
-def latency(seconds: float) -> str:
-    """Short times as people read them, in three digits."""
-    for name, unit in (("µs", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * unit:
-            return f"{seconds / unit:.3g} {name}" if seconds else "0"
-    return duration(seconds)
-
-
-def percent(share: float) -> str:
-    """A share of one, to a tenth of a percent; the sign stays on the line."""
-    return f"{100 * share:.1f}\u00a0%"
+    return 1e-3, "milliseconds"

@@ -1,11 +1,10 @@
-"""`penstock top`: what a broker divides among whom, live."""
+"""`penstock top`: the jobs that share a host, live."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import rich.box
@@ -14,12 +13,12 @@ import rich.live
 import rich.measure
 import rich.table
 import rich.text
-import typer
 
-from ..errors import UsageError
-from ..sharing import UNITS, find_socket, watch_broker
+from ..sharing import UNITS, watch_broker
 from . import console
-from .quantities import counted
+from .broker import find_broker
+from .options import AsJson, Socket, option
+from .quantities import counted, format_bytes
 
 State = dict[str, Any]
 
@@ -31,21 +30,16 @@ _any_columns = 10_000
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and end.")
-    ] = False,
-    socket: Annotated[
-        str | None, typer.Option(help="Where the broker serves, if not at the usual place.")
-    ] = None,
+    once: Annotated[bool, option("Print one table, and end.", "--once")] = False,
+    as_json: AsJson = False,
+    socket: Socket = None,
 ) -> None:
     """Show the jobs that share this host: what each holds, brings, and waits for.
 
-    One row a job, as often as the broker tells: cores and MB/s that it is leased, samples/s that
-    its share was predicted to bring and that were measured, how busy that keeps its accelerators
-    (of what its model takes), for which part of the time they stalled, and what binds it. Shares
-    of a job that is unmeasured, silent or doubted are even ones. Below: what one more core, and
-    100 MB/s more, would be worth.
+    One row a job, updated with the broker: leased cores and MB/s, predicted and measured samples/s
+    of its share, how busy that keeps its accelerators (of what its model takes), the share of time
+    in which they stalled, and what binds it. Shares of a job that is unmeasured, silent or doubted
+    are even ones. Below: what one more core, and 100 MB/s more, would be worth.
 
     Ctrl-C ends it. Where standard output is no terminal, one table is printed. Exit code 1: no
     broker serves, or it has ended.
@@ -58,10 +52,7 @@ def top(
 
       penstock top --json | jq '.jobs[] | {job, measured, stall}'
     """
-    path = Path(socket) if socket is not None else find_socket(os.environ)
-    if path is None:
-        raise UsageError("PENSTOCK_BROKER is 'off': unset it, or give --socket")
-    with closing(watch_broker(path)) as states:  # type: ignore[type-var]  # it is a generator
+    with closing(watch_broker(find_broker(socket))) as states:  # type: ignore[type-var]  # it is a generator
         state = next(states)
         if as_json:
             console.print_json(state)
@@ -94,8 +85,8 @@ _COLUMNS: Sequence[tuple[str, int, _Cell]] = (
     # The higher its number, the sooner a column is left out where there is little room.
     ("job", 0, lambda job: _escape_name(job["job"])),
     ("standing", 4, lambda job: f"[{_STANDINGS[job['standing']]}]{job['standing']}[/]"),
-    ("ranks", 6, lambda job: _join_numbers([each["rank"] for each in job["members"]])),
-    ("processes", 9, lambda job: _join_numbers([each["pid"] for each in job["members"]])),
+    ("ranks", 6, lambda job: _join_numbers([member["rank"] for member in job["members"]])),
+    ("processes", 9, lambda job: _join_numbers([member["pid"] for member in job["members"]])),
     ("cores", 1, lambda job: _format_number(job["cores"])),
     ("MB/s", 1, lambda job: _format_rate(job["bytes_per_s"])),
     ("predicted/s", 7, lambda job: _format_number(job["predicted"])),
@@ -148,17 +139,13 @@ def describe_state(state: State) -> list[str]:
             f"one more core is worth {worth['core']:.3g}, 100 MB/s more "
             f"{1e8 * worth['byte_per_s']:.3g} {UNITS[state['objective']]}"
         )
-    for each in state["transfers"]:
-        rate = (
-            "as fast as it can"
-            if each["bytes_per_s"] is None
-            else (
-                f"at {_format_rate(each['measured'])} of {_format_rate(each['bytes_per_s'])} MB/s"
-            )
-        )
+    for transfer in state["transfers"]:
+        rate = "as fast as it can"
+        if (limit := transfer["bytes_per_s"]) is not None:
+            rate = f"at {_format_rate(transfer['measured'])} of {_format_rate(limit)} MB/s"
         lines.append(
-            f"{_make_printable(each['job'])} transfers {console.format_bytes(each['moved'])} of "
-            f"{console.format_bytes(each['bytes'])} {rate}"
+            f"{_make_printable(transfer['job'])} transfers {format_bytes(transfer['moved'])} of "
+            f"{format_bytes(transfer['bytes'])} {rate}"
         )
     above = state["upstream"]
     if above is not None:
@@ -186,9 +173,9 @@ def _busy_share(job: dict[str, Any]) -> float | None:
 
 def _join_numbers(numbers: Sequence[int]) -> str:
     """Join the first few different numbers."""
-    found = sorted(set(numbers))
-    more = f" +{len(found) - _shown_members}" if len(found) > _shown_members else ""
-    return ",".join(map(str, found[:_shown_members])) + more
+    ordered = sorted(set(numbers))
+    more = f" +{len(ordered) - _shown_members}" if len(ordered) > _shown_members else ""
+    return ",".join(map(str, ordered[:_shown_members])) + more
 
 
 def _escape_name(name: str) -> str:
@@ -198,7 +185,7 @@ def _escape_name(name: str) -> str:
 
 def _make_printable(name: str) -> str:
     """Replace characters of a foreign name that could move the cursor."""
-    return "".join(each if each.isprintable() else "?" for each in name)
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _format_number(value: float | None) -> str:
@@ -211,5 +198,5 @@ def _format_rate(value: float | None) -> str:
     return "-" if value is None else _format_number(value / 1e6)
 
 
-def _format_percent(part: float | None) -> str:
-    return "-" if part is None else f"{part:.0%}"
+def _format_percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.cli import make_app
+from penstock.cli import LazyCommand, make_app
+
+_SUMMARIES = {
+    "generate": "Write the data of a workload, or what is missing of it.",
+    "run": "Run a workload of DLIO or MLPerf Storage, with one loader or several, and say what is "
+    "slow.",
+    "compare": "Compare results: each figure, its ratio to the first, and whether that is more "
+    "than noise.",
+    "replay": "Do a recorded job's reads again: here, elsewhere, faster, and by penstock.",
+}
 
 app = make_app(
     """DLIO and MLPerf Storage workloads, any loader, one report.
@@ -14,15 +23,7 @@ app = make_app(
       penstock bench compare monday/record.json friday/record.json
     """,
     {
-        "Commands": {
-            "generate": "Write the data of a workload, or what is missing of it.",
-            "run": "Run a workload of DLIO or MLPerf Storage, with one loader or several, and say "
-            "what is slow.",
-            "compare": "Compare results: each figure, its ratio to the first, and whether that is "
-            "more than noise.",
-            "replay": "Do a recorded job's reads again: here, elsewhere, faster, and by penstock.",
-        }
+        name: LazyCommand("Commands", summary, f"penstock_bench.cli.{name}", "bench")
+        for name, summary in _SUMMARIES.items()
     },
-    __package__,
-    extra="bench",
 )
