@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.plan.rotation import rotate_readers
+from penstock.extent import rotation_start
 from penstock_sim.schedule import (
     RULES,
     Objective,
@@ -203,7 +203,13 @@ def access_rows(seed: int) -> list[Row]:
     what = f"stagger {count:,} accesses, {nodes} readers and targets"
     rows.append(Row(what, slots, "slots", bound, slots / bound, 1.0, slots == bound, note=note))
     for readers_count, targets_count in ((8, 8), (32, 8), (64, 16)):
-        slots = walk(rotate_readers(readers_count, targets_count).tolist(), targets_count)
+        slots = walk(
+            [
+                rotation_start(reader, readers_count, targets_count)
+                for reader in range(readers_count)
+            ],
+            targets_count,
+        )
         convoy = walk([0] * readers_count, targets_count)
         bound = max(readers_count, targets_count)
         what = f"rotation {readers_count} readers, {targets_count} targets"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from . import limits
 
+T = TypeVar("T")
 Int = npt.NDArray[np.int64]
 FileIds = npt.NDArray[np.uint32]
 
@@ -69,26 +70,51 @@ def interleave(placed: Sequence[Placed]) -> Placed:
     return Placed(*(np.stack(columns, axis=1).reshape(-1) for columns in zip(*placed, strict=True)))
 
 
+def cut(bounds: Int) -> list[slice]:
+    """Return the rows bounds[k]:bounds[k+1] of each part k."""
+    edges = bounds.tolist()
+    return list(map(slice, edges, edges[1:]))
+
+
+def make_tuples(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
+    """Make a named tuple of each row, without the Python call that its class would be."""
+    return list(map(tuple.__new__, itertools.repeat(kind), rows))  # type: ignore[arg-type]
+
+
+def rotation_start(reader: int, readers: int, targets: int) -> int:
+    """Return the target at which a reader starts, so that none queue.
+
+    A reader goes on in order, and from the last target to the first. If all readers go through all
+    targets in that way, one target at a time, it takes max(readers, targets) turns, the fewest. If
+    all started at the first target, it would take readers + targets - 1.
+    """
+    return reader * targets // readers
+
+
 def separate(placed: Placed, bounds: Int) -> list[Requests]:
     """Make one run of each extent, in the given order; part k is extents bounds[k]:bounds[k+1].
 
     Each part has one buffer of its own, so buffer numbers are 0.
     """
-    edges: list[int] = bounds.tolist()
-    longest = max((b - a for a, b in itertools.pairwise(edges)), default=0)
+    counts = np.diff(bounds)
+    longest = int(counts.max(initial=0))
     runs = np.arange(longest + 1, dtype=np.int64)
     zeros = np.zeros(longest, np.uint32)
-    file, offset, length, _, target = placed
-    return [
-        Requests(
-            file[a:b], offset[a:b], length[a:b], zeros[: b - a], target[a:b], runs[: b - a + 1]
-        )
-        for a, b in itertools.pairwise(edges)
-    ]
+    rows = cut(bounds)
+    # Views of the columns, cut without a Python call for each part.
+    columns = (
+        map(placed.file.__getitem__, rows),
+        map(placed.offset.__getitem__, rows),
+        map(placed.length.__getitem__, rows),
+        map(zeros.__getitem__, map(slice, counts.tolist())),
+        map(placed.target.__getitem__, rows),
+        map(runs.__getitem__, map(slice, (counts + 1).tolist())),
+    )
+    return make_tuples(Requests, zip(*columns, strict=True))
 
 
 def merge(
-    placed: Placed, parts: int, gap_bytes: int, begin: Callable[[int], int] | None = None
+    placed: Placed, parts: int, gap_bytes: int, turn: tuple[int, int] = (0, 1)
 ) -> list[Requests]:
     """Sort extents by file and offset and read near neighbours together.
 
@@ -97,8 +123,8 @@ def merge(
     one of its extents, so part k is complete once the requests 0..k are. Returns one `Requests`
     for each of the `parts`, its runs in ascending file and offset.
 
-    begin:  function from the number of all runs to the one to begin with. Runs then go from that
-            one on, and the runs before it come last.
+    turn:  number of this reader, and of all readers. Runs go from `rotation_start` on, and the
+           runs before it come last.
     """
     if len(placed.file) == 0:
         return separate(placed, np.zeros(parts + 1, np.int64))
@@ -107,7 +133,7 @@ def merge(
     starts = _find_run_starts(
         placed.file[order], placed.offset[order], placed.length[order], gap_bytes
     )
-    first = 0 if begin is None else begin(len(starts))
+    first = rotation_start(*turn, len(starts))
     wanted = placed.part[order]
     if len(starts) == count:  # nothing to merge: runs are extents
         order = order[_sort_by_part(wanted, first)]
@@ -128,17 +154,18 @@ def merge(
         placed.part[order],
         placed.target[order],
     )
-    requests = []
-    done = 0
-    for runs in per_part.tolist():
-        last = done + runs
-        a, b = int(edges[done]), int(edges[last])
-        bounds = edges[done : last + 1] - a
-        requests.append(
-            Requests(file[a:b], offset[a:b], length[a:b], part[a:b], target[a:b], bounds)
-        )
-        done = last
-    return requests
+    last_runs = np.concatenate([[0], np.cumsum(per_part)])
+    rows = cut(edges[last_runs])
+    pairs = itertools.pairwise(last_runs.tolist())
+    columns = (
+        map(file.__getitem__, rows),
+        map(offset.__getitem__, rows),
+        map(length.__getitem__, rows),
+        map(part.__getitem__, rows),
+        map(target.__getitem__, rows),
+        [edges[first : last + 1] - edges[first] for first, last in pairs],
+    )
+    return make_tuples(Requests, zip(*columns, strict=True))
 
 
 def _sort_by_part(wanted: FileIds, first: int) -> npt.NDArray[np.intp]:

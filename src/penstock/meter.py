@@ -186,7 +186,8 @@ class Meter:
         self._begun_ns, self._given_ns = now_ns, 0
 
     def count_request(self, now_ns: int) -> None:
-        """Count the user's request for a batch, or for one after the last."""
+        """Count the user's time before a request that ends in no batch; before others,
+        `count_batch` does."""
         if self._given_ns:
             self.compute_ns += now_ns - self._given_ns
             if self.timeline is not None:
@@ -207,6 +208,10 @@ class Meter:
         asked_ns, ready_ns:    times at which it was requested and ready.
         bytes_ns, decode_ns:   parts of the time in between: waiting for bytes, and for decoding.
         """
+        if self._given_ns:
+            self.compute_ns += asked_ns - self._given_ns
+            if self.timeline is not None:
+                self.timeline.record_compute(self._given_ns, asked_ns)
         stall_ns = ready_ns - asked_ns
         self.batches += 1
         self.samples += samples

@@ -16,12 +16,12 @@ import pytest
 import penstock
 from penstock.cache import disk as disk_tier
 from penstock.cache import engine, join, shared_memory
-from penstock.loader import engine_source, epoch_iterator, step_reader, ticket_router
+from penstock.loader import engine_source, epoch, step_reader, ticket_router
 from tests.interrupts import interrupt
 
 _modules = (
     *(disk_tier, engine, join, shared_memory, threading),
-    *(engine_source, epoch_iterator, step_reader, ticket_router),
+    *(engine_source, epoch, step_reader, ticket_router),
 )
 _joining = (disk_tier, engine, join, shared_memory)
 _patience_s = 240.0  # a guard against hanging, not a measure

@@ -19,9 +19,9 @@ from penstock.budget import Budget
 from penstock.engine.native import NativeEngine
 from penstock.engine.protocol import ReadMethod
 from penstock.extent import Files
-from penstock.loader import engine_source, epoch_iterator
+from penstock.loader import engine_source, epoch
 from penstock.loader import loader as loaders
-from penstock.loader.epoch_record import record_epoch
+from penstock.loader.epoch import record_epoch
 from penstock.loader.explain import (
     PARTS,
     READY,
@@ -491,7 +491,7 @@ class SteppedClock:
 def test_bound_by_compute(records: penstock.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 60 ms, beside which loading takes the time of a few looks at the clock."""
     clock = SteppedClock()
-    for module in (loaders, epoch_iterator, engine_source):
+    for module in (loaders, epoch, engine_source):
         monkeypatch.setattr(module, "time", clock)
     loader = penstock.Loader(records, 16)
     batches = iter(loader)

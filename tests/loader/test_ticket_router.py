@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.engine.protocol import Completion, Failure
-from penstock.loader import decode, engine_source, epoch_iterator, step_reader, ticket_router
+from penstock.loader import decode, engine_source, epoch, step_reader, ticket_router
 from penstock.loader.ticket_router import TicketRouter
 from tests.interrupts import interrupt
 from tests.slices import first
@@ -69,7 +70,7 @@ def test_one_thread_polls_for_all() -> None:
     trays = [Tray() for _ in range(4)]
     for number, tray in enumerate(trays):
         router.add(tray)
-        router.expect(number, tray, f"key {number}")
+        router.tickets[number] = weakref.ref(tray), f"key {number}"
     threads = [
         threading.Thread(target=wait_for, args=(router, lambda tray=tray: bool(tray.keys)))
         for tray in trays
@@ -96,7 +97,7 @@ def test_a_thread_sleeps_until_the_polling_one_has_delivered() -> None:
     first, second = Tray(), Tray()
     for number, tray in enumerate((first, second)):
         router.add(tray)
-        router.expect(number, tray, number)
+        router.tickets[number] = weakref.ref(tray), number
     engine.reports = [[Completion(0, ()), Completion(1, ())]]
     leader = threading.Thread(target=wait_for, args=(router, lambda: bool(first.keys)))
     leader.start()
@@ -117,7 +118,7 @@ def test_reports_to_dropped_receivers_are_lost() -> None:
     kept, dropped = Tray(), Tray()
     for number, tray in enumerate((kept, dropped)):
         router.add(tray)
-        router.expect(number, tray, number)
+        router.tickets[number] = weakref.ref(tray), number
     del dropped, tray
     engine.reports = [[Completion(1, ()), Completion(0, ()), Completion(7, ())]]
     engine.passing.release()
@@ -137,7 +138,7 @@ def test_a_failed_poll_abandons_every_ticket() -> None:
     trays = [Tray(), Tray()]
     for number, tray in enumerate(trays):
         router.add(tray)
-        router.expect(number, tray, number)
+        router.tickets[number] = weakref.ref(tray), number
     for _ in range(2):
         with pytest.raises(OSError, match="gone"):
             router.wait(lambda: False)
@@ -147,7 +148,7 @@ def test_a_failed_poll_abandons_every_ticket() -> None:
 
 # -- interrupts --------------------------------------------------------------------------------
 
-_modules = (threading, decode, ticket_router, step_reader, engine_source, epoch_iterator)
+_modules = (threading, decode, ticket_router, step_reader, engine_source, epoch)
 
 
 def count(batch: Any) -> int:

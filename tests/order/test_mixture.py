@@ -119,7 +119,7 @@ def test_passes_are_whole_however_epochs_end(
     ]
     seen: dict[int, list[int]] = {source: [] for source in range(len(counts))}
     for epoch in range(4):
-        for shares in zip(*(rank.iterate_shares(epoch) for rank in ranks), strict=True):
+        for shares in zip(*(rank.tasks(epoch) for rank in ranks), strict=True):
             step: dict[int, list[tuple[int, int]]] = {source: [] for source in seen}
             for share in shares:
                 for number, source, turn in zip(

@@ -260,7 +260,7 @@ def test_resume_on_other_nodes(
             break
         begun = {each.begin(place_data(count, nodes)) for each in samplers}
         assert begun == {(0, len(found))}
-        shares = [each.iterate_shares(0, len(found)) for each in samplers]
+        shares = [each.tasks(0, len(found)) for each in samplers]
         while len(found) < stop:
             parts = [next(share) for share in shares]
             found.append(
@@ -286,13 +286,13 @@ def test_course_and_session_agree() -> None:
         dealt.begin(place_data(count, nodes))
         order = dealt.order.at_epoch(1)
         session = Session(fixed_index(count, 10), order, dealt.steps, rank)
-        for share in dealt.iterate_shares(1):
+        for share in dealt.tasks(1):
             for group in session.admit():
                 for planned in group.steps:
                     session.record_arrival(planned.step)
             assert session.hand_over().ids.tolist() == share.ids.tolist()
         assert session.finished
-        assert dealt.rank_samples == sum(len(share.ids) for share in dealt.iterate_shares(0))
+        assert dealt.rank_samples == sum(len(share.ids) for share in dealt.tasks(0))
 
 
 def test_marks_follow_their_samples() -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.schedules import walk
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
 from penstock import limits
 from penstock.errors import UsageError
-from penstock.extent import Placed, Requests, merge, separate
+from penstock.extent import Placed, Requests, merge, rotation_start, separate
 from penstock.order.order import Order
 from penstock.plan.batch_layout import FieldRows
 from penstock.plan.steps import Steps, plan_steps
@@ -170,19 +171,22 @@ def test_merge_begins_where_it_is_told(
     ascending = merge(placed, parts, gap)
     every = sorted((run for part in ascending for run in reads(part)), key=lambda run: run[0][:2])
     chosen = data.draw(st.integers(0, max(0, len(every) - 1)))
-    told: list[int] = []
-
-    def begin(runs: int) -> int:
-        told.append(runs)
-        return chosen
-
-    for plain, turned in zip(ascending, merge(placed, parts, gap, begin), strict=True):
+    turn = chosen, max(1, len(every))
+    for plain, turned in zip(ascending, merge(placed, parts, gap, turn), strict=True):
         late = [run for run in reads(plain) if run[0][:2] >= every[chosen][0][:2]]
         early = [run for run in reads(plain) if run[0][:2] < every[chosen][0][:2]]
         if len({run[0][:2] for run in every}) == len(every):
             assert reads(turned) == late + early
         assert Counter(map(tuple, reads(turned))) == Counter(map(tuple, reads(plain)))
-    assert told == ([len(every)] if every else [])
+
+
+def test_rotated_readers_do_not_wait() -> None:
+    """They walk all targets in the fewest slots; readers that start alike queue."""
+    for readers, targets in itertools.product(range(1, 25), repeat=2):
+        starts = [rotation_start(reader, readers, targets) for reader in range(readers)]
+        assert all(0 <= start < targets for start in starts)
+        assert walk(starts, targets) == max(readers, targets)
+        assert walk([0] * readers, targets) == readers + targets - 1
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
@@ -255,9 +259,9 @@ def test_window_places_every_sample(
     groups = plan_steps(index, order, steps, rank, 0, len(steps), gap)
     for group in groups:
         buffers = [np.zeros(step.layout.bytes, np.uint8) for step in group.steps]
-        for step in group.steps:
+        for number, step in enumerate(group.steps):
             for _, offset, length, buffer, target in zip(*step.requests[:5], strict=True):
-                buffers[buffer][target : target + length] = data.reshape(-1)[offset:][:length]
+                buffers[number + buffer][target : target + length] = data.reshape(-1)[offset:][:length]
         for step, buffer in zip(group.steps, buffers, strict=True):
             assert np.array_equal(buffer.reshape(-1, record), data[step.ids.astype(int)])
             assert np.array_equal(

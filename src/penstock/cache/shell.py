@@ -35,7 +35,7 @@ from ..engine import (
     start_threads,
 )
 from ..extent import Int, Requests, merge
-from ..plan import BlockLayout, CacheSession, Placement, cache_actions, rotation_start
+from ..plan import BlockLayout, CacheSession, Placement, cache_actions
 from ..plan.cache_actions import NodeTier, RowFailure
 from .disk import DiskTier, own_descriptor
 from .key_index import Addressed
@@ -113,7 +113,7 @@ class CacheShell:
         self.addressed, self.nodes, self.rank = addressed, nodes, rank
         self.inner, self.slab, self.disk, self.peer = inner, slab, disk, peer
         self._replicas = replicas
-        self._beginning = rotation_start(rank, len(nodes))
+        self._turn = rank, len(nodes)
         self.layout = BlockLayout(addressed, placement)
         self._pid = os.getpid()
         self._closed = False
@@ -347,7 +347,7 @@ class CacheShell:
         keys, target = self.layout.spread(action.cache_blocks, action.at)
         placed = self.addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
         # What lies between is another's to read, once.
-        (requests,) = merge(placed, 1, 0, self._beginning)
+        (requests,) = merge(placed, 1, 0, self._turn)
         purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
         ticket = self._submit(requests, [buffer], purpose)
         self._reads[ticket] = _LoadRead(action, requests, buffer)
@@ -360,7 +360,7 @@ class CacheShell:
             asked.offset[rows].view(np.uint64), asked.buffer[rows], asked.target[rows]
         )
         read = _KeyRead(action.read, asked)
-        for requests in merge(placed, len(step.buffers), 0, self._beginning):
+        for requests in merge(placed, len(step.buffers), 0, self._turn):
             if len(requests.file):
                 ticket = self._submit(requests, step.buffers, step.purpose)
                 self._reads[ticket] = (read, requests)

@@ -110,7 +110,7 @@ def describe_failure(
     """Return the step whose bytes are missing, and the error that names sample and cause."""
     extent, code, got = failure
     requests = planned.requests
-    owner = group.steps[int(requests.buffer[extent])]
+    owner = group.steps[planned.step - group.steps[0].step + int(requests.buffer[extent])]
     target = int(requests.target[extent])
     row, field = owner.layout.find(target)
     sample = int(owner.ids[row])

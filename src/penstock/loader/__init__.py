@@ -19,9 +19,9 @@ from .auto_shuffle import AutoShuffle, choose_shuffle, describe_choice, record_c
 from .balancing import Balanced, Balancing, balance_costs, name_assignment
 from .batch import Batch, choose_readahead
 from .batch_reader import BatchReader
-from .batch_tasks import BatchTask, EpochTasks, OrderTasks, SamplerTasks, identify_data
+from .batch_tasks import BatchTask, EpochTasks, SamplerTasks, identify_data
 from .collate import Arrays, Leaves
-from .epoch_iterator import EpochIterator, OpenEpoch
+from .epoch import DeviceTransfer, EpochIterator, FunctionTransfer, OpenEpoch
 from .explain import DecodeGain, Explanation, Setup, explain_run
 from .loader import Loader
 from .metrics import Endpoint, serve, serve_if_configured, trace
@@ -32,7 +32,6 @@ from .row_decode import LoadedStep, RowDecode, RowReader, RowWriter
 from .sampler import StepSampler
 from .step_reader import ReadResources, StepReader
 from .ticket_router import TicketRouter
-from .transfer_source import DeviceTransfer, FunctionTransfer, make_iterator
 from .worker_processes import WorkerProcesses
 from .worker_source import InlineSource, WorkerSource
 from .workers import InlineWorkers, Workers, WorkerThreads
@@ -59,7 +58,6 @@ __all__ = [
     "LoadedStep",
     "Loader",
     "OpenEpoch",
-    "OrderTasks",
     "Pad",
     "ReadResources",
     "Reweighing",
@@ -84,7 +82,6 @@ __all__ = [
     "find_ids",
     "fit_cost",
     "identify_data",
-    "make_iterator",
     "name_assignment",
     "pad",
     "record_choice",

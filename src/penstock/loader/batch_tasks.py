@@ -1,6 +1,6 @@
 """Tasks of an epoch for loaders whose workers load whole batches: the samples of each step.
 
-`OrderTasks` deals penstock's own order; `SamplerTasks` follows a sampler that the user gave.
+`StepSampler` deals penstock's own order; `SamplerTasks` follows a sampler that the user gave.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from .. import limits
 from ..order import Marks, Order, key_state
 from ..plan import Cursor, Identity
 from ..ranks import Place, detect
-from .sampler import StepSampler
 
 
 class BatchTask(NamedTuple):
@@ -75,45 +74,6 @@ class EpochTasks(Protocol):
 
     def set_epoch(self, epoch: int) -> None: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...
-
-
-class OrderTasks:
-    """Tasks in penstock's own order, dealt to ranks."""
-
-    def __init__(self, step_sampler: StepSampler) -> None:
-        self.step_sampler = step_sampler
-
-    def __len__(self) -> int:
-        return len(self.step_sampler)
-
-    @property
-    def cursor(self) -> Cursor:
-        return self.step_sampler.cursor
-
-    @property
-    def place(self) -> Place:
-        return self.step_sampler.place
-
-    def begin(self) -> tuple[int, int]:
-        return self.step_sampler.begin()
-
-    def tasks(self, epoch: int, first: int) -> Iterator[BatchTask]:
-        key = Order(1, self.step_sampler.order.seed, epoch, purpose="augmentation").key()
-        rank = self.step_sampler.place.rank
-        for step, ids, repeats, marks in self.step_sampler.iterate_shares(epoch, first):
-            yield BatchTask(ids, epoch, step, repeats, key, rank, marks)
-
-    def record_step(self, epoch: int, step: int) -> None:
-        self.step_sampler.record_step(epoch, step)
-
-    def end_epoch(self, epoch: int) -> None:
-        pass  # the last step was recorded already
-
-    def set_epoch(self, epoch: int) -> None:
-        self.cursor.set_epoch(epoch)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.step_sampler.restore(state)
 
 
 class SamplerTasks:

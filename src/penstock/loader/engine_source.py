@@ -24,7 +24,7 @@ from ..errors import CollateError, UsageError
 from ..index import Index
 from ..meter import divide_wait
 from ..plan import StepPlan
-from .batch import choose_readahead, mark_batch
+from .batch import Batch, choose_readahead, mark_batch
 from .collate import Collation, Leaves, Take
 from .decode import (
     Collate,
@@ -33,7 +33,7 @@ from .decode import (
     RowsJob,
     make_raisable,
 )
-from .epoch_iterator import ReadyBatch
+from .epoch import ReadyBatch
 from .padding import Pad
 from .row_decode import DecodedCounts, LoadedStep, RowReader, RowWriter
 from .step_reader import StepReader
@@ -58,21 +58,22 @@ class ArraySource:
     def closed(self) -> bool:
         return self._reader.closed
 
-    def take(self, asked_ns: int, meanwhile: Callable[[], None]) -> ReadyBatch | None:
+    def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
         reader = self._reader
         head = reader.ask()
         if head is None:
             return None
-        buffer = reader.wait(head, meanwhile)
+        buffer = reader.wait(head, on_wait)
         arrived_ns = time.perf_counter_ns()
         fields = build_fields(reader.resources.index, head, buffer)
         reader.hand_over()
-        batch = mark_batch(fields, head, reader.epoch)
+        batch = Batch(
+            fields, ids=head.ids, step=head.step, epoch=reader.epoch, repeats=head.repeats
+        )
         ready_ns = time.perf_counter_ns()
         reader.advance()
         decode_ns = ready_ns - arrived_ns if self._coded else 0
-        waited = arrived_ns - asked_ns, decode_ns
-        return ReadyBatch(batch, head.step, len(head.ids), ready_ns, *waited)
+        return batch, head.step, len(head.ids), ready_ns, arrived_ns - asked_ns, decode_ns
 
     def skip(self) -> None:
         if self._reader.skip():
@@ -145,18 +146,18 @@ class DecodeSource:
     def closed(self) -> bool:
         return self._reader.closed
 
-    def take(self, asked_ns: int, meanwhile: Callable[[], None]) -> ReadyBatch | None:
+    def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
         reader, meter = self._reader, self._reader.resources.meter
         if reader.ask() is None:
             return None
         planned, job, memory = self._jobs[0]
         while not job.wait(poll_ns * 1e-9):
-            meanwhile()
+            on_wait()
             reader.check_deadline()  # Ctrl-C is noticed here too
         batch = job.result()
         if len(planned.ids) == 0 and self._decoding.decode is not None:
             batch = self._make_empty_batch(self._decoding.decode, planned, memory.take)
-        reader.wait(planned, meanwhile)  # a job without rows may end before its (empty) requests
+        reader.wait(planned, on_wait)  # a job without rows may end before its (empty) requests
         self._jobs.popleft()
         reader.hand_over()
         memory.hand_over()
@@ -169,7 +170,7 @@ class DecodeSource:
             meter.timeline.record_decoding(reader.epoch, planned.step, job.spans)
         self._advance()
         batch = mark_batch(batch, planned, reader.epoch)
-        return ReadyBatch(batch, planned.step, len(planned.row_ids), ready_ns, *waited)
+        return batch, planned.step, len(planned.row_ids), ready_ns, *waited
 
     def skip(self) -> None:
         if self._reader.skip():

@@ -37,20 +37,17 @@ from ..sharing import LeasedBudget
 from .auto_shuffle import AutoShuffle
 from .balancing import Balanced, balance_costs, name_assignment
 from .batch import choose_readahead
-from .batch_tasks import OrderTasks
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodeThreads
 from .engine_source import ArraySource, DecodeSource, Decoding
-from .epoch_iterator import BatchSource, EpochIterator, OpenEpoch
-from .epoch_record import record_epoch
+from .epoch import BatchSource, DeviceTransfer, EpochIterator, OpenEpoch, record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
 from .reweighing import Reweighing
 from .row_decode import DecodedCounts, RowDecode, RowReader
 from .sampler import StepSampler
-from .step_reader import ReadResources, StepReader, Submit, check_loader_process
+from .step_reader import ReadResources, StepReader, Submit, make_fork_error
 from .ticket_router import TicketRouter
-from .transfer_source import DeviceTransfer, make_iterator
 
 
 class Loader:
@@ -343,13 +340,14 @@ class Loader:
         for iterator in self._iterators:
             iterator.adopt(budget)
 
-    def _follow_broker(self) -> None:
-        """Take over the broker's grant, and report measurements to it.
-
-        Called once a step, and while the user waits.
-        """
-        if self._leased_budget is not None and self._leased_budget.changed():
+    def _follow_broker(self) -> int:
+        """Take over the broker's grant, and report measurements to it; see `EpochIterator`."""
+        leased = self._leased_budget
+        if leased is None:
+            return 0
+        if leased.changed():
             self._apply_budget()
+        return leased.quiet_until_ns
 
     def stats(self) -> dict[str, Any]:
         """Answer "how is my data read, and how much of it so far?" as a dict, for people and logs.
@@ -550,20 +548,21 @@ class Loader:
         timeout_s:      until a batch is given up: RuntimeError. None waits for ever.
         open_transfer:  opens the way to a device, to which each batch begins to move a step early.
         """
-        return make_iterator(
+        return EpochIterator(
             partial(self._begin_epoch, timeout_s),
-            OrderTasks(self._step_sampler),
+            self._step_sampler,
             self.meter,
-            follow_broker=self._follow_broker,
-            finish=finish,
-            open_transfer=open_transfer,
+            self._follow_broker,
+            finish,
+            open_transfer,
         )
 
     def _begin_epoch(self, timeout_s: float | None, iterator: EpochIterator) -> OpenEpoch:
         """Begin an epoch, and reading with it, for an iterator."""
         if self._engine is None and self._threads is None:
             self._pid = os.getpid()  # nothing has been started: this process may
-        check_loader_process(self._pid)
+        if os.getpid() != self._pid:
+            raise make_fork_error(self._pid)
         locality = None
         if self._step_sampler.needs_locality:
             locality = self._join(self._step_sampler.renew_place()).locality

@@ -11,28 +11,20 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from .. import limits
 from ..arguments import Path, check_flag, check_whole
 from ..dataset.row_counting import EpochRows, RowTablePlace
 from ..dataset.weighing import WeightsOf
 from ..errors import StateError, UsageError
-from ..order import Marks, Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
-from ..plan import Assignment, Cursor, Identity, Ids, Locality, Steps, Uses
+from ..order import Order, Ordering, PackedOrder, RowOrdering, Selection, find_base
+from ..plan import Assignment, Cursor, Identity, Locality, Steps, Uses
 from ..ranks import Gather, Place, detect, suspect_processes
 from .balancing import Balancing
+from .batch_tasks import BatchTask
 from .peer_check import PeerCheck
 from .reweighing import Reweighing, WeightsRecord
-
-
-class RankShare(NamedTuple):
-    """One rank's samples in one step; `repeats` of them, at the end, fill a padded step."""
-
-    step: int
-    ids: Ids
-    repeats: int
-    marks: Marks
 
 
 class OrderChoice(Protocol):
@@ -91,6 +83,7 @@ class StepSampler:
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size and global_batch_size are both given: choose one")
         self._requested_order = order
+        self._has_rows = isinstance(order, PackedOrder)
         self._reweighing = reweighing
         self._weights: WeightsRecord | None = None  # those handed in
         self._choice = choice
@@ -173,7 +166,7 @@ class StepSampler:
 
     def find_rows(self, epoch: int) -> EpochRows | None:
         """Return the rows of an epoch, and the thread that counts them; None for samples."""
-        if not isinstance(self._requested_order, PackedOrder):
+        if not self._has_rows:
             return None  # without the choice of an order, which may need a process group
         order = self.order
         assert isinstance(order, PackedOrder)
@@ -343,7 +336,7 @@ class StepSampler:
         last = steps.rows(len(steps) - 1, self.place.rank)
         return (len(steps) - 1) * steps.rows(0, self.place.rank) + last
 
-    def iterate_shares(self, epoch: int, first: int = 0) -> Iterator[RankShare]:
+    def tasks(self, epoch: int, first: int = 0) -> Iterator[BatchTask]:
         """Generate the samples of this rank, step by step from `first` on."""
         if self._has_batches:
             raise UsageError(
@@ -356,6 +349,7 @@ class StepSampler:
                 "workers or samplers: leave out workers='processes', and iterate the loader"
             )
         steps, rank, order = self.steps, self.place.rank, self.order.at_epoch(epoch)
+        key = Order(1, order.seed, epoch, purpose="augmentation").key()
         window = steps.window(rank)
         while first < len(steps):
             last = min(len(steps), first + window)
@@ -363,9 +357,10 @@ class StepSampler:
             edges = bounds.tolist()
             ids, marks = order.rows(positions)
             for k, step in enumerate(range(first, last)):
-                part = slice(edges[k], edges[k + 1])
-                own = {name: column[part] for name, column in marks.items()} if marks else marks
-                yield RankShare(step, ids[part], repeats if step >= steps.full else 0, own)
+                rows = slice(edges[k], edges[k + 1])
+                step_marks = {name: column[rows] for name, column in marks.items()}
+                step_repeats = repeats if step >= steps.full else 0
+                yield BatchTask(ids[rows], epoch, step, step_repeats, key, rank, step_marks)
             first = last
 
     def record_step(self, epoch: int, step: int) -> None:
@@ -381,19 +376,27 @@ class StepSampler:
                 .positions(done, step, self.place.rank, order := self.order.at_epoch(epoch))
             )
             self._peer_check.compare(self.place, epoch, done, order.rows(positions)[0])
+        if not self._has_rows:
+            (self._cursor or self.cursor).move(epoch, step)
+            return
         rows = self.find_rows(epoch)
-        if rows is None:
-            self.cursor.move(epoch, step)
-        elif self._is_end(epoch, step):
+        assert rows is not None
+        if self._is_end(epoch, step):
             if rows.counts.has_claim:  # of the state that this epoch went on from
                 rows.count_all()
             self.cursor.move(epoch, limits.order_count_max)
         else:
             place = rows.counts.locate(step * self.steps.global_batch - 1)
             self.cursor.move(epoch, step, place)
-        if rows is not None:
-            rows.start()  # not before: the first batch is to come soon
-            rows.counts.check_claim()
+        rows.start()  # not before: the first batch is to come soon
+        rows.counts.check_claim()
+
+    def end_epoch(self, epoch: int) -> None:
+        """Do nothing: the last step was recorded."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that starts next."""
+        self.cursor.set_epoch(epoch)
 
     def _is_end(self, epoch: int, step: int) -> bool:
         """Return whether an epoch of packed rows ends before a step."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..dataset.reading import describe_failure
 from ..engine import Arena, Buffer, Failure, Purpose, ReadingEngine
@@ -16,9 +16,10 @@ from ..extent import Requests
 from ..index import Index
 from ..meter import Meter, Requested
 from ..plan import Group, Session, StepPlan
-from .ticket_router import TicketRouter
+from .ticket_router import Receiver, TicketRouter
 from .workers import make_timeout_error
 
+_count_step_bytes = operator.attrgetter("layout.bytes")
 Submit = Callable[[Requests, Sequence[Buffer], Purpose], int]
 """Hand requests to an engine and return their ticket: `Engine.submit`, or one that knows more."""
 
@@ -40,7 +41,7 @@ class StepReader:
     The session says which extents to read; the reader submits them and waits for them. Steps may
     be waited for in several threads.
 
-    timeout_s:  most time that a wait with `meanwhile` may last; None is for ever.
+    timeout_s:  most time that a wait with `on_wait` may last; None is for ever.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class StepReader:
         self.reserved_bytes = 0  # not to be used for reading ahead: decoding will need them
         self._plan_fault: Exception | None = None  # of the step after those requested
         self._closed = False
-        self._pid = os.getpid()
+        self._pid, self._forks = os.getpid(), process.forks
+        self._reference: weakref.ref[Receiver] = weakref.ref(self)
         resources.router.add(self)
 
     @property
@@ -73,16 +75,18 @@ class StepReader:
 
     def ask(self) -> StepPlan | None:
         """Return the step that the user asks for now, None after the last. Raises ForkError."""
-        check_loader_process(self._pid)
-        if self._plan_fault is not None and not self.session.waits:
+        if self._forks != process.forks:
+            raise make_fork_error(self._pid)
+        requested = self.session.requested
+        if self._plan_fault is not None and not requested:
             fault, self._plan_fault = self._plan_fault, None
             self.close()
             raise fault
-        if self._closed or self.session.finished:
+        if self._closed or (not requested and self.session.finished):
             return None
         if self._timeout_s is not None:
             self._deadline_s = time.monotonic() + self._timeout_s
-        head = self.session.head
+        head = requested[0]
         self._asked = head.step
         return head
 
@@ -93,18 +97,22 @@ class StepReader:
         admitted: list[StepPlan] = []
         with router.lock:
             groups = session.admit(self._has_memory)
-            while (group := self._take_group(groups)) is not None:
-                buffers = [arena.take(step.layout.bytes) for step in group.steps]
+            while self._plan_fault is None:
+                try:
+                    group = next(groups, None)
+                except Exception as fault:  # raised when the steps before it are handed over
+                    self._plan_fault = fault
+                    break
+                if group is None:
+                    break
+                buffers = list(map(arena.take, map(_count_step_bytes, group.steps)))
                 for number, planned in enumerate(group.steps):
-                    is_urgent = planned is session.head  # the user waits for it now
+                    is_urgent = planned is session.requested[0]  # the user waits for it now
                     purpose: Purpose = "demand" if is_urgent else "prefetch"
-                    # An engine holds the buffers of a ticket until its end. Those of the steps
-                    # before, which no later one writes to, may be the user's by then.
-                    requests = planned.requests
-                    if number:
-                        requests = requests._replace(buffer=requests.buffer - np.uint32(number))
-                    ticket = self._submit(requests, buffers[number:], purpose)
-                    router.expect(ticket, self, (planned, group))
+                    # An engine holds the buffers of a ticket until its end. The buffers of earlier
+                    # steps, which this one does not write to, may be the user's by then.
+                    ticket = self._submit(planned.requests, buffers[number:], purpose)
+                    router.tickets[ticket] = self._reference, (planned, group)
                     self._buffers[planned.step] = buffers[number]
                     if timeline is not None:
                         runs = len(planned.requests.runs) - 1
@@ -113,43 +121,35 @@ class StepReader:
                 admitted.extend(group.steps)
         return admitted
 
-    def _take_group(self, groups: Iterator[Group]) -> Group | None:
-        """Return the next group that is admitted; None after the last, or if planning failed."""
-        if self._plan_fault is None:
-            try:
-                return next(groups, None)
-            except Exception as fault:  # raised when the steps before it are handed over
-                self._plan_fault = fault
-        return None
-
     def _has_memory(self, group: Group) -> bool:
-        arena = self.resources.arena
-        return arena.has_room([step.layout.bytes for step in group.steps], self.reserved_bytes)
+        sizes = list(map(_count_step_bytes, group.steps))
+        return self.resources.arena.has_room(sizes, self.reserved_bytes)
 
-    def wait(self, planned: StepPlan, meanwhile: Callable[[], None] | None = None) -> Buffer:
-        """Wait until a step is in its buffer, and return that.
+    def wait(self, planned: StepPlan, on_wait: Callable[[], object] | None = None) -> Buffer:
+        """Wait until a step is in its buffer, and return the buffer.
 
-        meanwhile:  called now and then while the user waits.
+        on_wait:  called now and then while the user waits.
 
         Raises the error that kept its bytes from arriving.
         """
-
         if self.session.reached <= planned.step:
-            self._wait_for_arrival(planned.step, meanwhile)
+            self._wait_for_arrival(planned.step, on_wait)
         if planned.step in self._faults:
             raise self._faults[planned.step]
         if self._closed:
             raise UsageError("the iterator was closed")
         return self._buffers[planned.step]
 
-    def _wait_for_arrival(self, step: int, meanwhile: Callable[[], None] | None) -> None:
+    def _wait_for_arrival(self, step: int, on_wait: Callable[[], object] | None) -> None:
         def has_arrived() -> bool:
             return self._closed or self.session.reached > step
 
-        while not has_arrived():
+        while True:
             self.resources.router.wait(has_arrived)
-            if meanwhile is not None:
-                meanwhile()
+            if has_arrived():
+                return
+            if on_wait is not None:
+                on_wait()
                 self.check_deadline()
 
     def check_deadline(self) -> None:
@@ -163,8 +163,7 @@ class StepReader:
         with resources.router.lock:
             head = self.session.hand_over()
             resources.arena.hand_over(self._buffers.pop(head.step))
-        # It refers to whoever raised it, and so to this reader: without the collector, that would
-        # keep the loader, its threads and its folders.
+        # An error refers to this reader by its traceback: only the collector would end the loader.
         self._faults.pop(head.step, None)
 
     def skip(self) -> bool:
@@ -175,7 +174,7 @@ class StepReader:
         """
         if self._closed:
             return False
-        if self._pid != os.getpid():  # whoever held the lock does not exist here
+        if self._forks != process.forks:  # the thread that holds the lock may not exist here
             self.close()
             return False
         with self.resources.router.lock:
@@ -209,10 +208,24 @@ class StepReader:
         self._faults.clear()
 
 
-def check_loader_process(pid: int) -> None:
-    """Raise ForkError unless this is the process with that number."""
-    if os.getpid() != pid:
-        raise ForkError(
-            f"this loader was used in process {pid} and then forked: its threads do not "
-            "exist here. Create the loader in the child, or start processes by 'spawn'"
-        )
+def make_fork_error(pid: int) -> ForkError:
+    """Return the error for a loader that was used in another process before a fork."""
+    return ForkError(
+        f"this loader was used in process {pid} and then forked: its threads do not "
+        "exist here. Create the loader in the child, or start processes by 'spawn'"
+    )
+
+
+class _Process:
+    """Count of the forks between the interpreter's start and this process: no system call tells it
+    from its parent at each step."""
+
+    def __init__(self) -> None:
+        self.forks = 0
+        os.register_at_fork(after_in_child=self._count)
+
+    def _count(self) -> None:
+        self.forks += 1
+
+
+process = _Process()

@@ -28,7 +28,7 @@ class Receiver(Protocol):
     """Receiver of the reports on its tickets. Both methods are called with the lock held."""
 
     def report(self, key: Any, failures: Sequence[Failure]) -> None:
-        """Accept the report on the ticket that was expected under `key`."""
+        """Accept the report on a ticket that was expected with `key`."""
         ...
 
     def abandon(self) -> None:
@@ -44,22 +44,19 @@ class TicketRouter:
         self.lock = threading.Lock()
         self._turn = threading.Lock()
         self._sleepers: list[threading.Lock] = []
-        self._tickets: dict[int, tuple[weakref.ref[Receiver], Any]] = {}
+        self.tickets: dict[int, tuple[weakref.ref[Receiver], Any]] = {}
+        """Receiver and key of each expected report; added with the lock held since `submit`."""
         self._receivers: weakref.WeakSet[Receiver] = weakref.WeakSet()
 
     @property
     def is_idle(self) -> bool:
         """True if no report is expected."""
-        return not self._tickets
+        return not self.tickets
 
     def add(self, receiver: Receiver) -> None:
         """Add a receiver, which will expect tickets."""
         with self.lock:
             self._receivers.add(receiver)
-
-    def expect(self, ticket: int, receiver: Receiver, key: Any) -> None:
-        """Let the report on a ticket go to its receiver. Call with the lock held since `submit`."""
-        self._tickets[ticket] = weakref.ref(receiver), key
 
     def wait(self, has_arrived: Callable[[], bool]) -> None:
         """Wait a while for reports, unless `has_arrived()`; it is called with the lock held.
@@ -96,12 +93,12 @@ class TicketRouter:
             with self.lock:
                 for ticket, failures in completions:
                     # Tickets from before an interrupt belong to nobody.
-                    receiver, key = self._tickets.pop(ticket, (_nobody, None))
+                    receiver, key = self.tickets.pop(ticket, (_nobody, None))
                     if (waiting := receiver()) is not None:
                         waiting.report(key, failures)
         except BaseException:
             with self.lock:
-                self._tickets.clear()
+                self.tickets.clear()
                 for waiting in list(self._receivers):
                     waiting.abandon()
             raise

@@ -11,7 +11,7 @@ from ..budget import Budget
 from ..meter import Meter
 from .batch_tasks import BatchTask
 from .cpu_throttle import CpuThrottle
-from .epoch_iterator import ReadyBatch
+from .epoch import ReadyBatch
 from .workers import InlineWorkers, ResultsAhead, Workers, WorkerTime
 
 _poll_s = 0.1  # how soon a waiting caller learns of more processors
@@ -51,10 +51,10 @@ class WorkerSource:
     def closed(self) -> bool:
         return self._closed
 
-    def take(self, asked_ns: int, meanwhile: Callable[[], None]) -> ReadyBatch | None:
+    def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
         while not self._results.has_begun and self._throttle.is_in_debt:
             self._throttle.wait(_poll_s)
-            meanwhile()
+            on_wait()
         before = self._workers.spent
         try:
             batch = next(self._results)
@@ -108,10 +108,10 @@ class InlineSource:
         self._batched = batched
         self.closed = False
 
-    def take(self, asked_ns: int, meanwhile: Callable[[], None]) -> ReadyBatch | None:
+    def take(self, asked_ns: int, on_wait: Callable[[], object]) -> ReadyBatch | None:
         while self._throttle.is_in_debt:
             self._throttle.wait(_poll_s)
-            meanwhile()
+            on_wait()
         try:
             task = next(self._tasks, None)
         except Exception:  # of the sampler, which gives nothing more
@@ -149,4 +149,4 @@ def _account(
     waiting_ns = min(ready_ns - asked_ns, busy_ns)
     decode_ns = waiting_ns * (cpu_ns + queued_ns) // max(1, busy_ns)
     meter.count_work(busy_ns, cpu_ns)
-    return ReadyBatch(batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns)
+    return batch, step, samples, ready_ns, waiting_ns - decode_ns, decode_ns

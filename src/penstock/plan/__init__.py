@@ -33,7 +33,6 @@ from .cursor import Cursor, Identity
 from .piece_source import check_tokens
 from .placement import Placement
 from .replica_policy import Soonest, Uses
-from .rotation import rotation_start
 from .sample_cost import CostRule, LengthCost, cost_by_width, fit_cost
 from .session import Session
 from .steps import Assignment, Group, StepPlan, StepRows, Steps, plan_samples
@@ -75,7 +74,6 @@ __all__ = [
     "place_pieces",
     "plan_samples",
     "required_bytes",
-    "rotation_start",
     "sample_key_lengths",
     "samples_per_block",
 ]

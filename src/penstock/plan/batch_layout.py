@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..extent import Extents, Int, Placed, interleave
+from ..extent import Extents, Int, Placed, interleave, make_tuples
 from ..index import Chunked, Field, Layout
 
 Ids = npt.NDArray[np.uint64]
@@ -150,7 +151,7 @@ def place_batches(
         base = base + field.bytes
         if number + 1 < len(index.fields):
             base = -(-base // field_alignment_bytes) * field_alignment_bytes
-    layouts = list(map(BatchLayout, zip(*fields, strict=True), base.tolist()))
+    layouts = make_tuples(BatchLayout, zip(zip(*fields, strict=True), base.tolist(), strict=True))
     if plain:
         return interleave(placed), bounds * len(placed), layouts
     by_step = _sort_by_step(placed)
@@ -187,13 +188,13 @@ def _place_rows(index: StepSource, number: int, ids: Ids, bounds: Int, base: Int
         # Once for all steps: rows that are handed over have their bounds in elements.
         unit = 1 if part.levels or part.shape is not None else part.element_bytes
         target, inside, sizes = _pack_rows(lengths, bounds, unit)
-        ragged = zip(base.tolist(), inside, rows.tolist(), strict=True)
-        places = [FieldRows(start, 0, ends, count, unit) for start, ends, count in ragged]
+        ragged = zip(base.tolist(), repeat(0), inside, rows.tolist(), repeat(unit))
+        places = make_tuples(FieldRows, ragged)
     else:
         row = np.arange(len(ids), dtype=np.int64) - np.repeat(bounds[:-1], rows)
         target, sizes = row * row_bytes, rows * row_bytes
-        equal = zip(base.tolist(), rows.tolist(), strict=True)
-        places = [FieldRows(start, row_bytes, None, count) for start, count in equal]
+        equal = zip(base.tolist(), repeat(row_bytes), repeat(None), rows.tolist(), repeat(1))
+        places = make_tuples(FieldRows, equal)
     return _PlacedField(extents, pieces, rows, target, sizes, places)
 
 

@@ -62,31 +62,23 @@ class Session:
         self._next_planned = first_step
         self._window = 1
         self._planned: deque[Group] = deque()
-        self._requested: deque[StepPlan] = deque()
+        self.requested: deque[StepPlan] = deque()
+        """Steps that were admitted and not handed over."""
         self._arrived: set[int] = set()  # from `reached` on
-        self._reached = first_step
+        self.reached = first_step
+        """First step that is not in place; every step below it is in place or handed over."""
         self._requested_bytes = 0
         self._handed = 0
 
     @property
     def finished(self) -> bool:
         """True if every step has been handed over."""
-        return not self._requested and not self._planned and not self._has_step(self._next_planned)
-
-    @property
-    def waits(self) -> bool:
-        """True if a step that was admitted has not been handed over."""
-        return bool(self._requested)
+        return not self.requested and not self._planned and not self._has_step(self._next_planned)
 
     @property
     def head(self) -> StepPlan:
         """The step to be handed over next. Valid only between `admit` and `finished`."""
-        return self._requested[0]
-
-    @property
-    def reached(self) -> int:
-        """First step that is not in place; every step below it is in place or handed over."""
-        return self._reached
+        return self.requested[0]
 
     def admit(self, has_memory: Callable[[Group], bool] = lambda _: True) -> Iterator[Group]:
         """Admit and yield the groups that fit the budget, to be submitted in order.
@@ -94,47 +86,45 @@ class Session:
         has_memory:  predicate of a group whose steps may be requested besides what is held now;
                      asked before each group but the one that is always admitted.
         """
-        while group := self._peek():
-            if self._requested and not (self._has_room(group) and has_memory(group)):
-                break
+        requested = self.requested
+        while True:
+            if not self._planned:
+                self._plan(self._next_planned, self._window_steps())
+                if not self._planned:
+                    break
+            group = self._planned[0]
+            if group.bytes > self.readahead_bytes and len(group.steps) > 1:
+                # It was planned for a larger budget, or its samples are larger than the mean.
+                self._plan(group.steps[0].step, len(group.steps) // 2)
+                continue
+            if requested:
+                steps = len(requested) + len(group.steps)
+                if not (
+                    self._requested_bytes + group.bytes <= self.readahead_bytes
+                    and steps <= self._readahead_steps
+                    and steps <= 2 + 2 * self._handed  # few at first
+                    and has_memory(group)
+                ):
+                    break
             self._planned.popleft()
-            self._requested.extend(group.steps)
+            requested.extend(group.steps)
             self._requested_bytes += group.bytes
             yield group
 
     def record_arrival(self, step: int) -> None:
         """Record that the requests of a step have completed."""
         self._arrived.add(step)
-        while self._reached in self._arrived:
-            self._arrived.remove(self._reached)
-            self._reached += 1
+        while self.reached in self._arrived:
+            self._arrived.remove(self.reached)
+            self.reached += 1
 
     def hand_over(self) -> StepPlan:
         """Take the head, which must be in place."""
-        head = self._requested.popleft()
-        assert head.step < self._reached, "the head is not in place"
+        head = self.requested.popleft()
+        assert head.step < self.reached, "the head is not in place"
         self._requested_bytes -= head.layout.bytes
         self._handed += 1
         return head
-
-    def _has_room(self, group: Group) -> bool:
-        steps = len(self._requested) + len(group.steps)
-        return (
-            self._requested_bytes + group.bytes <= self.readahead_bytes
-            and steps <= self._readahead_steps
-            and steps <= 2 + 2 * self._handed  # few at first
-        )
-
-    def _peek(self) -> Group | None:
-        if not self._planned:
-            self._plan(self._next_planned, self._window_steps())
-        while self._planned:
-            group = self._planned[0]
-            if group.bytes <= self.readahead_bytes or len(group.steps) == 1:
-                return group
-            # It was planned for a larger budget, or its samples are larger than the mean.
-            self._plan(group.steps[0].step, len(group.steps) // 2)
-        return None
 
     def _has_step(self, step: int) -> bool:
         self._steps = self._steps.extend(step + 1)

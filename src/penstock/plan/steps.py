@@ -7,7 +7,8 @@ samples -> extents -> destinations, sorted and merged. All of it is vectorised o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import operator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -15,14 +16,15 @@ import numpy as np
 
 from .. import limits
 from ..errors import UsageError
-from ..extent import Int, Requests, merge, separate
+from ..extent import Int, Requests, cut, make_tuples, merge, separate
 from ..order import Marks, Ordering, RowCounter, RowOrdering, RowPieces
 from .assignment import Locality
 from .balance import CostBalance, check_balance
 from .batch_layout import BatchLayout, Ids, StepSource, place_batches
 from .piece_source import PieceSource
-from .rotation import rotation_start
 
+_NO_MARKS: Marks = {}
+_layout_bytes = operator.attrgetter("bytes")
 Assignment = Literal["strided", "contiguous", "local", "balanced"]
 """Rule by which the samples of a step are dealt to ranks."""
 
@@ -237,8 +239,8 @@ class StepPlan(NamedTuple):
     labels:    int64 (rows,) or None.
     marks:     values that the order gives each row besides its sample, int64 (rows,) each.
     layout:    places of the samples in the step's buffer.
-    requests:  reads to submit for this step. Their buffer numbers count the steps of the group that
-               this step belongs to, because a merged read may bring bytes for later ones.
+    requests:  reads to submit for this step. Their buffer numbers count the steps of its group from
+               this one on, because a merged read may bring bytes for later ones.
     pack:      of packed rows: the rows, and the pieces of documents that they have. The samples are
                then the documents, one for each piece.
     """
@@ -298,17 +300,17 @@ def plan_steps(
     the other. That changes no batch.
     """
     positions, bounds, repeats = steps.positions(first, last, rank, order)
-    begin = rotation_start(rank, steps.world_size)
+    turn = rank, steps.world_size
     if isinstance(order, RowOrdering):
         pieces = order.pieces(positions)
         if not order.joins_documents:
             edges = pieces.offsets[bounds]
             repeated = int(edges[-1] - pieces.offsets[len(positions) - repeats])
             ids, marks = pieces.documents, pieces.marks
-            return plan_samples(index, ids, edges, first, gap_bytes, repeated, marks, begin)
-        return _plan_rows(index, positions, pieces, bounds, first, gap_bytes, repeats, begin)
+            return plan_samples(index, ids, edges, first, gap_bytes, repeated, marks, turn)
+        return _plan_rows(index, positions, pieces, bounds, first, gap_bytes, repeats, turn)
     ids, marks = order.rows(positions)
-    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, begin)
+    return plan_samples(index, ids, bounds, first, gap_bytes, repeats, marks, turn)
 
 
 def _plan_rows(
@@ -319,13 +321,13 @@ def _plan_rows(
     first: int,
     gap_bytes: int | None,
     repeats: int,
-    begin: Callable[[int], int],
+    turn: tuple[int, int],
 ) -> list[Group]:
     """Plan steps of packed rows: the reads of their pieces, or of the documents these are of."""
     source = PieceSource.slice(index, pieces)
     ids = pieces.documents if source is None else np.arange(len(pieces.start), dtype=np.uint64)
     edges = pieces.offsets[bounds]
-    groups = plan_samples(source or index, ids, edges, first, gap_bytes, repeats, None, begin)
+    groups = plan_samples(source or index, ids, edges, first, gap_bytes, repeats, None, turn)
 
     def add_rows(step: StepPlan) -> StepPlan:
         low, high = bounds[step.step - first], bounds[step.step - first + 1]
@@ -336,6 +338,11 @@ def _plan_rows(
     return [Group(list(map(add_rows, group.steps)), group.bytes) for group in groups]
 
 
+def cut_marks(marks: Marks, slices: list[slice]) -> list[Marks]:
+    """Cut the columns of marks into those of each step."""
+    return [{name: column[rows] for name, column in marks.items()} for rows in slices]
+
+
 def plan_samples(
     index: StepSource,
     ids: Ids,
@@ -344,14 +351,14 @@ def plan_samples(
     gap_bytes: int | None,
     repeats: int = 0,
     marks: Marks | None = None,
-    begin: Callable[[int], int] | None = None,
+    turn: tuple[int, int] = (0, 1),
 ) -> list[Group]:
     """Plan steps from `first` on that hold these samples; see `plan_steps`.
 
     bounds:   start of each step in `ids`, and the end.
     repeats:  of the last step.
     marks:    of each of the samples, to be handed on.
-    begin:    function from the number of merged reads to the one to begin with; see `merge`.
+    turn:     number of this reader, and of all readers; see `merge`.
     """
     count = len(bounds) - 1
     labels = index.labels(ids)
@@ -359,20 +366,24 @@ def plan_samples(
     if gap_bytes is None:
         requests = separate(placed, placed_bounds)
     else:
-        requests = merge(placed, count, gap_bytes, begin)
-    edges = bounds.tolist()
-    planned = [
-        StepPlan(
-            first + k,
-            ids[edges[k] : edges[k + 1]],
-            repeats if k == count - 1 else 0,
-            None if labels is None else labels[edges[k] : edges[k + 1]],
-            {name: column[edges[k] : edges[k + 1]] for name, column in (marks or {}).items()},
-            layouts[k],
-            requests[k],
-        )
-        for k in range(count)
-    ]
+        requests = merge(placed, count, gap_bytes, turn)
+        for number in range(1, count):
+            buffers = requests[number].buffer
+            buffers -= np.uint32(number)
+    slices = cut(bounds)
+    planned = make_tuples(
+        StepPlan,
+        zip(
+            range(first, first + count),
+            map(ids.__getitem__, slices),
+            [*itertools.repeat(0, count - 1), repeats],
+            itertools.repeat(None) if labels is None else map(labels.__getitem__, slices),
+            cut_marks(marks, slices) if marks else itertools.repeat(_NO_MARKS),
+            layouts,
+            requests,
+            itertools.repeat(None),
+        ),
+    )
     if gap_bytes is None:
-        return [Group([step], step.layout.bytes) for step in planned]
-    return [Group(planned, sum(layout.bytes for layout in layouts))]
+        return make_tuples(Group, [([step], step.layout.bytes) for step in planned])
+    return [Group(planned, sum(map(_layout_bytes, layouts)))]

@@ -107,6 +107,11 @@ class Tenant:
         return self._lease
 
     @property
+    def quiet_until_s(self) -> float:
+        """Time before which no broker is looked for; minus infinity with one."""
+        return self._link.quiet_until_s
+
+    @property
     def has_ended(self) -> bool:
         """True if the lease was not renewed in time and its floor holds."""
         return self._lease is not None and self._ends_s == math.inf
@@ -152,6 +157,11 @@ class Link:
     def is_connected(self) -> bool:
         """True if there is a broker."""
         return self._lines is not None
+
+    @property
+    def quiet_until_s(self) -> float:
+        """Time before which no broker is looked for; minus infinity with one."""
+        return -math.inf if self._lines is not None else self._retry_s
 
     def receive(self, now_s: float) -> list[Message] | None:
         """Return the messages that have arrived, without waiting; None without a broker."""

@@ -60,6 +60,13 @@ class LeasedBudget:
         self._lease = lease
         return changed
 
+    @property
+    def quiet_until_ns(self) -> int:
+        """Time (`time.perf_counter_ns`) before which `changed` is False: 0 with a broker, else the
+        time at which one is looked for again."""
+        quiet_s = self._tenant.quiet_until_s - time.monotonic()
+        return time.perf_counter_ns() + int(quiet_s * 1e9) if quiet_s > 0 else 0
+
     def budget(self, step_bytes: float = 0.0) -> Budget:
         """Return the loader's own budget, limited by the lease; see `lease.limit_budget`."""
         return self.own if self._lease is None else limit_budget(self.own, self._lease, step_bytes)

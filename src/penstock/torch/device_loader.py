@@ -159,7 +159,7 @@ class DeviceLoader:
         steps, place = step_sampler.steps, step_sampler.place
         order = step_sampler.order.at_epoch(epoch)
         exact = find_base(order) if order.shuffle == "exact" else None
-        for share in step_sampler.iterate_shares(epoch, first):
+        for share in step_sampler.tasks(epoch, first):
             positions = None
             if share.step < steps.full:
                 positions = space_positions(

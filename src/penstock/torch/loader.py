@@ -41,18 +41,17 @@ from ..loader import (
     InlineWorkers,
     Loader,
     OpenEpoch,
-    OrderTasks,
     Pad,
     RowDecode,
     RowReader,
     SamplerTasks,
     Setup,
+    StepSampler,
     WorkerProcesses,
     Workers,
     WorkerSource,
     WorkerThreads,
     explain_run,
-    make_iterator,
     serve_if_configured,
 )
 from ..meter import Counters, Meter
@@ -260,7 +259,7 @@ class DataLoader:
                 cache,
                 batch_tokens,
             )
-            self._epochs, sampler = OrderTasks(step_sampler), EpochSampler(step_sampler)
+            self._epochs, sampler = step_sampler, EpochSampler(step_sampler)
             if kind == "none":
                 sampler = UnshuffledSampler(step_sampler, dataset)
         else:
@@ -329,13 +328,13 @@ class DataLoader:
             timeout_s = float(self.timeout) or None
             return self._loader.iterate(self._finish, timeout_s, self._open_transfer)
         has_finish = isinstance(self.dataset, Dataset) or self.pin_memory
-        return make_iterator(
+        return EpochIterator(
             self._begin_epoch,
             self._epochs,
             self.meter,
-            follow_broker=self._follow_broker,
-            finish=self._finish if has_finish else None,
-            open_transfer=self._open_transfer,
+            self._follow_broker,
+            self._finish if has_finish else None,
+            self._open_transfer,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -363,14 +362,14 @@ class DataLoader:
 
     def count_steps(self, epoch: int) -> int:
         """Count the steps of an epoch; of packed rows, epochs differ."""
-        if isinstance(self._epochs, OrderTasks):
-            return self._epochs.step_sampler.count_steps(epoch)
+        if isinstance(self._epochs, StepSampler):
+            return self._epochs.count_steps(epoch)
         return len(self)
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state at the beginning of a step, as `state_dict` gives it there."""
-        if isinstance(self._epochs, OrderTasks):
-            return self._epochs.step_sampler.state_at(epoch, step)
+        if isinstance(self._epochs, StepSampler):
+            return self._epochs.state_at(epoch, step)
         return self._epochs.cursor.state() | {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -390,9 +389,9 @@ class DataLoader:
         gather: Gather | None = None,
     ) -> None:
         """Weigh the samples anew from the epoch on that begins next; see `Loader.set_weights`."""
-        if not isinstance(self._epochs, OrderTasks):
+        if not isinstance(self._epochs, StepSampler):
             raise UsageError("the sampler decides what is drawn: tell it the weights")
-        self._epochs.step_sampler.set_weights(weights, columns, path, gather)
+        self._epochs.set_weights(weights, columns, path, gather)
 
     @property
     def epoch(self) -> int:
@@ -452,9 +451,9 @@ class DataLoader:
 
     def count_draws(self) -> list[int]:
         """Count the samples drawn from each dataset of a mixture; see `Loader.count_draws`."""
-        if not isinstance(self._epochs, OrderTasks):
+        if not isinstance(self._epochs, StepSampler):
             raise UsageError("the sampler decides what is drawn: ask it")
-        return self._epochs.step_sampler.count_draws()
+        return self._epochs.count_draws()
 
     def close(self) -> None:
         """End all workers and threads; the loader may be iterated again, which starts new ones."""
@@ -477,7 +476,7 @@ class DataLoader:
 
     def _make_loader(self) -> Loader:
         """Make the loader that reads ahead and decodes in threads of this process."""
-        assert isinstance(self._epochs, OrderTasks)
+        assert isinstance(self._epochs, StepSampler)
         decode, collate = self._choose_decode()
         loader = TensorLoader(
             self.dataset,
@@ -488,7 +487,7 @@ class DataLoader:
             cache=self._cache,
             budget=self._budget,
         )
-        loader.follow(self._epochs.step_sampler)
+        loader.follow(self._epochs)
         return loader
 
     def _choose_decode(self) -> tuple[Decode | None, Callable[[list[Any]], Any] | None]:
@@ -566,18 +565,22 @@ class DataLoader:
         self._iterators.add(iterator)
         return OpenEpoch(epoch, source)
 
-    def _follow_broker(self) -> None:
-        if self._leased_budget is not None and self._leased_budget.changed():
+    def _follow_broker(self) -> int:
+        leased = self._leased_budget
+        if leased is None:
+            return 0
+        if leased.changed():
             for iterator in self._iterators:
-                iterator.adopt(self._leased_budget.budget())
+                iterator.adopt(leased.budget())
+        return leased.quiet_until_ns
 
     def _check_seed(self) -> None:
         """Check the seed: ranks that shuffle differently would read samples twice, or never."""
         if self.generator is None or self._requested_seed is not None or not self._shuffle:
             return
-        if not isinstance(self._epochs, OrderTasks):
+        if not isinstance(self._epochs, StepSampler):
             return
-        place = self._epochs.step_sampler.place
+        place = self._epochs.place
         ranks = max(place.world_size, len(place.readers or ()))
         if ranks > 1:
             raise UsageError(

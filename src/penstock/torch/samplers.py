@@ -38,7 +38,7 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         order = self._step_sampler.order
-        for share in self._step_sampler.iterate_shares(self._step_sampler.cursor.epoch):
+        for share in self._step_sampler.tasks(self._step_sampler.cursor.epoch):
             numbers = order.numbers(share.ids) if isinstance(order, Selection) else share.ids
             yield from numbers.tolist()
 
