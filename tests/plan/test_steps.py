@@ -261,7 +261,8 @@ def test_window_places_every_sample(
         buffers = [np.zeros(step.layout.bytes, np.uint8) for step in group.steps]
         for number, step in enumerate(group.steps):
             for _, offset, length, buffer, target in zip(*step.requests[:5], strict=True):
-                buffers[number + buffer][target : target + length] = data.reshape(-1)[offset:][:length]
+                target_bytes = buffers[number + buffer][target : target + length]
+                target_bytes[:] = data.reshape(-1)[offset:][:length]
         for step, buffer in zip(group.steps, buffers, strict=True):
             assert np.array_equal(buffer.reshape(-1, record), data[step.ids.astype(int)])
             assert np.array_equal(
