@@ -15,7 +15,8 @@ import numpy as np
 
 from fuzz.structure import PART
 from penstock.dataset.fields import build_fields
-from penstock.engine.store import Listing, StoreFile, braces
+from penstock.engine.globbing import expand_braces
+from penstock.engine.store import Listing, StoreFile
 from penstock.errors import MissingError, PenstockError
 from penstock.extent import Files
 from penstock.index.formats import FORMATS, Location
@@ -50,7 +51,7 @@ class MemoryStore:
         return list(self.contents)[:count]
 
     def match(self, pattern: str) -> list[str]:
-        found = (fnmatch.filter(self.contents, each) or [each] for each in braces(pattern))
+        found = (fnmatch.filter(self.contents, each) or [each] for each in expand_braces(pattern))
         return [name for names in found for name in names]
 
     def probe(self, files: Files, progress: Any = None) -> tuple[Files, Any]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LARGE_BYTES = 64
-"""Files of so many bytes lie at the second host."""
+"""Files from this size on are at the second host."""
 
 
 class Asked(NamedTuple):
@@ -158,6 +158,9 @@ def _make_handler(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else a body waits 40 ms for the receipt of its headers
 
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             asked = Asked(host, self.path, headers)
@@ -167,8 +170,9 @@ def _make_handler(hub: Hub, host: str) -> type[BaseHTTPRequestHandler]:
             for name, value in {"Content-Length": str(len(body)), **answered}.items():
                 self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(body)
+            if self.command != "HEAD":
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -30,16 +30,11 @@ pytest.importorskip("moto")
 import penstock
 from penstock import limits
 from penstock.budget import Budget
-from penstock.engine import objects, threads
-from penstock.engine.object_client import (
-    Bucket,
-    compute_version,
-    parse_object_url,
-    read_aws_profile,
-)
-from penstock.engine.object_store import ObjectStore
-from penstock.engine.objects import ObjectEngine
+from penstock.engine import remote, threads
+from penstock.engine.object_client import Bucket, compute_version, read_aws_profile
+from penstock.engine.object_store import ObjectStore, parse_object_url
 from penstock.engine.protocol import Completion, Failure
+from penstock.engine.remote import RemoteEngine
 from penstock.engine.store import Posix
 from penstock.testing.reading import EngineRead, finish, random_bytes
 from tests import warm
@@ -109,13 +104,13 @@ def bytes_of(loader: penstock.Loader) -> list[tuple[list[int], list[bytes], list
 @contextmanager
 def engine_over(
     s3: S3, contents: dict[str, bytes], port: int, use: Use, **options: Any
-) -> Iterator[ObjectEngine]:
+) -> Iterator[RemoteEngine]:
     """An engine over objects, indexed as they are, that asks the service at a port."""
     for name, content in contents.items():
         s3.put(name, content)
     files = ObjectStore(f"s3://{s3.name}").stat(list(contents))
     use(port)
-    engine = ObjectEngine(files, **options)
+    engine = RemoteEngine(files, **options)
     try:
         yield engine
     finally:
@@ -650,7 +645,7 @@ def test_an_interrupted_close_closes_when_called_again(s3: S3, use: Use, stride:
             assert slow.written_to.wait(60)
             going_on = threading.Timer(0.01, slow.go_on.set)
             going_on.start()
-            interrupted = interrupt(place, (objects, threads, threading), engine.close)
+            interrupted = interrupt(place, (remote, threads, threading), engine.close)
             end_in_thread(engine.close, place)
             going_on.join()
         place += stride
@@ -664,10 +659,10 @@ def test_an_interrupted_submit_leaves_the_engine_able_to_read(s3: S3, use: Use) 
         with engine_over(s3, contents, s3.port, use, budget=Budget(requests=1)) as engine:
             lost, kept = (EngineRead(list(contents.values()), [[(n, 0, 9000)]]) for n in range(2))
 
-            def submit(reading: EngineRead = lost, engine: ObjectEngine = engine) -> int:
+            def submit(reading: EngineRead = lost, engine: RemoteEngine = engine) -> int:
                 return engine.submit(reading.requests, reading.buffers)
 
-            interrupted = interrupt(place, (objects, threads), submit)
+            interrupted = interrupt(place, (remote, threads), submit)
             ticket = submit(kept)
             reports: dict[int, Completion] = {}
             deadline_s = time.monotonic() + 240

@@ -16,8 +16,8 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 from penstock.budget import Budget
 from penstock.engine.object_store import ObjectStore
-from penstock.engine.objects import ObjectEngine
 from penstock.engine.protocol import Engine
+from penstock.engine.remote import RemoteEngine
 from penstock.engine.request_queue import Aging
 from penstock.extent import Files
 from penstock.testing import EngineSuite
@@ -50,7 +50,7 @@ class ObjectSuite(EngineSuite):
 
     def make(self, contents: list[bytes | None], folder: Path) -> Engine:
         """The engine over objects below a prefix of its own."""
-        engine = ObjectEngine(self.put(contents), budget=Budget(**self.budget))
+        engine = RemoteEngine(self.put(contents), budget=Budget(**self.budget))
         return self.wrapped(engine)
 
     @contextmanager
@@ -69,7 +69,7 @@ class ObjectSuite(EngineSuite):
         with Proxy(self.port, rule) as proxy, pytest.MonkeyPatch.context() as patch:
             for name, value in environment(proxy.port).items():
                 patch.setenv(name, value)
-            engine = ObjectEngine(files, budget=Budget(requests=1), aging=aging)
+            engine = RemoteEngine(files, budget=Budget(requests=1), aging=aging)
             busied(engine)
             begun.wait(60)
             yield engine, going_on.set
@@ -89,7 +89,7 @@ class ObjectSuite(EngineSuite):
         size, version = np.array(columns, np.int64).reshape(-1, 2).T.copy()
         return Files.of(store.root, names, size, version)
 
-    def wrapped(self, engine: ObjectEngine) -> Engine:
+    def wrapped(self, engine: RemoteEngine) -> Engine:
         """The engine itself, or what a subclass puts around it."""
         return engine
 
@@ -105,6 +105,6 @@ class TestStack(ObjectSuite):
 
     budget: ClassVar[dict[str, Any]] = {"requests": 1, "bytes_per_s": 500e6}
 
-    def wrapped(self, engine: ObjectEngine) -> Engine:
+    def wrapped(self, engine: RemoteEngine) -> Engine:
         """A limit, a rate and a trace."""
         return Limited(Throttled(Traced(engine, []), 4e9, 100_000), 1 << 20)

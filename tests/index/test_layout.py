@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.dataset.dataset import Dataset
-from penstock.engine.store import Posix, braces
+from penstock.engine.globbing import expand_braces
+from penstock.engine.store import Posix
 from penstock.errors import FormatError, SidecarError, UsageError
 from penstock.extent import Files, Names
 from penstock.index.codecs import registry
@@ -255,14 +256,14 @@ def test_single_extents_are_asked_of_layouts_that_have_them(tmp_path):
 )
 def test_braces_are_those_of_a_shell(pattern, names):
     """Ranges keep their leading zeros; lists and nesting multiply."""
-    assert sorted(braces(pattern)) == sorted(names)
+    assert sorted(expand_braces(pattern)) == sorted(names)
 
 
 @pytest.mark.parametrize("pattern", ["x{}", "x{a}", "x{1..}", "x{0..99999999999}"])
 def test_braces_that_stand_for_nothing_are_refused(pattern):
     """Neither a range nor a list, or one of absurd length."""
     with pytest.raises(UsageError):
-        braces(pattern)
+        expand_braces(pattern)
 
 
 def test_files_of_a_list_and_of_braces_are_one_sequence(tmp_path):

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from .native import crc32c as crc32c
     from .native import gather as gather
     from .native import move_blocks as move_blocks
-    from .object_answer import ObjectInfo as ObjectInfo
-    from .object_answer import ObjectRefused as ObjectRefused
-    from .object_answer import require_whole as require_whole
-    from .object_answer import retry_until as retry_until
     from .object_client import Bucket as Bucket
-    from .object_client import open_bucket as open_bucket
-    from .object_client import parse_object_url as parse_object_url
+    from .object_client import ObjectInfo as ObjectInfo
+    from .object_client import ObjectRefused as ObjectRefused
+    from .object_client import require_whole as require_whole
+    from .object_client import retry_until as retry_until
     from .object_store import locate_objects as locate_objects
+    from .object_store import open_bucket as open_bucket
+    from .object_store import parse_object_url as parse_object_url
     from .open import add_mirrors as add_mirrors
     from .open import is_url as is_url
     from .open import open_engine as open_engine
@@ -130,9 +130,8 @@ else:
             "host_info": "Machine Mount find_mount read_machine readahead_bytes",
             "hub": "find_commit is_blob pin_hub_urls",
             "native": "Arena INSTALLED_BYTES crc32c gather move_blocks",
-            "object_answer": "ObjectInfo ObjectRefused require_whole retry_until",
-            "object_client": "Bucket open_bucket parse_object_url",
-            "object_store": "locate_objects",
+            "object_client": "Bucket ObjectInfo ObjectRefused require_whole retry_until",
+            "object_store": "locate_objects open_bucket parse_object_url",
             "open": "add_mirrors is_url open_engine open_store read_extent",
             "page_cache": "Residency drop_extents evict measure_residency page_cache",
             "probe": "LOCAL compute_open_files_max find_file_system probe_io_uring",

@@ -35,8 +35,8 @@ _NOT_SYNCED = frozenset(
 
 @contextlib.contextmanager
 def storage_errors(path: str, again: str = _AGAIN) -> Iterator[None]:
-    """Turn an OSError about writing `path` into a StorageError. `again` tells the user what to do
-    once the cause is gone."""
+    """Turn an OSError about writing `path` into a StorageError; its last words are `again`: what to
+    do once the cause is gone."""
     try:
         yield
     except OSError as error:
@@ -63,9 +63,10 @@ def write_all(file: int, data: Bytes, at: int) -> None:
 
 
 def sync_folder(folder: str, again: str = _AGAIN) -> None:
-    """Make renames in a folder durable. File systems that do not let a folder be synced are
-    accepted; StorageError if syncing is possible and fails. `again` tells the user what to do once
-    the cause is gone."""
+    """Make renames in a folder durable; `again` as in `storage_errors`.
+
+    File systems that do not let a folder be synced are accepted; StorageError if syncing fails.
+    """
     try:
         file = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -87,7 +87,7 @@ def read_machine(root: str | os.PathLike[str] = "/") -> Machine:
 
 
 def find_mount(path: str) -> Mount | None:
-    """Find the mount that a file or folder lies in; None if it cannot be determined."""
+    """Find the mount of a file or folder; None if it cannot be determined."""
     try:
         device = os.stat(path).st_dev
         real = os.path.realpath(path)
@@ -96,8 +96,8 @@ def find_mount(path: str) -> Mount | None:
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = list(_read_mounts(Path("/")))
     above = [mount for mount in mounts if _is_below(real, mount.folder)]
-    # The last of those mounted at the same place hides the others. Sub-volumes of btrfs have device
-    # numbers of their own, which no mount has.
+    # The last mount at the same place hides the others. Sub-volumes of btrfs have device numbers
+    # that no mount has.
     deepest = max(above, key=lambda mount: len(mount.folder), default=None)
     if deepest is None:
         return None
@@ -176,7 +176,7 @@ def _list_groups(root: Path, controller: str) -> Iterator[Path]:
             top = root / mount.folder.lstrip("/")
             if not second and controller not in top.name.split(","):
                 continue
-            # In a container the mount may begin below what the path is counted from.
+            # In a container the mount may start below the folder that the path is counted from.
             inside = os.path.relpath(path, mount.root) if _is_below(path, mount.root) else "."
             group = top if inside.startswith("..") else top / inside
             while True:

@@ -1,17 +1,19 @@
 """Datasets of the Hugging Face hub: hf://datasets/ORG/NAME@REVISION/PATH.
 
 A revision (a branch, a tag) is resolved to a commit once, when a URL is opened; from then on only
-the commit is asked for, whose files never change. Names, sizes and hashes come from the hub's
-listing of the commit. A range of a file is asked of the hub, which mostly answers with the address
-of a server that holds the bytes. That address is signed, and used until it expires. The token goes
-to the hub's own host and to no other.
+the commit is read, whose files never change. The hub answers most ranges with a signed address of
+another server, used until it expires. The token goes to the hub's own host alone.
 
-If the local cache of the hub's own library holds the files, they are read where they lie.
-The only importer of urllib3, which sends the requests. Failures are `ObjectRefused`.
+`huggingface_hub` knows the token, the local cache and whether to stay offline, and sends the
+requests. Its `HfApi` is not used: its listings have no timeout and send the token to any host that
+a page names next, and its headers ask the public hub for a list of agents first.
+
+If the local cache holds the files, they are read there. Failures are `ObjectRefused`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -20,17 +22,17 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from .. import limits
 from ..errors import UsageError
-from .object_answer import Answer, ObjectInfo, ObjectRefused, compute_version, retry_until
+from .globbing import cut_at_special
+from .object_client import Answer, ObjectInfo, ObjectRefused, compute_version, retry_until
 from .store import build_storage_error
 
-if TYPE_CHECKING:
-    import urllib3
+T = TypeVar("T")
 
 SCHEME = "hf"
 _KIND = "datasets/"
@@ -46,9 +48,6 @@ _DOCUMENT = re.compile(
 _SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.I)
 _DATA_FILES_MAX = 100_000
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
-_MOVED = {301, 302, 303, 307, 308}
-_BLOCK_BYTES = 1 << 20
-_ANSWER_BYTES_MAX = 64 << 20
 
 
 class HubLocation(NamedTuple):
@@ -120,194 +119,6 @@ def is_blob(root: str, real: str) -> bool:
     return real.startswith((os.path.join(blobs, ""), os.path.join(shared, "")))
 
 
-# -- settings --------------------------------------------------------------------------------------
-
-
-def read_endpoint(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of the hub: HF_ENDPOINT, or the public one."""
-    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    try:
-        parts = urlsplit(endpoint)
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"HF_ENDPOINT is {endpoint!r}: use a URL such as https://huggingface.co")
-    return endpoint
-
-
-def _home(environment: Mapping[str, str]) -> str:
-    base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.expanduser(environment.get("HF_HOME") or os.path.join(base, "huggingface"))
-
-
-def read_token(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the user's token, as the hub's own tools find it; "" if there is none."""
-    if environment.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return ""
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if environment.get(name, "").strip():
-            return environment[name].strip()
-    path = environment.get("HF_TOKEN_PATH") or os.path.join(_home(environment), "token")
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read(4096).strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def find_cache(repository: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the folder of a repository in the local cache, which need not exist."""
-    cache = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-    cache = os.path.expanduser(cache or os.path.join(_home(environment), "hub"))
-    return os.path.join(cache, "--".join(["datasets", *repository.split("/")]))
-
-
-# -- requests --------------------------------------------------------------------------------------
-
-
-class HubAnswer(NamedTuple):
-    """An answer: its status, headers by lower-case name, and body."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-class HubClient:
-    """Sends requests to a hub. May be used by many threads.
-
-    endpoint:  URL of the hub.
-    token:     sent to its host alone.
-    stall_s:   how long an answer may make no progress; a whole answer may take
-               `limits.object_deadline_s`.
-    """
-
-    def __init__(self, endpoint: str, token: str, stall_s: float = limits.object_stall_s) -> None:
-        try:
-            import urllib3
-        except ImportError:
-            raise UsageError(
-                "hf:// URLs need urllib3: pip install 'penstock[hub]', or download the data set "
-                "(`hf download --repo-type dataset`) and open its folder"
-            ) from None
-        self.endpoint, self._token, self._stall_s = endpoint, token, stall_s
-        self._urllib3 = urllib3
-        self._pools: dict[str, urllib3.PoolManager] = {}
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"HubClient({self.endpoint!r})"
-
-    def get(self, url: str, start: int = -1, stop: int = 0) -> HubAnswer:
-        """Ask for a URL, or for a range of it; redirects are not followed. ObjectRefused if no
-        answer comes, or one that is longer than what was asked for."""
-        headers = {"accept-encoding": "identity", "user-agent": "penstock"}
-        most = _ANSWER_BYTES_MAX
-        if start >= 0:
-            headers["range"] = f"bytes={start}-{stop - 1}"
-            most = stop - start
-        if self._token and self.is_hub(url):
-            headers["authorization"] = f"Bearer {self._token}"
-        try:
-            return self._send(url, headers, most)
-        except self._urllib3.exceptions.HTTPError as error:
-            raise _describe_lost(self._urllib3, error) from None
-        except OSError as error:
-            raise ObjectRefused(errno.EIO, f"the connection was lost ({error})", True) from None
-
-    def is_hub(self, url: str) -> bool:
-        """True if a URL is of the hub's own scheme, host and port."""
-        here, there = urlsplit(self.endpoint), urlsplit(url)
-        return (here.scheme, here.netloc.lower()) == (there.scheme, there.netloc.lower())
-
-    def _send(self, url: str, headers: Mapping[str, str], most: int) -> HubAnswer:
-        deadline_s = time.monotonic() + max(limits.object_deadline_s, self._stall_s)
-        connect_s = min(limits.object_connect_s, self._stall_s)
-        answer = self._open_pool(url).request(
-            "GET",
-            url,
-            headers=headers,
-            redirect=False,
-            retries=False,
-            preload_content=False,
-            decode_content=False,
-            timeout=self._urllib3.Timeout(connect=connect_s, read=self._stall_s),
-        )
-        try:
-            named = {name.lower(): value for name, value in answer.headers.items()}
-            if answer.status in _MOVED or answer.status >= 400:
-                answer.close()  # its text is passed on to nobody
-                return HubAnswer(answer.status, named, b"")
-            parts: list[bytes] = []
-            left = most
-            while part := answer.read1(min(left + 1, _BLOCK_BYTES)):
-                parts.append(part)
-                left -= len(part)
-                if left < 0:
-                    answer.close()
-                    raise ObjectRefused(errno.ENOTSUP, "the answer is longer than what was asked")
-                if time.monotonic() > deadline_s:
-                    answer.close()
-                    raise ObjectRefused(errno.EIO, "the answer trickles", again=True)
-            return HubAnswer(answer.status, named, b"".join(parts))
-        finally:
-            answer.release_conn()
-
-    def _open_pool(self, url: str) -> urllib3.PoolManager:
-        """Return the connections to use for a URL: by a proxy where the environment says so."""
-        import urllib.request  # takes long to import
-
-        parts = urlsplit(url)
-        proxy = urllib.request.getproxies().get(parts.scheme, "")
-        if proxy and urllib.request.proxy_bypass(parts.netloc):
-            proxy = ""
-        with self._lock:
-            if self._pid != os.getpid():  # connections of the parent are the parent's
-                self._pools, self._pid = {}, os.getpid()
-            if proxy not in self._pools:
-                manager = self._urllib3.PoolManager
-                self._pools[proxy] = (
-                    self._urllib3.ProxyManager(proxy, maxsize=limits.object_requests_default)
-                    if proxy
-                    else manager(maxsize=limits.object_requests_default)
-                )
-            return self._pools[proxy]
-
-
-def _describe_lost(urllib3: Any, error: Exception) -> ObjectRefused:
-    """Describe a request that got no answer, without the text of the library."""
-    if isinstance(error, urllib3.exceptions.SSLError):
-        return ObjectRefused(errno.EIO, "the server's certificate is not trusted")
-    if isinstance(error, urllib3.exceptions.LocationValueError):
-        return ObjectRefused(errno.EIO, "the server led to what is no URL")
-    if isinstance(error, urllib3.exceptions.NewConnectionError):
-        return ObjectRefused(errno.EIO, "no connection", again=True)
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return ObjectRefused(errno.EIO, "no answer in time", again=True)
-    return ObjectRefused(errno.EIO, "the connection was lost", again=True)
-
-
-def refuse_answer(answer: HubAnswer) -> ObjectRefused:
-    """Make the error of an answer that is no success."""
-    status, code = answer.status, answer.headers.get("x-error-code", "")
-    words = f"{status} {code}".strip() if re.fullmatch(r"\w{0,64}", code) else str(status)
-    if code == "GatedRepo":
-        return ObjectRefused(errno.EACCES, f"{words}: its terms have to be accepted first")
-    if status == 404:
-        return ObjectRefused(errno.ENOENT, words)
-    if status in (401, 403):
-        return ObjectRefused(errno.EACCES, words)
-    if status == 416:
-        return ObjectRefused(errno.ERANGE, words)
-    if status in _AGAIN:
-        after = answer.headers.get("retry-after", "")
-        after_s = float(after) if after.isdecimal() and len(after) < 9 else 0.0
-        wait = f", ask again after {after_s:g} s" if after_s else ""
-        return ObjectRefused(errno.EIO, words + wait, again=True, after_s=after_s)
-    return ObjectRefused(errno.EIO, words)
-
-
 # -- the files of a commit -------------------------------------------------------------------------
 
 
@@ -318,40 +129,94 @@ class HubFile(NamedTuple):
     etag: str
 
 
-class _Address(NamedTuple):
-    """Server that holds the bytes of a file, as the hub named it, and the etag it answers with."""
+def import_hub() -> Any:
+    """Return the package huggingface_hub; UsageError if it is not installed."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.utils
+    except ImportError:
+        raise UsageError(
+            "hf:// URLs need huggingface_hub: pip install 'penstock[hub]', or `hf download "
+            "--repo-type dataset` the data set and open its folder"
+        ) from None
+    return huggingface_hub
 
-    url: str
-    etag: str
+
+def read_endpoint() -> str:
+    """Return the URL of the hub: HF_ENDPOINT, or the public one."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    if not re.fullmatch(r"https?://[^\s/\[\]]+(/.*)?", endpoint):
+        raise UsageError(f"HF_ENDPOINT is {endpoint!r}: use a URL such as https://huggingface.co")
+    return endpoint
 
 
 class HubBucket:
     """The files of one commit, as `object_client.Bucket` gives objects; they are read only.
 
-    url:  "hf://datasets/ORG/NAME@COMMIT".
+    url:      "hf://datasets/ORG/NAME@COMMIT"; with a revision, only `find_commit` may be called.
+    stall_s:  how long an answer may make no progress.
     """
 
     listable = True
 
     def __init__(self, url: str, stall_s: float = limits.object_stall_s) -> None:
-        self.url = url
+        hub = import_hub()
+        self.url, self._stall_s = url, stall_s
         self._where = parse_hub_url(url)
-        if not _COMMIT.fullmatch(self._where.revision):
-            raise UsageError(
-                f"{url} names no commit, which penstock.open() finds for a revision: open it so, "
-                "or give the commit after @"
-            )
-        self._client = HubClient(read_endpoint(), read_token(), stall_s)
-        self._addresses: dict[str, _Address] = {}
+        self._endpoint = read_endpoint()
+        token = "" if hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else hub.get_token()
+        self._token = {"authorization": f"Bearer {token}"} if token else {}
+        self._addresses: dict[str, str] = {}  # of files by name, signed; they expire
         self._files: dict[str, HubFile] | None = None
         self._lock = threading.Lock()
 
+    def find_commit(self) -> str:
+        """Resolve the revision to its commit."""
+        revision = quote(self._where.revision or "main", "")
+        path = f"api/datasets/{self._where.repository}/revision/{revision}"
+        with _translate_errors():
+            commit = self._ask_hub(f"{self._endpoint}/{path}").json()["sha"]
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise ObjectRefused(errno.EIO, f"the hub names no commit, but {str(commit)[:60]!r}")
+        return commit
+
     def files(self) -> dict[str, HubFile]:
-        """Return the files of the commit by name; asked for once."""
+        """Return the files of the commit by name; listed once."""
+        if not _COMMIT.fullmatch(self._where.revision):
+            raise UsageError(
+                f"{self.url} names no commit, which penstock.open() finds for a revision: open it "
+                "so, or give the commit after @"
+            )
         with self._lock:
             if self._files is None:
-                self._files = list_files(self._client, self._where)
+                self._files = self._list()
             return self._files
+
+    def _list(self) -> dict[str, HubFile]:
+        """List all files of the commit, page by page."""
+        repository, commit, _ = self._where
+        url = f"{self._endpoint}/api/datasets/{repository}/tree/{commit}?recursive=1"
+        files: dict[str, HubFile] = {}
+        for _ in range(limits.hub_pages_max):
+            with _translate_errors():
+                response = self._ask_hub(url)
+                for entry in response.json():
+                    if entry["type"] != "directory":
+                        add_file(files, entry)
+                url = response.links.get("next", {}).get("url", "")
+            if not url:
+                return files
+        raise ObjectRefused(errno.EIO, f"the listing has over {limits.hub_pages_max:,} pages")
+
+    def _ask_hub(self, url: str) -> Any:
+        """Return the answer of the hub's API; redirects to other hosts lose the token."""
+        if not self._is_hub(url):
+            raise ObjectRefused(errno.EIO, "the listing goes on at another host")
+        response = _get_session().get(url, headers=self._token, timeout=self._stall_s)
+        if response.status_code != 200:
+            raise _build_refusal(response.status_code, response.headers)
+        return response
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and version of a file."""
@@ -373,173 +238,139 @@ class HubBucket:
     def fetch(self, key: str, start: int, stop: int) -> Answer:
         """Read the bytes [start, stop) of a file, fewer if it ends within them."""
         info = self.head(key)
+        stop = min(stop, info.size)
         if not info.size:
             return Answer(memoryview(b""), 0, info.version)
-        address = self._addresses.get(key)
-        if address is not None:
-            try:
-                answer = self._client.get(address.url, start, stop)
-            except ObjectRefused:
-                self._addresses.pop(key, None)
-                raise
-            same = not address.etag or answer.headers.get("etag", "") == address.etag
-            if answer.status in (200, 206) and same:
-                return _check_range(answer, info, start, stop)
-            self._addresses.pop(key, None)  # it has expired
-            if answer.status in _AGAIN:
-                raise refuse_answer(answer)
-        answer = self._resolve(key, start, stop)
-        if answer.status not in (200, 206):
-            raise refuse_answer(answer)
-        return _check_range(answer, info, start, stop)
+        with _translate_errors():
+            address = self._addresses.pop(key, "")  # stays out unless it still works
+            body = self._read(address, start, stop, info.size) if address else None
+            if body is None:
+                address, body = self._resolve(key, start, stop, info.size)
+        if len(self._addresses) >= limits.hub_addresses_max:
+            self._addresses.clear()
+        self._addresses[key] = address
+        return Answer(memoryview(body), info.size, info.version)
 
-    def _resolve(self, key: str, start: int, stop: int) -> HubAnswer:
-        """Ask the hub for a range, and the server that it names. The address is kept."""
+    def _resolve(self, key: str, start: int, stop: int, size: int) -> tuple[str, bytes]:
+        """Ask the hub for a range; return the address that it names, and the bytes from there."""
         repository, commit, _ = self._where
-        url = f"{self._client.endpoint}/datasets/{repository}/resolve/{commit}/{quote(key)}"
-        etag = ""
+        url = f"{self._endpoint}/datasets/{repository}/resolve/{commit}/{quote(key)}"
         for _ in range(limits.hub_redirects_max):
-            answer = self._client.get(url, start, stop)
-            if self._client.is_hub(url):
-                etag = answer.headers.get("x-linked-etag", "") or etag
-                self._check_commit(answer)
-                size = answer.headers.get("x-linked-size", "")
-                if size and size != str(self.files()[key].size):
-                    raise ObjectRefused(errno.ESTALE, "the hub gives it another size than before")
-            if answer.status not in _MOVED:
-                break
-            url = self._follow(url, answer)
-        else:
-            raise ObjectRefused(errno.EIO, "the hub leads from one address to the next")
-        at_hub = self._client.is_hub(url)
-        etag = etag or (answer.headers.get("etag", "") if at_hub else "")
-        if etag and answer.status in (200, 206) and _trim(etag) != self.files()[key].etag:
-            raise ObjectRefused(errno.ESTALE, "the hub gives it another etag than before")
-        if not at_hub and answer.status in (200, 206):
-            if len(self._addresses) >= limits.hub_addresses_max:
-                self._addresses.clear()
-            self._addresses[key] = _Address(url, answer.headers.get("etag", ""))
-        return answer
+            with self._send(url, start, stop) as response:
+                if self._is_hub(url):
+                    self._check_file(key, response.headers)
+                if not response.has_redirect_location:
+                    return url, _read_range(response, start, stop, size, self._stall_s)
+                url = urljoin(url, response.headers["location"])
+            if urlsplit(url).scheme not in ("https", urlsplit(self._endpoint).scheme):
+                raise ObjectRefused(errno.EIO, "the hub leads to an address that is not encrypted")
+        raise ObjectRefused(errno.EIO, "the hub leads from one address to the next")
 
-    def _check_commit(self, answer: HubAnswer) -> None:
-        commit = answer.headers.get("x-repo-commit", self._where.revision)
-        if commit != self._where.revision:
-            raise ObjectRefused(errno.ESTALE, "the hub answered with another commit")
+    def _read(self, address: str, start: int, stop: int, size: int) -> bytes | None:
+        """Read a range from a known address; None if it has expired."""
+        with self._send(address, start, stop) as response:
+            if response.status_code not in (200, 206, *_AGAIN):
+                return None
+            return _read_range(response, start, stop, size, self._stall_s)
 
-    def _follow(self, url: str, answer: HubAnswer) -> str:
-        """Return the URL of a redirect; it is not left to plain HTTP if the hub is not."""
-        target = _join(url, answer.headers.get("location", ""))
-        scheme = urlsplit(target).scheme
-        if scheme not in ("https", urlsplit(self._client.endpoint).scheme):
-            raise ObjectRefused(errno.EIO, "the hub leads to an address that is not encrypted")
-        return target
-
-
-def _join(url: str, target: str) -> str:
-    """Return the URL that another leads to; ObjectRefused if it is none."""
-    try:
-        joined = urljoin(url, target)
-        urlsplit(joined)
-    except ValueError:
-        raise ObjectRefused(errno.EIO, "the server led to what is no URL") from None
-    return joined
-
-
-def _trim(etag: str) -> str:
-    return etag.strip().removeprefix("W/").strip('"')
-
-
-def _check_range(answer: HubAnswer, info: ObjectInfo, start: int, stop: int) -> Answer:
-    """Check that an answer has the range that was asked for, of a file of the listed size."""
-    if answer.status == 200:
-        if start or stop < info.size:
-            raise ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
-        size = info.size if len(answer.body) <= info.size else -1
-    else:
-        said = re.fullmatch(
-            r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", answer.headers.get("content-range", "")
+    def _send(self, url: str, start: int, stop: int) -> Any:
+        headers = {"accept-encoding": "identity", "range": f"bytes={start}-{stop - 1}"}
+        if self._is_hub(url):
+            headers |= self._token
+        return _get_session().stream(
+            "GET", url, headers=headers, follow_redirects=False, timeout=self._stall_s
         )
-        if said is None or int(said[1]) != start:
-            raise ObjectRefused(errno.ENOTSUP, "the server answered with another range")
-        size = int(said[3])
-    if size != info.size:
-        raise ObjectRefused(errno.ESTALE, "the server has it in another size than the hub lists")
-    return Answer(memoryview(answer.body), info.size, info.version)
+
+    def _check_file(self, key: str, headers: Mapping[str, str]) -> None:
+        """Raise ObjectRefused if the hub says anything else of a file than in its listing."""
+        file, commit = self.files()[key], self._where.revision
+        linked = "x-linked-etag" in headers or "location" in headers
+        etag = headers.get("x-linked-etag" if linked else "etag", file.etag)
+        if headers.get("x-repo-commit", commit) != commit:
+            raise ObjectRefused(errno.ESTALE, "the hub answered with another commit")
+        if headers.get("x-linked-size", str(file.size)) != str(file.size):
+            raise ObjectRefused(errno.ESTALE, "the hub gives it another size than before")
+        if etag.strip().removeprefix("W/").strip('"') != file.etag:
+            raise ObjectRefused(errno.ESTALE, "the hub gives it another etag than before")
+
+    def _is_hub(self, url: str) -> bool:
+        """True if a URL is of the hub's own scheme, host and port: the token goes there alone."""
+        here, there = urlsplit(self._endpoint), urlsplit(url)
+        return (here.scheme, here.netloc.lower()) == (there.scheme, there.netloc.lower())
 
 
-# -- revisions and listings ------------------------------------------------------------------------
+def _get_session() -> Any:
+    """Return the library's client: connections of this process, by the environment's proxies."""
+    return import_hub().utils.get_session()
 
 
-def _ask(client: HubClient, url: str) -> HubAnswer:
-    """Ask the hub's API; follows redirects within the hub, as of renamed repositories."""
-    for _ in range(limits.hub_redirects_max):
-        answer = client.get(url)
-        if answer.status not in _MOVED:
-            break
-        url = _join(url, answer.headers.get("location", ""))
-        if not client.is_hub(url):
-            raise ObjectRefused(errno.EIO, "the hub's API leads to another host")
-    if answer.status != 200:
-        raise refuse_answer(answer)
-    return answer
-
-
-def _read_json(answer: HubAnswer) -> Any:
-    try:
-        return json.loads(answer.body)
-    except (ValueError, RecursionError):
-        raise ObjectRefused(errno.EIO, "the hub answered with what is no JSON") from None
-
-
-def resolve_commit(client: HubClient, where: HubLocation) -> str:
-    """Resolve a revision to its commit; ObjectRefused if the hub does not."""
-    revision = quote(where.revision or "main", "")
-    url = f"{client.endpoint}/api/datasets/{where.repository}/revision/{revision}"
-    found = _read_json(_ask(client, url))
-    commit = found.get("sha") if isinstance(found, dict) else None
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise ObjectRefused(errno.EIO, f"the hub names no commit, but {str(commit)[:60]!r}")
-    return commit
-
-
-def list_files(client: HubClient, where: HubLocation) -> dict[str, HubFile]:
-    """List all files of a commit, page by page; ObjectRefused if the hub does not."""
-    url = f"{client.endpoint}/api/datasets/{where.repository}/tree/{where.revision}?recursive=1"
-    files: dict[str, HubFile] = {}
-    seen: set[str] = set()
-    while url:
-        if url in seen or len(seen) >= limits.hub_pages_max:
-            raise ObjectRefused(errno.EIO, f"the listing has no end, after {len(seen):,} pages")
-        seen.add(url)
-        answer = _ask(client, url)
-        entries = _read_json(answer)
-        if not isinstance(entries, list):
-            raise ObjectRefused(errno.EIO, "the hub's listing is no list")
-        for entry in entries:
-            _take_entry(files, entry)
-        match = re.search(r'<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
-        url = _join(url, match[1]) if match is not None else ""
-        if url and not client.is_hub(url):
-            raise ObjectRefused(errno.EIO, "the listing goes on at another host")
-    return files
-
-
-def _take_entry(files: dict[str, HubFile], entry: Any) -> None:
-    """Take one entry of a listing; folders are left out."""
-    if not isinstance(entry, dict) or entry.get("type") not in ("file", "directory"):
-        raise ObjectRefused(errno.EIO, f"the hub lists {str(entry)[:80]!r}, no file or folder")
-    if entry["type"] == "directory":
-        return
-    name, size, etag = entry.get("path"), entry.get("size"), entry.get("oid")
-    lfs = entry.get("lfs")
-    if isinstance(lfs, dict):
-        size, etag = lfs.get("size", size), lfs.get("oid") or lfs.get("sha256")
-    inside = isinstance(name, str) and name and not name.startswith("/") and "\0" not in name
-    if not inside or {"..", "."} & set(name.split("/")) or name in files:  # type: ignore[union-attr]
-        raise ObjectRefused(errno.EIO, f"the hub lists {str(name)[:80]!r}, no new name in it")
+def add_file(files: dict[str, HubFile], entry: Any) -> None:
+    """Add a file of a listing; ObjectRefused if its name leads elsewhere, or comes twice."""
+    name, lfs = entry["path"], entry.get("lfs")
+    size, etag = (entry["size"], entry["oid"]) if lfs is None else (lfs["size"], lfs["oid"])
+    if not name or "\0" in name or {"", ".", ".."} & set(name.split("/")) or name in files:
+        raise ObjectRefused(errno.EIO, f"the hub lists {name[:80]!r}, no new name in it")
     if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(etag, str) or not etag:
         raise ObjectRefused(errno.EIO, f"the hub lists {name!r} with size {size!r}, hash {etag!r}")
-    files[str(name)] = HubFile(size, etag)
+    files[name] = HubFile(size, etag)
+
+
+def _read_range(response: Any, start: int, stop: int, size: int, stall_s: float) -> bytes:
+    """Return the body of an answer; ObjectRefused unless it is this range of a file of `size`."""
+    status, headers = response.status_code, response.headers
+    if status not in (200, 206):
+        raise _build_refusal(status, headers)
+    if status == 200 and (start or stop < size):
+        raise ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
+    if status == 206 and headers.get("content-range") != f"bytes {start}-{stop - 1}/{size}":
+        raise ObjectRefused(errno.ESTALE, "the server has another range, or another size")
+    end_s = time.monotonic() + max(limits.object_deadline_s, stall_s)
+    body = bytearray()
+    for chunk in response.iter_raw():
+        body += chunk
+        if len(body) > stop - start:
+            raise ObjectRefused(errno.ESTALE, "the answer is longer than the range")
+        if time.monotonic() > end_s:
+            raise ObjectRefused(errno.EIO, "the answer trickles", again=True)
+    if len(body) < stop - start:
+        raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
+    return bytes(body)
+
+
+@contextlib.contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Turn exceptions of a request into ObjectRefused, without their text."""
+    try:
+        yield
+    except (ObjectRefused, UsageError):
+        raise
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, in one of its versions
+        if "CERTIFICATE" in str(error):
+            raise ObjectRefused(errno.EIO, "the server's certificate is not trusted") from None
+        if "TimeoutException" in kinds:
+            raise ObjectRefused(errno.EIO, "no answer in time", again=True) from None
+        if "ConnectError" in kinds:
+            raise ObjectRefused(errno.EIO, "no connection", again=True) from None
+        if "NetworkError" in kinds or "ProtocolError" in kinds:
+            raise ObjectRefused(errno.EIO, "the connection was lost", again=True) from None
+        what = f"the hub's answer is not understood ({type(error).__name__})"
+        raise ObjectRefused(errno.EIO, what) from None
+
+
+def _build_refusal(status: int, headers: Mapping[str, str]) -> ObjectRefused:
+    """Build the error for an answer that is no success."""
+    code = headers.get("x-error-code", "")
+    words = f"{status} {code}".strip() if re.fullmatch(r"\w{0,64}", code) else str(status)
+    if code == "GatedRepo":
+        return ObjectRefused(errno.EACCES, f"{words}: its terms have to be accepted first")
+    if status in _AGAIN:
+        after = headers.get("retry-after", "")
+        after_s = float(after) if after.isdecimal() and len(after) < 9 else 0.0
+        wait = f", ask again after {after_s:g} s" if after_s else ""
+        return ObjectRefused(errno.EIO, words + wait, again=True, after_s=after_s)
+    reasons = {404: errno.ENOENT, 401: errno.EACCES, 403: errno.EACCES, 416: errno.ERANGE}
+    return ObjectRefused(reasons.get(status, errno.EIO), words)
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -549,15 +380,18 @@ def pin_hub_url(url: str) -> str:
     """Return the place that a URL of the hub stands for: a path in the local cache if that holds
     all of it, else the URL with the commit in place of the revision. Raises a PenstockError."""
     where = parse_hub_url(url)
-    folder = find_cache(where.repository)
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    constants = import_hub().constants
+    folder = os.path.join(
+        constants.HF_HUB_CACHE, "--".join(["datasets", *where.repository.split("/")])
+    )
+    offline = constants.HF_HUB_OFFLINE
     if not _COMMIT.fullmatch(where.revision):
         where = where._replace(revision=_find_revision(where, folder, offline))
     snapshot = os.path.join(folder, "snapshots", where.revision)
     if os.path.isdir(snapshot):
         files = _read_listing(folder, where.revision)
         if files is None and not offline:
-            files = _try(lambda: open_hub(where).files(), where.url)
+            files = _retry(lambda: open_hub(where).files(), where.url)
         if files is None:
             warnings.warn(
                 f"{snapshot} is read without the hub's listing of it: files that were never "
@@ -598,7 +432,7 @@ def _list_data(place: str) -> list[str]:
     if "://" in place:
         where = parse_hub_url(place)
         below = f"{where.path}/" if where.path else ""
-        files = _try(lambda: open_hub(where).files(), place)
+        files = _retry(lambda: open_hub(where).files(), place)
         names = [name[len(below) :] for name in files if name.startswith(below)]
     else:
         names = [
@@ -646,18 +480,17 @@ def open_hub(where: HubLocation) -> HubBucket:
 
 
 def open_hub_bucket(url: str, stall_s: float = limits.object_stall_s) -> HubBucket:
-    """Return the files of a commit. All users of one setting share the listing and the addresses
-    of files."""
+    """Return the files of a commit. Users of the same settings share the listing and addresses."""
     settings = (item for item in os.environ.items() if item[0].startswith(("HF_", "HUGGING")))
-    return _open_bucket(url, stall_s, tuple(sorted(settings)))
+    return _open_shared(url, stall_s, tuple(sorted(settings)))
 
 
 @functools.lru_cache(maxsize=32)
-def _open_bucket(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> HubBucket:
+def _open_shared(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> HubBucket:
     return HubBucket(url, stall_s)
 
 
-def _try(ask: Any, url: str) -> Any:
+def _retry(ask: Callable[[], T], url: str) -> T:
     try:
         return retry_until(ask, limits.object_listing_deadline_s)
     except ObjectRefused as error:
@@ -668,10 +501,10 @@ def _find_revision(where: HubLocation, folder: str, offline: bool) -> str:
     """Find the commit of a revision: by the hub, or if that cannot be reached by the cache."""
     known = _read_reference(folder, where.revision or "main")
     if not offline:
-        client = HubClient(read_endpoint(), read_token())
+        bucket = HubBucket(where._replace(path="").url)
         try:
             deadline_s = limits.object_connect_s if known else limits.object_listing_deadline_s
-            return retry_until(lambda: resolve_commit(client, where), deadline_s)
+            return retry_until(bucket.find_commit, deadline_s)
         except ObjectRefused as error:
             if error.code != errno.ETIMEDOUT or not known:
                 raise build_storage_error(error.code, where.url, f" ({error.what})") from None
@@ -712,7 +545,7 @@ def _read_listing(folder: str, commit: str) -> dict[str, HubFile] | None:
 
 def _holds_all(snapshot: str, path: str, files: Mapping[str, HubFile]) -> bool:
     """True if a snapshot has all files of a listing that a path stands for, in their sizes."""
-    fixed = re.split(r"[*?\[{]", path, maxsplit=1)[0]
+    fixed = cut_at_special(path)
     below = fixed if fixed != path or not path else f"{path}/"
     wanted = [name for name in files if name == path or name.startswith(below)]
     for name in wanted:

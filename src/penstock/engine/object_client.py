@@ -1,8 +1,9 @@
 """Client of one bucket, container or web server: reads, lists, writes and deletes objects.
 
-The only importer of obstore, which sends the requests. Every failure becomes an `ObjectRefused`,
-made of a status, an error code of the service and our own words. No text of the library, the
-service or the URL is passed on, because those hold keys, signatures and user names.
+The only importer of obstore, which sends the requests. `Bucket.fetch` is one ranged GET, and
+`retry_until` repeats a request while that may help. Every failure becomes an `ObjectRefused`, made
+of a status, an error code of the service and our own words. No text of the library, the service or
+the URL is passed on, because they hold keys, signatures and user names.
 
 Credentials come from the places where the services' own tools look; docs/objects.md lists them.
 Secrets in a URL (user:password@, or the query of a presigned one) are kept in this process only.
@@ -13,20 +14,24 @@ from __future__ import annotations
 import configparser
 import errno
 import functools
+import hashlib
 import os
+import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from .. import limits
 from ..errors import ForkError, UsageError
-from .hub import HubLocation, open_hub_bucket, parse_hub_url
-from .object_answer import Answer, ObjectInfo, ObjectRefused, build_timeout, compute_version
+from . import threads
 
 if TYPE_CHECKING:
     from obstore.store import HTTPStore, S3Store
+
+T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "http", "https")
 
@@ -34,10 +39,109 @@ _again = {408, 425, 429, 500, 502, 503, 504, 509, 529}
 _slow_codes = {"RequestTimeout", "SlowDown", "Throttling", "InternalError", "ServerBusy"}
 _written = "/{}*[],~!$&'()+;=:@"  # what a path of a URL holds as it is, and patterns
 _private: dict[str, tuple[str, str]] = {}  # bucket/key -> its user:password@ and its query
-_started_in: int | None = None  # the process in which obstore has begun to work
+_started_in: int | None = None  # the process in which obstore was first used, by its forks
+
+Bytes = bytes | memoryview
 
 
-Buffer = bytes | memoryview
+# -- answers and retries ---------------------------------------------------------------------------
+
+
+class ObjectRefused(Exception):
+    """Error of a request for an object.
+
+    code:   the errno that gives the reason.
+    what:   the reason in words, without secrets.
+    again:  whether asking again may help.
+    after_s:  how long to wait before that, if the service said so.
+    """
+
+    def __init__(self, code: int, what: str, again: bool = False, after_s: float = 0) -> None:
+        super().__init__(what)
+        self.code, self.what, self.again, self.after_s = code, what, again, after_s
+
+
+class ObjectInfo(NamedTuple):
+    """An object as a listing or an answer describes it.
+
+    name:       its key.
+    version:    63 bits that change with its content: see `compute_version`.
+    written_s:  when it was written, in seconds since 1970; 0 if that is not known.
+    """
+
+    name: str
+    size: int
+    version: int
+    written_s: float = 0.0
+
+
+class Answer(NamedTuple):
+    """The bytes of a range, with the size and version of their object."""
+
+    data: memoryview
+    size: int
+    version: int
+
+
+def compute_version(e_tag: str | None, modified: str) -> int:
+    """Compute the version of an object, 63 bits: a digest of its etag, or, without one, of the time
+    (to the second) at which it was written. Listings quote etags differently from answers."""
+    tag = (e_tag or "").strip().removeprefix("W/").strip('"')
+    return hash_content(b"etag", tag.encode()) if tag else hash_content(b"time", modified.encode())
+
+
+def hash_content(kind: bytes, content: bytes) -> int:
+    """Return 63 bits of a hash."""
+    hashed = hashlib.blake2b(content, digest_size=8, person=kind).digest()
+    return int.from_bytes(hashed, "little") >> 1
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+def retry_until(
+    ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool] = _sleep
+) -> T:
+    """Call `ask` until it succeeds, while repeating may help and until the deadline; else
+    ObjectRefused.
+
+    Pauses double, and are a random part of that, so that many clients refused together do not come
+    back together. `pause` waits so many seconds, and returns whether to go on.
+    """
+    deadline = time.monotonic() + deadline_s
+    longest_s = limits.object_pause_s
+    while True:
+        try:
+            return ask()
+        except ObjectRefused as error:
+            if not error.again:
+                raise
+            problem, after_s = error.what, error.after_s
+        pause_s = max(random.uniform(longest_s / 4, longest_s), after_s)
+        if time.monotonic() + pause_s > deadline:
+            raise build_timeout(problem, deadline_s)
+        if not pause(pause_s):
+            raise ObjectRefused(errno.ECANCELED, "given up")
+        longest_s = min(2 * longest_s, limits.object_pause_s_max)
+
+
+def build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
+    return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
+
+
+def require_whole(answer: Answer, start: int, stop: int) -> Answer:
+    """Return the answer if it holds all that exists of [start, stop).
+
+    A body may be cut short silently; ObjectRefused then, and asking again may help.
+    """
+    if len(answer.data) != min(stop, answer.size) - start:
+        raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
+    return answer
+
+
+# -- URLs ------------------------------------------------------------------------------------------
 
 
 class ObjectLocation(NamedTuple):
@@ -57,13 +161,10 @@ class ObjectLocation(NamedTuple):
         return f"{self.bucket}/{key}" if key else self.bucket
 
 
-def parse_object_url(url: str) -> ObjectLocation:
-    """Parse a URL. Its secrets are remembered by this process, and only here."""
+def parse_service_url(url: str) -> ObjectLocation:
+    """Parse a URL of a service. Its secrets are remembered by this process, and only here."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    if scheme == "hf":
-        repository, commit, path = parse_hub_url(url)
-        return ObjectLocation(HubLocation(repository, commit, "").url, path)
     if scheme not in SCHEMES:
         raise UsageError(
             f"penstock does not read {scheme}:// URLs: use"
@@ -93,13 +194,7 @@ def _parse_http_url(url: str) -> ObjectLocation:
     return where
 
 
-def parse_root(root: str) -> ObjectLocation:
-    """Parse the root of a store, which holds no secrets."""
-    scheme, _, rest = root.partition("://")
-    if scheme == "hf":
-        return parse_object_url(root.rstrip("/"))
-    bucket, _, key = rest.partition("/")
-    return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
+# -- the client ------------------------------------------------------------------------------------
 
 
 class Bucket:
@@ -139,7 +234,7 @@ class Bucket:
             data = memoryview(got.bytes())
         except Exception as error:
             raise translate_error(error) from None
-        return Answer(data, int(meta["size"]), _read_version(meta))
+        return require_whole(Answer(data, int(meta["size"]), _read_version(meta)), start, stop)
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and version of an object now."""
@@ -195,7 +290,7 @@ class Bucket:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def put(self, key: str, data: Buffer, *, new: bool = False) -> None:
+    def put(self, key: str, data: Bytes, *, new: bool = False) -> None:
         """Write an object in one request. new: ObjectRefused with EEXIST if the object exists, with
         ENOTSUP if the service has no such condition."""
         self._require_listable()
@@ -205,7 +300,7 @@ class Bucket:
         except Exception as error:
             raise translate_error(error) from None
 
-    def upload(self, key: str, data: Iterable[Buffer], size: int) -> None:
+    def upload(self, key: str, data: Iterable[Bytes], size: int) -> None:
         """Write a large object of `size` bytes in parts, several at a time; a part is sent again
         for a while if that may help. The object appears whole or not at all. An exception raised by
         `data` ends the upload, and is raised here."""
@@ -216,7 +311,7 @@ class Bucket:
         part = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
         failed: list[BaseException] = []
 
-        def kept() -> Iterator[Buffer]:
+        def kept() -> Iterator[Bytes]:
             try:
                 yield from data
             except BaseException as error:
@@ -338,18 +433,15 @@ class Bucket:
         return S3Store(name, **config, **more)
 
 
-def open_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
-    """Return the bucket of a URL. The client keeps connections, so all users of one setting share a
-    bucket."""
-    if url.startswith("hf://"):
-        return open_hub_bucket(url, stall_s)  # type: ignore[return-value]
+def open_service_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
+    """Return the bucket of a URL. Users of the same settings share a bucket and its connections."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
     settings = ((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
-    return _open_client(url, stall_s, tuple(sorted(settings)))
+    return _open_shared(url, stall_s, tuple(sorted(settings)))
 
 
 @functools.lru_cache(maxsize=32)
-def _open_client(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> Bucket:
+def _open_shared(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> Bucket:
     return Bucket(url, stall_s)
 
 
@@ -377,8 +469,8 @@ def _check_process() -> None:
     them never ends."""
     global _started_in
     if _started_in is None:
-        _started_in = os.getpid()
-    elif _started_in != os.getpid():
+        _started_in = threads.forks
+    elif _started_in != threads.forks:
         raise ForkError(
             "object stores were used before this process was forked, and their threads do not exist"
             " here: start processes by 'spawn' or 'forkserver', or open the data in the child"

@@ -11,7 +11,6 @@ HTTP has no listings: a file has to be named there, and its folder never changes
 from __future__ import annotations
 
 import errno
-import glob
 import posixpath
 import re
 from collections import defaultdict
@@ -24,15 +23,24 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from ..extent import Files, unseen
-from .object_answer import ObjectInfo, ObjectRefused, hash_content, require_whole, retry_until
-from .object_client import ObjectLocation, open_bucket, parse_object_url, parse_root
+from .globbing import cut_at_special, expand_braces, find_fixed_folder, has_magic, translate_pattern
+from .hub import HubLocation, open_hub_bucket, parse_hub_url
+from .object_client import (
+    Bucket,
+    ObjectInfo,
+    ObjectLocation,
+    ObjectRefused,
+    hash_content,
+    open_service_bucket,
+    parse_service_url,
+    retry_until,
+)
 from .store import (
     Listing,
     Parse,
     Progress,
     SaidBy,
     StoreFile,
-    braces,
     build_changed_error,
     build_storage_error,
     map_in_threads,
@@ -45,6 +53,30 @@ _LISTED_PER_NAME = 16
 """Listed objects for which one request for a single object is saved: a page of a listing costs as
 much as a few such requests, and describes a thousand objects."""
 _ASKED_SINGLY_MAX = 64
+
+
+def parse_object_url(url: str) -> ObjectLocation:
+    """Parse a URL of a service or of the hub. Its secrets stay in this process."""
+    if url[:5].lower() == "hf://":
+        repository, commit, path = parse_hub_url(url)
+        return ObjectLocation(HubLocation(repository, commit, "").url, path)
+    return parse_service_url(url)
+
+
+def parse_root(root: str) -> ObjectLocation:
+    """Parse the root of a store, which holds no secrets."""
+    scheme, _, rest = root.partition("://")
+    if scheme == "hf":
+        return parse_object_url(root.rstrip("/"))
+    bucket, _, key = rest.partition("/")
+    return ObjectLocation(f"{scheme}://{bucket}", key.rstrip("/"))
+
+
+def open_bucket(url: str, stall_s: float = limits.object_stall_s) -> Bucket:
+    """Return the bucket of a URL, or the files of a commit of the hub, shared by all users."""
+    if url.startswith("hf://"):
+        return open_hub_bucket(url, stall_s)  # type: ignore[return-value]
+    return open_service_bucket(url, stall_s)
 
 
 class ObjectStore:
@@ -86,12 +118,12 @@ class ObjectStore:
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for alternative in braces(pattern):
-            if not glob.has_magic(alternative):
+        for alternative in expand_braces(pattern):
+            if not has_magic(alternative):
                 names[alternative] = None
                 continue
-            fixed = _find_fixed_folder(alternative)
-            form = re.compile(_translate_pattern(alternative), re.DOTALL)
+            fixed = find_fixed_folder(alternative)
+            form = re.compile(translate_pattern(alternative), re.DOTALL)
             matches = (one.name for one in self._list_files(fixed) if form.fullmatch(one.name))
             names.update(dict.fromkeys(sorted(matches, key=str.encode)))
         return list(names)
@@ -179,16 +211,14 @@ class ObjectStore:
 
         def ask() -> tuple[bytes, int, int]:
             try:
-                got = require_whole(
-                    self._bucket.fetch(key, offset, offset + length), offset, offset + length
-                )
+                answer = self._bucket.fetch(key, offset, offset + length)
             except ObjectRefused as error:
                 if error.code == errno.ERANGE:
                     return b"", 0, 0
                 if error.code == errno.ENOTSUP and not self._bucket.head(key).size:
                     return b"", 0, 0
                 raise
-            return bytes(got.data), got.size, got.version
+            return bytes(answer.data), answer.size, answer.version
 
         return self._ask(f"{self.root}/{name}", ask)
 
@@ -377,41 +407,6 @@ def _compute_folder_version(files: Iterable[ObjectInfo], folders: Iterable[str])
     return hash_content(b"folder", "\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
 
 
-# -- patterns --------------------------------------------------------------------------------------
-
-
-def _find_fixed_folder(pattern: str) -> str:
-    """Return the folder that holds everything a pattern can match."""
-    parts = pattern.split("/")[:-1]
-    fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    return "/".join(parts[:fixed])
-
-
-def _translate_pattern(pattern: str) -> str:
-    """Translate a shell pattern into a regular expression: `**` is any folders, nothing else
-    crosses one."""
-    form = ""
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            form += "(?:[^/]+/)*"
-            at += 3
-        elif pattern[at] == "*":
-            form += ".*" if pattern[at:] == "**" else "[^/]*"
-            at = len(pattern) if pattern[at:] == "**" else at + 1
-        elif pattern[at] == "?":
-            form += "[^/]"
-            at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inside = pattern[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            form += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
-            at = end + 1
-        else:
-            form += re.escape(pattern[at])
-            at += 1
-    return form
-
-
 # -- opening ---------------------------------------------------------------------------------------
 
 
@@ -433,8 +428,8 @@ def locate_objects(*urls: str) -> ObjectSource:
         raise UsageError(f"{first} and {other} are two places: name files of one bucket or server")
     bucket, path = places[0].bucket, ", ".join(place.url for place in places)
     keys = [place.key for place in places]
-    if len(keys) > 1 or glob.has_magic(keys[0]) or "{" in keys[0]:
-        root = posixpath.commonpath([posixpath.dirname(_cut_at_special(key)) for key in keys])
+    if len(keys) > 1 or has_magic(keys[0]) or "{" in keys[0]:
+        root = posixpath.commonpath([posixpath.dirname(cut_at_special(key)) for key in keys])
         names = tuple(key[len(root) :].lstrip("/") for key in keys)
         return ObjectSource("pattern", names, path, ObjectStore(f"{bucket}/{root}"))
     key = keys[0].rstrip("/")
@@ -449,12 +444,6 @@ def locate_objects(*urls: str) -> ObjectSource:
     return ObjectSource(
         "folder", ("",), ObjectLocation(bucket, key).url, ObjectStore(f"{bucket}/{key}")
     )
-
-
-def _cut_at_special(key: str) -> str:
-    """Cut a key before its first special character."""
-    special = re.search(r"[*?\[{]", key)
-    return key[: special.start()] if special else key
 
 
 def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:

@@ -23,7 +23,7 @@ from .storage_queue import PROCESS_QUEUE, QueuedEngine
 
 
 def is_url(place: str) -> bool:
-    """True if a path or root is that of an object store."""
+    """True if a path or root is a URL of an object store."""
     return "://" in place
 
 
@@ -37,7 +37,7 @@ def open_store(root: str) -> stores.Store:
 
 
 def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
-    """Open an engine that reads these files, when it is its turn in the process's queue."""
+    """Open an engine that reads these files, at its turn while a rate bounds the process."""
     engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
     if asked:
@@ -56,7 +56,7 @@ def _record_engine(engine: ReadingEngine, files: Files, asked: str) -> ReadingEn
 
 def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:
     if files.mirrors:
-        from .mirrored import MirroredEngine, divide_budget  # most data lies at one place
+        from .mirrored import MirroredEngine, divide_budget  # most data has no mirrors
 
         places = (replace(files, mirrors=()), *files.mirrors)
         part = divide_budget(budget, len(places))
@@ -65,9 +65,9 @@ def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEn
             [_create_engine(place, part, mean_bytes) for place in places], holders
         )
     if is_url(files.root):
-        from .objects import ObjectEngine
+        from .remote import RemoteEngine
 
-        return ObjectEngine(files, budget=budget)
+        return RemoteEngine(files, budget=budget)
     return NativeEngine(
         files, budget=budget, mean_bytes=mean_bytes, tallies=PROCESS_QUEUE.read_tallies
     )

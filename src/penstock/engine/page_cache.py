@@ -1,9 +1,8 @@
 """The page cache: how much of some files is in it, and dropping files from it.
 
-The kernel is asked by cachestat(2), which counts pages and touches none. Without cachestat
-(before Linux 6.5, or forbidden) mincore is asked at up to 64 places of each file. Neither reports
-on files that the process may read but not write. A figure that cannot be measured is None, never
-a guess.
+cachestat(2) counts pages and touches none. Without cachestat (before Linux 6.5, or forbidden)
+mincore samples up to 64 places of each file. Neither reports on files that the process may read but
+not write. A figure that cannot be measured is None, never a guess.
 """
 
 from __future__ import annotations
@@ -69,12 +68,11 @@ def measure_residency(
     files_max: int = limits.residency_files_max,
     seconds: float = limits.residency_s,
 ) -> Residency | None:
-    """Measure how much of these files is cached now; None if the kernel does not tell of any of
-    them.
+    """Measure how much of these files is cached now; None if the kernel reports on none of them.
 
-    Of more than `files_max` files that many are drawn, the same each time, and fewer if the time
-    runs out. Missing files and files that are not regular are left out. Memory file systems
-    (tmpfs) count as cached completely.
+    Of more files, `files_max` are drawn, the same each time, and fewer if the time runs out.
+    Missing files and files that are not regular are left out. Memory file systems (tmpfs) count as
+    cached completely.
     """
     cached_bytes = total_bytes = files = 0
     exact = True
@@ -94,16 +92,15 @@ def measure_residency(
 
 
 def evict(paths: Paths) -> Residency | None:
-    """Drop all of these files from the page cache; return their residency afterwards, None if the
-    kernel does not tell.
+    """Drop all of these files from the page cache; return their residency afterwards, if it can be
+    measured.
 
     Dirty pages are written first. Pages that some process has mapped, and memory file systems,
-    stay: the result shows it. Raises MissingError or StorageError for a file that cannot
-    be opened.
+    stay: the result shows it. MissingError or StorageError for a file that cannot be opened.
     """
     path_of = _get_path_reader(paths)
 
-    def one(number: int) -> None:
+    def drop(number: int) -> None:
         path = path_of(number)
         file = _open_path(path)
         try:
@@ -116,17 +113,16 @@ def evict(paths: Paths) -> Residency | None:
         finally:
             os.close(file)
 
-    map_in_threads(one, len(paths))
+    map_in_threads(drop, len(paths))
     return measure_residency(paths)
 
 
 def drop_extents(files: Files, extents: Extents, seconds: float) -> Extents:
-    """Drop extents from the page cache, in order, while there is time; return those that were
-    dropped.
+    """Drop extents from the page cache, in order, while there is time; return the dropped ones.
 
     Only the pages they touch are dropped, so that other processes lose little. No extent is
-    returned twice, or shares a page with an earlier one. The first extent that stays in the cache,
-    as far as the kernel tells, ends the list.
+    returned twice, or shares a page with an earlier one. The first extent that is known to stay in
+    the cache ends the list.
     """
     until = time.monotonic() + seconds
     taken: set[tuple[int, int]] = set()
@@ -180,8 +176,7 @@ def _open_path(path: str) -> int:
 
 
 def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
-    """Return the cached bytes, all bytes, and whether the count is exact; None if the kernel does
-    not tell."""
+    """Return the cached bytes, all bytes, and whether the count is exact; None if unknown."""
     try:
         file = _open_path(path)
     except PenstockError:
@@ -200,15 +195,15 @@ def _measure_cached_bytes(path: str) -> tuple[int, int, bool] | None:
 
 
 def _drop(file: int, start: int, end: int) -> bool | None:
-    """Drop a range of pages; return True if it left the page cache, None if the kernel does not
-    tell. An `end` of 0 is the end of the file."""
+    """Drop a range of pages; return whether it left the page cache, None if that is unknown. An
+    `end` of 0 is the end of the file."""
     os.posix_fadvise(file, start, max(0, end - start), os.POSIX_FADV_DONTNEED)
-    left = _count_pages(file, start, max(0, end - start))
-    return None if left is None else left.cached == 0
+    pages = _count_pages(file, start, max(0, end - start))
+    return None if pages is None else pages.cached == 0
 
 
 def _drop_around(file: int, start: int, end: int) -> bool | None:
-    """Drop a range that may begin and end within folios, which are dropped as a whole."""
+    """Drop a range; the kernel may do it only together with the folios at its ends."""
     done = _drop(file, start, end)
     if done is False:
         _drop(file, start // _folio_bytes * _folio_bytes, -(-end // _folio_bytes) * _folio_bytes)
@@ -217,7 +212,7 @@ def _drop_around(file: int, start: int, end: int) -> bool | None:
 
 
 def _sync(file: int) -> None:
-    with contextlib.suppress(OSError):  # then pages stay, which is seen
+    with contextlib.suppress(OSError):  # then pages stay, and are counted
         os.fdatasync(file)
 
 

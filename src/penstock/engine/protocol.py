@@ -99,7 +99,7 @@ class Engine(Protocol):
 
 
 Backend = Literal["pread", "io_uring", "mmap", "object"]
-"""The way data is read: "object" by ranged requests, see `penstock.engine.objects`."""
+"""The way data is read: "object" by ranged requests, see `penstock.engine.remote`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import functools
 import glob
 import itertools
 import os
-import re
 import resource
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -30,6 +29,7 @@ from ..errors import (
     UsageError,
 )
 from ..extent import Files, unseen
+from .globbing import expand_braces, has_magic
 from .probe import LOCAL, find_file_system
 from .threads import ThreadPool
 
@@ -210,8 +210,8 @@ class Posix:
 
     def match(self, pattern: str) -> list[str]:
         names: dict[str, None] = {}
-        for alternative in braces(pattern):
-            if glob.has_magic(alternative):
+        for alternative in expand_braces(pattern):
+            if has_magic(alternative):
                 matches = glob.glob(alternative, root_dir=self.root, recursive=True)
                 files = (name for name in matches if os.path.isfile(os.path.join(self.root, name)))
                 if "**" in alternative:
@@ -474,46 +474,6 @@ def _check_same(now: os.stat_result, files: Files, file: int, where: str) -> Non
 def build_changed_error(where: str, what: str) -> ChangedError:
     """Build the error for a sample that is not as it was indexed."""
     return ChangedError(f"{where}: {what} since the data was indexed: `penstock index --force` it")
-
-
-_BRACE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-
-
-def braces(pattern: str) -> list[str]:
-    """Expand a pattern with braces as a shell does: `{008..010}`, `{train,test}`."""
-    patterns = [pattern]
-    while any(_BRACE.search(candidate) for candidate in patterns):
-        patterns = [one for candidate in patterns for one in _expand_first(candidate)]
-        if len(patterns) > limits.open_files_max * 256:
-            raise UsageError(f"the pattern {pattern!r} stands for over {len(patterns):,} files")
-    return patterns
-
-
-def _expand_first(pattern: str) -> list[str]:
-    """Expand the first innermost pair of braces."""
-    brace = _BRACE.search(pattern)
-    if brace is None:
-        return [pattern]
-    inside = brace.group(1)
-    numbers = _RANGE.fullmatch(inside)
-    if numbers is None and "," not in inside:
-        raise UsageError(
-            f"the braces {{{inside}}} of {pattern!r} are neither a range such as {{000..012}} nor "
-            f"a list such as {{a,b}}"
-        )
-    if numbers is None:
-        parts = inside.split(",")
-    else:
-        first, last = numbers.groups()
-        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
-        a, b = int(first), int(last)
-        if abs(b - a) >= limits.open_files_max * 256:
-            raise UsageError(
-                f"the range {{{inside}}} of {pattern!r} is of {abs(b - a) + 1:,} files"
-            )
-        parts = [f"{n:0{width}}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
-    return [pattern[: brace.start()] + part + pattern[brace.end() :] for part in parts]
 
 
 def checked_extensions(extensions: str | Sequence[str] | None) -> tuple[str, ...]:

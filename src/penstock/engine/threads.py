@@ -63,9 +63,9 @@ def build_refusal(what: str, error: Exception) -> LimitError:
 def start_threads(
     threads: Sequence[threading.Thread], stop: Callable[[], object] = lambda: None
 ) -> None:
-    """Start all threads, or `stop` those that were started. LimitError if the system refuses one.
+    """Start all threads, or call `stop`. LimitError if the system refuses one.
 
-    After an interrupt a thread may still begin, later than `stop`: it has to look first whether it
+    After an interrupt a thread may still start, later than `stop`: it has to look first whether it
     is wanted.
     """
     started = 0
@@ -85,15 +85,15 @@ def start_threads(
 
 
 def join_threads(threads: Sequence[threading.Thread]) -> None:
-    """Wait for the end of threads, but for this one and those that have not begun."""
+    """Wait for the end of threads, except this one and threads that have not started."""
     for thread in threads:
-        # A thread whose start was interrupted may have a number, and not have begun.
+        # A thread whose start was interrupted may have a number, and not have started.
         with contextlib.suppress(RuntimeError):
             thread.join()
 
 
 class WakeUp:
-    """A wake-up of one thread that waits. It is kept until somebody waits; several count once."""
+    """A wake-up of one thread that waits. It is kept until a thread waits; several count once."""
 
     __slots__ = ("_lock",)
 
@@ -111,8 +111,8 @@ class WakeUp:
         self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
     def wait_until(self, is_so: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Wait until something is so; False if the time is over before. Who makes it so sends once,
-        also if several threads wait: each wakes the next."""
+        """Wait until a condition holds; False if the time is over before. One `send` is enough for
+        several waiting threads: each wakes the next."""
         ends_s = time.monotonic() + timeout_s
         while not is_so():
             left_s = ends_s - time.monotonic()
@@ -127,7 +127,7 @@ class ThreadPool(ThreadPoolExecutor):
     """Pool of threads; LimitError where the system refuses one of them."""
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin a call; LimitError if it needs a thread more than the system gives."""
+        """Start a call; LimitError if it needs a thread that the system refuses."""
         try:
             return super().submit(function, *args, **kwargs)
         except RuntimeError as error:

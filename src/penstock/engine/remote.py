@@ -1,15 +1,14 @@
-"""The engine for objects: each run is one ranged request, many of them in flight.
+"""The engine for data behind a URL: each run is one ranged request, many of them in flight.
 
-A pool of threads, each of which waits for one request: of the ways to use obstore this used the
-least processor time (docs/decisions). The bytes of an answer are copied once, to their
-destinations. Temporary failures (a busy service, lost connections, answers that are cut short or
-missing) are retried until a deadline.
+Each thread of a pool waits for one request: of the ways to use obstore this took the least
+processor time (docs/decisions). The bytes of an answer are copied once, to their destinations.
+Temporary failures (a busy service, lost connections, answers that are cut short or missing) are
+retried until a deadline, by `object_client.retry_until`.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -20,15 +19,17 @@ import numpy as np
 from .. import limits
 from ..budget import Budget
 from ..extent import Files, Requests
-from .object_answer import Answer, ObjectRefused, require_whole, retry_until
-from .object_client import Bucket, open_bucket, parse_root
+from . import threads
+from .object_client import Answer, Bucket, ObjectRefused, retry_until
+from .object_store import open_bucket, parse_root
 from .protocol import Buffer, Completion, Failure, ReadMethod, check_requests, check_usable
+from .rate import RateAccount
 from .request_queue import AGING, Aging, Purpose
 from .storage_queue import PROCESS_QUEUE
 from .threads import ThreadPool, WakeUp
 
 
-class ObjectEngine:
+class RemoteEngine:
     """Reads the objects of an index; see `penstock.engine.Engine`.
 
     An object whose size or etag differs from `files` is reported with ESTALE, a missing one with
@@ -50,7 +51,7 @@ class ObjectEngine:
         self._aging = aging
         self.files = files
         self.choice = _choose_method(budget)
-        self._pid = os.getpid()
+        self._forks = threads.forks
         self._submitted = 0
         self._work = _SharedWork(files, deadline_s, stall_s)
         self._work.adopt(self.choice.threads, budget.bytes_per_s)
@@ -74,7 +75,7 @@ class ObjectEngine:
     def close(self) -> None:
         """Drop everything that is not in a buffer yet. Requests in flight are not waited for, and
         write nothing any more."""
-        if os.getpid() == self._pid:
+        if threads.forks == self._forks:
             self._work.close()
 
     def adopt(self, budget: Budget) -> None:
@@ -90,7 +91,7 @@ class ObjectEngine:
     def counters(self) -> dict[str, int]:
         """Return totals of finished tickets: bytes, runs, extents, tickets; and of all requests,
         and those of them that were repeats."""
-        check_usable(os.getpid() != self._pid)
+        check_usable(threads.forks != self._forks)
         return dict(self._work.counters)
 
     def __del__(self) -> None:
@@ -98,7 +99,7 @@ class ObjectEngine:
             self.close()
 
     def _check_usable(self) -> None:
-        check_usable(os.getpid() != self._pid, self._work.closed)
+        check_usable(threads.forks != self._forks, self._work.closed)
 
 
 def _choose_method(budget: Budget) -> ReadMethod:
@@ -214,8 +215,7 @@ class _SharedWork:
         self._active = 0
         self._copying = 0
         self._requests_max = 0
-        self._bytes_per_s: float | None = None
-        self._free_at_s = 0.0  # when the bandwidth is free again
+        self._account = RateAccount()
         self._defect: BaseException | None = None
         self.counters = dict.fromkeys(
             ("bytes", "runs", "extents", "tickets", "requests", "retries"), 0
@@ -223,8 +223,8 @@ class _SharedWork:
 
     def adopt(self, requests_max: int, bytes_per_s: float | None) -> None:
         with self._lock:
-            self._requests_max, self._bytes_per_s = requests_max, bytes_per_s
-            self._free_at_s = 0.0
+            self._requests_max = requests_max
+            self._account.set_rate(bytes_per_s, time.monotonic_ns())
             self._start()
 
     def add(self, ticket: _ObjectTicket, turn_ns: int) -> None:
@@ -309,7 +309,7 @@ class _SharedWork:
         file = piece.ticket.file[piece.first]
         data, code = memoryview(b""), 0
         try:
-            self._take_turn(piece.stop - piece.start)
+            self._wait_for_rate(piece.stop - piece.start)
             data = self._fetch(file, piece.start, piece.stop)
         except ObjectRefused as error:
             code = error.code
@@ -350,7 +350,7 @@ class _SharedWork:
                 answer = self._bucket.fetch(key, start, stop)
             if (answer.size, answer.version) != (size, version):
                 raise ObjectRefused(errno.ESTALE, "the object was written to")
-            return answer.data if start >= stop else require_whole(answer, start, stop).data
+            return answer.data
 
         try:
             return retry_until(ask, self._deadline_s, self._pause)
@@ -363,16 +363,14 @@ class _SharedWork:
                 self.counters["requests"] += asked
                 self.counters["retries"] += asked - 1
 
-    def _take_turn(self, length: int) -> None:
+    def _wait_for_rate(self, length: int) -> None:
         """Wait until the bandwidth allows a request of `length` bytes."""
         with self._lock:
-            if self._bytes_per_s is None:
-                return
-            now_s = time.monotonic()
-            begin_s = max(now_s, self._free_at_s)
-            self._free_at_s = begin_s + length / self._bytes_per_s
-        if begin_s > now_s:
-            self._pause(begin_s - now_s)
+            now_ns = time.monotonic_ns()
+            wait_ns = self._account.find_wait_ns(now_ns)
+            self._account.charge(length, now_ns)
+        if wait_ns:
+            self._pause(wait_ns * 1e-9)
 
     def _pause(self, seconds: float) -> bool:
         """Wait, unless the engine is closed; return True if it is open."""
