@@ -27,7 +27,6 @@ from penstock.engine import (
     READ,
     Operations,
     Trace,
-    assign_lanes,
     compute_open_files_max,
     start_threads,
 )
@@ -35,6 +34,7 @@ from penstock.errors import LimitError, UsageError
 from penstock.extent import Int, Names
 
 from . import _replay
+from .lanes import assign_lanes
 from .latencies import Latencies
 from .replay_files import Progress, ignore_progress
 

@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from penstock.engine import CLOSE, OPEN, READ, STAT, Operations, TraceWriter, assign_lanes
+from penstock.engine import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
 from penstock.errors import FormatError
+
+from .lanes import assign_lanes
 
 _OPS = {"read": READ, "open": OPEN, "stat": STAT, "close": CLOSE}
 _SECONDS = re.compile(r"(\d*)(?:\.(\d*))?")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
 from penstock_bench import trace_sources, trace_strace
+from penstock_bench.lanes import assign_lanes
 from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"
@@ -494,3 +495,17 @@ def test_kinds_are_those_of_traces():
     """The importers write exactly the kinds that `KINDS` names."""
     assert [KINDS[kind] for kind in (READ, OPEN, CLOSE, MAP)] == ["read", "open", "close", "map"]
     assert TraceWriter.__doc__ is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
+def test_lanes_are_as_many_as_overlap(spans):
+    """No lane is in two spans at once, and no lane more than are open at some time."""
+    spans = sorted((first, first + length) for first, length in spans)
+    lanes = assign_lanes(spans)
+    last: dict[int, int] = {}
+    for (first, end), lane in zip(spans, lanes, strict=True):
+        assert last.get(lane, 0) <= first
+        last[lane] = end
+    # Spans of no length share a lane with what begins where they are.
+    most = max((sum(a <= t < max(b, a + 1) for a, b in spans) for t in range(71)), default=0)
+    assert len(last) <= most

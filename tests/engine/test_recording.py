@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +31,6 @@ from penstock.engine.trace_file import (
     Operations,
     Trace,
     TraceWriter,
-    assign_lanes,
     load,
 )
 from penstock.errors import FormatError, MissingError, UsageError
@@ -144,10 +146,16 @@ def test_sizes_are_known_or_what_was_read(tmp_path):
     assert load(str(tmp_path / "t.trace")).sizes.tolist() == [120]
 
 
-def all_of(path: Path) -> None:
-    """Load a trace and read all of it."""
-    for _ in load(str(path)).in_order():
-        pass
+def values_of(path: Path) -> object:
+    """Load a trace, and return all that it holds."""
+    trace = load(str(path))
+    rows = [
+        (threads.tolist(), *(column.tolist() for column in rows))
+        for threads, rows in trace.in_order()
+    ]
+    names = [trace.names[i] for i in range(len(trace.names))]
+    head = trace.source, trace.timing, trace.notes, trace.began_ns, trace.threads
+    return *head, names, trace.sizes.tolist(), rows
 
 
 def test_every_cut_and_every_altered_byte_is_found(tmp_path):
@@ -158,50 +166,59 @@ def test_every_cut_and_every_altered_byte_is_found(tmp_path):
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(FormatError, match="t.trace"):
-            all_of(path)
+            values_of(path)
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         with pytest.raises(FormatError, match="t.trace"):
-            all_of(path)
+            values_of(path)
     path.write_bytes(whole + b"x")
     with pytest.raises(FormatError, match="t.trace"):
-        all_of(path)
+        values_of(path)
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "changes",
     [
-        (b'"sizes":[0,1', b'"sizes":[-1,1'),
-        (b'"sizes":[0,1', b'"sizes":["",1'),
-        (b'"sizes":[0,', b'"sizes":['),
-        (b'"timing":"exact"', b'"timing":"wrong"'),
-        (b'"threads":[[7,0]', b'"threads":[[7]'),
-        (b'"threads":[[7,0]', b'"threads":[[7,true]'),
-        (b'"threads":[[7,0]]', b'"threads":[]'),
-        (b'"blocks":[[0,30,', b'"blocks":[[0,31,'),
-        (b'"blocks":[[0,30,', b'"blocks":[[0,0,'),
-        (b'"blocks":[[0,30,', b'"blocks":[[0,99999,'),
-        (b'"blocks":[[0,30,1', b'"blocks":[[0,30,0'),
-        (b'"names":[', b'"name":['),
-        (b'"names":["/data/0","/data/1","/data/2","/data/3","/data/4"]', b'"names":["/data/0"]'),
+        {"sizes": [-1, 1, 2, 3, 4]},
+        {"sizes": ["", 1, 2, 3, 4]},
+        {"sizes": [1, 2, 3, 4]},
+        {"timing": "wrong"},
+        {"threads": [[7]]},
+        {"threads": []},
+        {"names": ["/data/0"], "sizes": [0]},
+        {"names": [3] * 5},
+        {"names": None},
     ],
 )
-def test_a_directory_that_lies_is_found(tmp_path, old, new):
-    """Checksums match, and what they are of cannot be."""
+def test_a_directory_that_lies_is_found(tmp_path, changes):
+    """Checksums match, and the directory is impossible."""
     path = tmp_path / "t.trace"
     written(path, [drawn(1, 30, 5)])
-    data = path.read_bytes()
-    place, size, _, _, magic = traces._END.unpack(data[-traces._END.size :])
-    text = zlib.decompress(data[place : place + size])
-    assert text.count(old) == 1
-    text = text.replace(old, new)
-    if new.endswith(b'["/data/0"]'):
-        text = text.replace(b'"sizes":[0,1,2,3,4]', b'"sizes":[0]')
-    packed = zlib.compress(text)
-    end = traces._END.pack(place, len(packed), len(text), zlib.crc32(packed), magic)
-    path.write_bytes(data[:place] + packed + end)
+    table = pq.read_table(path)
+    directory = json.loads(pq.read_metadata(path).metadata[b"penstock"]) | changes
+    value = json.dumps(directory).encode()
+    pq.write_table(table.replace_schema_metadata({b"penstock": value}), path)
+    traces._add_sum(str(path))
     with pytest.raises(FormatError, match="cut or altered"):
-        all_of(path)
+        values_of(path)
+
+
+def test_operations_that_cannot_be_are_found(tmp_path):
+    """Row groups that are too long, of two threads, or overlap."""
+    path = tmp_path / "t.trace"
+    rows = drawn(1, BLOCK, 5)
+    written(path, [rows, rows])
+    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
+    for wrong in [
+        table,  # one row group of all
+        table.slice(BLOCK // 2, 10).take([0, 9, 5]),
+        table.slice(0, 10).take([9, 0]),
+        table.slice(0, 3).drop_columns("result"),
+    ]:
+        pq.write_table(wrong.replace_schema_metadata(metadata), path)
+        traces._add_sum(str(path))
+        with pytest.raises(FormatError, match="t.trace"):
+            values_of(path)
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
@@ -272,20 +289,6 @@ def test_traces_of_several_processes_are_one(tmp_path):
     assert [trace.names[file] for file in rows.file.tolist()] == ["/x", "/y", "/y", "/x"]
     assert trace.sizes.tolist() == [10, 10]
     assert trace.source == "job"
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
-def test_lanes_are_as_many_as_overlap(spans):
-    """No lane is in two spans at once, and no lane more than are open at some time."""
-    spans = sorted((first, first + length) for first, length in spans)
-    lanes = assign_lanes(spans)
-    last: dict[int, int] = {}
-    for (first, end), lane in zip(spans, lanes, strict=True):
-        assert last.get(lane, 0) <= first
-        last[lane] = end
-    # Spans of no length share a lane with what begins where they are.
-    most = max((sum(a <= t < max(b, a + 1) for a, b in spans) for t in range(71)), default=0)
-    assert len(last) <= most
 
 
 # -- penstock's own reads --------------------------------------------------------------------------
@@ -371,7 +374,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(bytes(100))
     monkeypatch.setenv("PENSTOCK_TRACE", str(tmp_path / "absent" / "run.trace"))
     loader = penstock.Loader(penstock.open(str(tmp_path / "data.bin"), record_bytes=10))
-    with pytest.raises(UsageError, match="PENSTOCK_TRACE: cannot write"):
+    with pytest.raises(UsageError, match="PENSTOCK_TRACE: cannot write traces"):
         next(iter(loader))
 
 
@@ -393,8 +396,59 @@ def test_failures_are_recorded(tmp_path):
     while not recorded.poll(10**9):
         pass
     recorded.close()
-    ((_, rows),) = load(str(tmp_path / "t.trace")).in_order()
+    (path,) = tmp_path.glob("t.*.trace")
+    ((_, rows),) = load(str(path)).in_order()
     reads = sorted(
         zip(rows.offset.tolist(), rows.length.tolist(), rows.result.tolist(), strict=True)
     )
     assert reads == [(0, 10, -2), (90, 20, 10)]
+
+
+KILLED = """
+import os, signal, sys, penstock
+from penstock.engine import recording
+recording.FLUSH_READS = 64
+data = penstock.open(sys.argv[1], record_bytes=int(sys.argv[2]))
+for batch in penstock.Loader(data, batch_size=32, seed=3):
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_loses_only_the_last_reads(tmp_path):
+    """Files that were written before the kill are one trace, by the same threads."""
+    (tmp_path / "data.bin").write_bytes(os.urandom(1000 * 700))
+    source = str(Path(penstock.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "data.bin"), "700"],
+        env={
+            **os.environ,
+            "PYTHONPATH": source,
+            "PENSTOCK_TRACE": str(tmp_path / "run.trace"),
+        },
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    paths = [str(path) for path in tmp_path.glob("run.*.trace")]
+    assert len(paths) > 1
+    trace = load(*paths)
+    assert len(trace.threads) == len(load(paths[0]).threads)
+    records = sum(int(rows.result.sum()) for _, rows in trace.in_order()) // 700
+    assert 1000 - 64 - 32 <= records <= 1000
+
+
+def test_recording_without_pyarrow_names_the_extra(tmp_path):
+    """One sentence, before anything is read; without the variable nothing imports pyarrow."""
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    code = (
+        "import os, sys, penstock\n"
+        "data = penstock.open(sys.argv[1], record_bytes=10)\n"
+        "next(iter(penstock.Loader(data)))\n"
+        "assert 'pyarrow' not in sys.modules\n"
+        "sys.modules['pyarrow'] = None\n"
+        "os.environ['PENSTOCK_TRACE'] = sys.argv[1] + '.trace'\n"
+        "try: next(iter(penstock.Loader(data)))\n"
+        "except penstock.errors.UsageError as error: print(error, file=sys.stderr)\n"
+    )
+    output = run_job(tmp_path, 10, code)
+    assert "traces need pyarrow: pip install 'penstock[parquet]'" in output

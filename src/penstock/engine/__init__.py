@@ -120,7 +120,6 @@ if TYPE_CHECKING:
     from .trace_file import Operations as Operations
     from .trace_file import Trace as Trace
     from .trace_file import TraceWriter as TraceWriter
-    from .trace_file import assign_lanes as assign_lanes
 else:
     __all__, __getattr__ = hand_out(
         __name__,
@@ -147,6 +146,6 @@ else:
             "threads": "ThreadPool WakeUp build_refusal join_threads start_threads threads",
             "timed_reads": "ProbeResult draw_large_extents measure_copying time_reads",
             "trace_file": "CLOSE KINDS MAP OPEN OPEN_DIRECT Operations READ STAT Trace "
-            "TraceWriter assign_lanes trace_file",
+            "TraceWriter trace_file",
         },
     )

@@ -41,17 +41,10 @@ def open_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngin
     engine = _create_engine(files, budget, mean_bytes)
     asked = os.environ.get("PENSTOCK_TRACE")
     if asked:
-        engine = _record_engine(engine, files, asked)
+        from .recording import RecordedEngine  # only recorded jobs need it
+
+        engine = RecordedEngine(engine, files, asked)
     return QueuedEngine(engine, len(files), budget)
-
-
-def _record_engine(engine: ReadingEngine, files: Files, asked: str) -> ReadingEngine:
-    from .recording import (  # jobs that are not recorded do without
-        RecordedEngine,
-        choose_trace_path,
-    )
-
-    return RecordedEngine(engine, files, choose_trace_path(asked))
 
 
 def _create_engine(files: Files, budget: Budget, mean_bytes: float) -> ReadingEngine:

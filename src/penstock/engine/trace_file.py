@@ -1,37 +1,28 @@
-"""Traces: the reads of a job, with the place and time of every operation, in a file of their own.
+"""Traces: the reads of a job, with the place and time of every operation, as Parquet files.
 
 A trace holds *operations* by *thread*. A thread performs one operation after the other: it is a
 thread of the job, or, if the job's threads are not known, one of the fewest threads that explain
 the overlaps. The time between two operations of a thread, its think time, is the time that the
-job spent on the data it had read. A trace can therefore be replayed (`penstock_bench.replay`).
+job spent on the data it had read. A trace can therefore be replayed (`penstock bench replay`).
 
-The file, all numbers little-endian:
+A row is an operation: the columns of `Operations`, with `end_ns` in place of the duration and the
+number of the thread; times are nanoseconds since 1970. A row group has up to BLOCK operations of
+one thread in their order, so its statistics say which thread and what time it covers. The key
+"penstock" of the file's metadata is JSON: source, timing, notes, recording, threads
+[process, thread], names and sizes of the files. Four bytes before Parquet's footer, where readers
+of Parquet do not look, are the CRC-32 of all other bytes: pyarrow may abort the process on a
+damaged file, so it is given none. Pages have checksums for damage while the trace is read.
 
-    prelude     8 bytes magic, uint32 version
-    blocks      each up to BLOCK operations of one thread, compressed by zlib: the columns of
-                `Operations` one after the other, in each the first bytes of all numbers, then
-                their second bytes, and so on; start_ns counts nanoseconds since 1970 and is
-                stored as differences, from the block's first
-    directory   JSON, compressed by zlib: source, timing, notes, threads [process, thread],
-                names and sizes of the files, and of each block [thread, operations, first start,
-                last end, offset, bytes, crc32]
-    end         uint64 offset of the directory, uint64 its bytes, uint64 its bytes as JSON,
-                uint32 crc32 of it, 8 bytes magic
-
-Blocks are written while the job runs and read one by one, so a trace of any length takes as much
-memory as its threads have blocks. Anything that is not exactly as it was written is a
-FormatError.
+Row groups are read one by one, so a trace of any length takes as much memory as its threads have
+blocks. A Parquet file is readable once it is complete: a recording that a kill must not lose is a
+series of files with one name of the recording, and `load` combines them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import json
-import mmap
 import os
-import struct
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -52,21 +43,27 @@ not seen."""
 KINDS = ("read", "open", "open_direct", "stat", "close", "map")
 
 BLOCK = 4096
-"""Most operations of a block: 0.2 MB in memory while it is used."""
+"""Most operations of a row group: 0.2 MB in memory while it is used."""
 
-MAGIC = b"\x93PENTRC\n"
-_END_MAGIC = b"\x93PENTND\n"
-_VERSION = 1
-_PRELUDE = struct.Struct("<8sI")
-_END = struct.Struct("<QQQI8s")
-_LEVEL = 1  # of compression: 3 times as fast as the usual 6, and 10 % larger
-_BYTES = 1 + 4 + 5 * 8  # of an operation, before compression
+_MAGIC = b"PAR1"
+_KEY = b"penstock"
+_COLUMNS = ("thread", "kind", "file", "offset", "length", "result", "start_ns", "end_ns")
+_START, _END = _COLUMNS.index("start_ns"), _COLUMNS.index("end_ns")
 _LATEST_NS = 1 << 62
-_DTYPES: dict[str, np.dtype[Any]] = {"kind": np.dtype(np.uint8), "file": np.dtype(np.uint32)}
 
 Timing = Literal["exact", "shared"]
 """Precision of a trace's times. exact: each operation was timed. shared: operations were timed
 together, by request; each gets its part of that time."""
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """Import pyarrow and its Parquet; UsageError if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise UsageError("traces need pyarrow: pip install 'penstock[parquet]'") from None
+    return pyarrow, pyarrow.parquet
 
 
 class Operations(NamedTuple):
@@ -119,24 +116,90 @@ class Thread(NamedTuple):
 
 
 class TraceBlock(NamedTuple):
-    """Place of consecutive operations of a thread. Times are since 1970 in a file, else since the
-    trace began."""
+    """A row group: consecutive operations of a thread. Times are since the trace began."""
 
     thread: int
     rows: int
     first_ns: int
     end_ns: int
-    place: int
-    bytes: int
-    crc: int
+    file: int
+    number: int
 
 
-class _TracePart(NamedTuple):
-    """One file of a trace: its bytes, and the numbers that its files have in the trace."""
+class _TraceFile:
+    """One file of a trace, open for reading. Any thread may read."""
 
-    path: str
-    data: memoryview
-    files: FileIds
+    def __init__(self, path: str) -> None:
+        _, parquet = import_pyarrow()
+        if not is_trace(path):
+            raise FormatError(f"{path} is no trace: `penstock trace import` makes traces of logs")
+        self.path = path
+        self.files: FileIds = np.zeros(0, np.uint32)  # numbers of its files in the whole trace
+        self._lock = threading.Lock()
+        with self._report_damage():
+            _check_sum(path)
+            self._parquet = parquet.ParquetFile(
+                path, memory_map=True, page_checksum_verification=True
+            )
+            metadata = self._parquet.metadata
+            if tuple(self._parquet.schema_arrow.names) != _COLUMNS:
+                raise ValueError(f"its columns are {self._parquet.schema_arrow.names}")
+            self.directory = json.loads((metadata.metadata or {})[_KEY])
+            _check_directory(self.directory)
+            self.spans = [self._read_span(number) for number in range(metadata.num_row_groups)]
+
+    def _read_span(self, number: int) -> tuple[int, int, int, int]:
+        """Return thread, rows, first start and last end of a row group."""
+        group = self._parquet.metadata.row_group(number)
+        thread, start, end = (group.column(i).statistics for i in (0, _START, _END))
+        if not (1 <= group.num_rows <= BLOCK and group.total_byte_size <= 128 * BLOCK):
+            raise ValueError(f"row group {number} has {group.num_rows} rows")
+        if not 0 <= thread.min == thread.max < len(self.directory["threads"]):
+            raise ValueError(f"row group {number} is of no thread")
+        return thread.min, group.num_rows, start.min, end.max
+
+    def read(self, number: int, began_ns: int) -> Operations:
+        """Read a row group. FormatError if it is damaged, or differs from its statistics."""
+        with self._report_damage():
+            with self._lock:
+                table = self._parquet.read_row_group(number, use_threads=False)
+            columns = [column.to_numpy() for column in table.columns]
+            thread, start_ns, end_ns = columns[0], columns[_START] - began_ns, columns[_END]
+            rows = Operations(*[*columns[1:_START], start_ns, end_ns - began_ns - start_ns])
+            span = self.spans[number]
+            if (int(thread[0]), len(thread), start_ns[0] + began_ns, end_ns[-1]) != span:
+                raise ValueError(f"row group {number} differs from its statistics")
+            if int(rows.file.max()) >= len(self.files) or not _is_possible(rows):
+                raise ValueError(f"row group {number} holds impossible operations")
+            if np.any(end_ns[:-1] - began_ns > start_ns[1:]):
+                raise ValueError(f"operations of row group {number} overlap")
+            return rows._replace(file=self.files[rows.file])
+
+    @contextlib.contextmanager
+    def _report_damage(self) -> Iterator[None]:
+        """Raise errors of pyarrow and of values as a FormatError that names the file."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise FormatError(f"{self.path}: the trace was cut or altered ({reason:.60})") from None
+
+
+def _check_directory(directory: Any) -> None:
+    """Raise ValueError, TypeError or KeyError unless the values have their types."""
+    names, sizes, threads = directory["names"], directory["sizes"], directory["threads"]
+    texts = [directory["source"], directory["recording"], *directory["notes"], *names]
+    numbers = [*sizes, *(number for thread in threads for number in Thread(*thread))]
+    if not (
+        directory["timing"] in get_args(Timing)
+        and len(names) == len(sizes)
+        and all(isinstance(text, str) for text in texts)
+        and all(type(number) is int and abs(number) < _LATEST_NS for number in numbers)
+        and min(sizes, default=0) >= 0
+    ):
+        raise ValueError("its directory is malformed")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +211,7 @@ class Trace:
     notes:      what was left out or not seen, in words.
     began_ns:   time at which its first operation began, since 1970.
     names:      paths of the files, or their URLs.
-    sizes:      int64, bytes of each file when recorded, as far as known; no less than was read.
+    sizes:      int64, known bytes of each file when recorded; no less than was read.
     """
 
     source: str
@@ -159,9 +222,8 @@ class Trace:
     names: Names
     sizes: Int
     blocks: tuple[TraceBlock, ...]
-    _parts: tuple[_TracePart, ...]
-    _part_of: tuple[int, ...]  # of each block
-    _of_thread: tuple[tuple[int, ...], ...]  # numbers of its blocks
+    _files: tuple[_TraceFile, ...]
+    _of_thread: tuple[tuple[TraceBlock, ...], ...]
 
     @property
     def count(self) -> int:
@@ -183,47 +245,28 @@ class Trace:
 
     def of_thread(self, thread: int) -> Iterator[Operations]:
         """Yield the operations of one thread, block by block. FormatError if a block is damaged."""
-        for number in self._of_thread[thread]:
-            yield self._read(number)
+        for block in self._of_thread[thread]:
+            yield self._read(block)
 
     def in_order(self) -> Iterator[tuple[FileIds, Operations]]:
-        """Yield all operations in the order in which they began, some at a time, with the thread of
-        each."""
+        """Yield all operations in the order in which they began, a few thousand at a time, with the
+        thread of each."""
         pending: list[tuple[FileIds, Operations]] = []
         rows, enough = 0, 4 * BLOCK
-        queue = sorted(range(len(self.blocks)), key=lambda i: self.blocks[i].first_ns)
-        for number in queue:
-            block = self.blocks[number]
+        for block in self.blocks:  # by first_ns
             if rows >= enough:
                 done, pending = _split_at(pending, block.first_ns)
                 rows = sum(len(threads) for threads, _ in pending)
                 enough = max(4 * BLOCK, 2 * rows)
                 if len(done[0]):
                     yield done
-            pending.append((np.full(block.rows, block.thread, np.uint32), self._read(number)))
+            pending.append((np.full(block.rows, block.thread, np.uint32), self._read(block)))
             rows += block.rows
         if pending:
             yield _split_at(pending, _LATEST_NS)[0]
 
-    def _read(self, number: int) -> Operations:
-        part = self._parts[self._part_of[number]]
-        block = self.blocks[number]
-        try:
-            decoded = _decode_block(part.data[block.place : block.place + block.bytes], block)
-        except ValueError as error:
-            raise _damage_error(part.path, f"the block at byte {block.place:,}: {error}") from None
-        start = decoded.start_ns - self.began_ns
-        if int(decoded.file.max()) >= len(part.files):
-            raise _damage_error(
-                part.path,
-                f"the block at byte {block.place:,}: it names a file that the trace does not have",
-            )
-        if start[0] != block.first_ns or start[-1] + decoded.duration_ns[-1] != block.end_ns:
-            raise _damage_error(
-                part.path,
-                f"the block at byte {block.place:,}: its times differ from those of the directory",
-            )
-        return decoded._replace(file=part.files[decoded.file], start_ns=start)
+    def _read(self, block: TraceBlock) -> Operations:
+        return self._files[block.file].read(block.number, self.began_ns)
 
 
 def _split_at(
@@ -270,14 +313,21 @@ class TraceWriter:
 
     Until then it is PATH.partial, which is removed if an error is raised. Times are nanoseconds
     since 1970. Any thread may call it.
+
+    recording: name of a series of files whose threads, by number, are the same; "" is a series of
+               one.
     """
 
-    def __init__(self, path: str, source: str, timing: Timing = "exact") -> None:
+    def __init__(
+        self, path: str, source: str, timing: Timing = "exact", recording: str = ""
+    ) -> None:
         self.path = path
         self.source = source
         self.timing: Timing = timing
         self.notes: list[str] = []
         self.count = 0
+        self._arrow, parquet = import_pyarrow()
+        self._recording = recording
         self._partial = f"{path}.partial"
         self._lock = threading.Lock()
         self._threads: list[Thread] = []
@@ -285,16 +335,24 @@ class TraceWriter:
         self._files: dict[bytes, int] = {}
         self._sizes: list[int] = []
         self._pending: list[_Pending] = []  # by thread
-        self._blocks: list[TraceBlock] = []
         self._pid = os.getpid()
         self._closed = False
+        types = ["uint32", "uint8", "uint32", *(5 * ["int64"])]
+        self._schema = self._arrow.schema(list(zip(_COLUMNS, types, strict=True)))
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._partial)  # of a run that was killed
             self._out = open(self._partial, "xb")  # noqa: SIM115
+            self._parquet = parquet.ParquetWriter(
+                self._out,
+                self._schema,
+                compression="zstd",
+                use_dictionary=False,
+                write_page_checksum=True,
+                column_encoding=dict.fromkeys(_COLUMNS[3:], "DELTA_BINARY_PACKED"),
+            )
         except OSError as error:
             raise UsageError(f"cannot write a trace to {path}: {error.strerror}") from None
-        self._place = self._out.write(_PRELUDE.pack(MAGIC, _VERSION))
 
     def thread(self, process: int, thread: int, *, new: bool = False) -> int:
         """Return the number of a thread in this trace, the same each time. new: it is another
@@ -317,15 +375,15 @@ class TraceWriter:
             return number
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """Yield the numbers and names of the files so far."""
+        """Yield the numbers and names of the files until now."""
         for name, number in list(self._files.items()):
             yield number, os.fsdecode(name)
 
     def add(self, thread: int, *row: int) -> None:
-        """Add one operation, as in `Operations`; those of a thread come in order.
+        """Add one operation, as in `Operations`; a thread's operations come in order.
 
         An operation that overlaps the next one of its thread is cut there. UsageError if it begins
-        before the previous one, or has values that are impossible.
+        before the previous one, or has impossible values.
         """
         kind, file, offset, length, result, start_ns, duration_ns = row
         with self._lock:
@@ -336,9 +394,8 @@ class TraceWriter:
                 and result <= length
                 and 0 <= start_ns <= start_ns + duration_ns < _LATEST_NS
             ):
-                raise UsageError(
-                    f"an operation of a trace has impossible values: {dict(_name_values(row))}"
-                )
+                values = dict(zip(Operations._fields, row, strict=True))
+                raise UsageError(f"an operation of a trace has impossible values: {values}")
             pending = self._pending[thread]
             pending.follow(start_ns, start_ns, 1)
             pending.rows.append(row)
@@ -402,6 +459,8 @@ class TraceWriter:
             self._remove()
 
     def _remove(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._parquet.close()
         with contextlib.suppress(OSError):
             self._out.close()
         with contextlib.suppress(OSError):
@@ -417,14 +476,10 @@ class TraceWriter:
         while count - place > (0 if everything else BLOCK):
             block = rows.at(slice(place, place + BLOCK))
             place += len(block.kind)
-            data = _encode_block(block)
-            times = int(block.start_ns[0]), int(block.start_ns[-1] + block.duration_ns[-1])
-            self._blocks.append(
-                TraceBlock(
-                    thread, len(block.kind), *times, self._place, len(data), zlib.crc32(data)
-                )
-            )
-            self._place += self._out.write(data)
+            *columns, duration_ns = block
+            numbers = np.full(len(duration_ns), thread, np.uint32)
+            columns = [numbers, *columns, block.start_ns + duration_ns]
+            self._parquet.write_table(self._arrow.table(columns, schema=self._schema))
         pending.rows.clear()
         pending.parts = [rows.at(slice(place, None))]
         pending.count = count - place
@@ -432,65 +487,20 @@ class TraceWriter:
     def _finish(self) -> None:
         for thread in range(len(self._pending)):
             self._flush(thread, everything=True)
-        names = [os.fsdecode(name) for name in self._files]
         directory = {
             "source": self.source,
             "timing": self.timing,
             "notes": self.notes,
+            "recording": self._recording,
             "threads": self._threads,
-            "names": names,
+            "names": [os.fsdecode(name) for name in self._files],
             "sizes": self._sizes,
-            "blocks": self._blocks,
         }
         text = json.dumps(directory, separators=(",", ":")).encode()
-        data = zlib.compress(text, 6)
-        end = _END.pack(self._place, len(data), len(text), zlib.crc32(data), _END_MAGIC)
-        self._out.write(data + end)
+        self._parquet.add_key_value_metadata({_KEY: text})
+        self._parquet.close()
         self._out.close()
-
-
-def _name_values(row: Sequence[int]) -> Iterator[tuple[str, int]]:
-    return zip(Operations._fields, row, strict=True)
-
-
-def _encode_block(block: Operations) -> bytes:
-    start = np.diff(block.start_ns, prepend=0)
-    columns = block._replace(start_ns=start)
-    return zlib.compress(
-        b"".join(
-            np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1).T.tobytes()
-            for column in columns
-        ),
-        _LEVEL,
-    )
-
-
-def _decode_block(data: memoryview, block: TraceBlock) -> Operations:
-    """Decode a block's bytes; ValueError if they do not belong to it."""
-    if zlib.crc32(data) != block.crc:
-        raise ValueError("its checksum does not match")
-    expected = block.rows * _BYTES
-    try:
-        text = zlib.decompressobj().decompress(data, expected + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if len(text) != expected:
-        raise ValueError(f"{block.rows} operations have {expected} bytes")
-    flat = np.frombuffer(text, np.uint8)
-    columns: list[npt.NDArray[Any]] = []
-    place = 0
-    for name in Operations._fields:
-        dtype = _DTYPES.get(name, np.dtype(np.int64))
-        size = dtype.itemsize * block.rows
-        part = flat[place : place + size].reshape(dtype.itemsize, block.rows)
-        columns.append(np.ascontiguousarray(part.T).reshape(-1).view(dtype))
-        place += size
-    decoded = Operations(*columns)
-    decoded = decoded._replace(start_ns=np.cumsum(decoded.start_ns))
-    end_ns = decoded.start_ns + decoded.duration_ns
-    if not _is_possible(decoded) or np.any(end_ns[:-1] > decoded.start_ns[1:]):
-        raise ValueError("it holds impossible operations")
-    return decoded
+        _add_sum(self._partial)
 
 
 def _is_possible(rows: Operations) -> bool:
@@ -504,13 +514,55 @@ def _is_possible(rows: Operations) -> bool:
     )
 
 
+def _add_sum(path: str) -> None:
+    """Put the checksum of a Parquet file before its footer."""
+    with open(path, "r+b") as file:
+        place = _find_footer(file)
+        footer = file.read()
+        crc = zlib.crc32(footer, _sum_bytes(file, place))
+        file.seek(place)
+        file.write(crc.to_bytes(4, "little") + footer)
+
+
+def _check_sum(path: str) -> None:
+    """Raise ValueError or OSError unless the file is as `_add_sum` left it."""
+    with open(path, "rb") as file:
+        place = _find_footer(file)
+        footer = file.read()
+        crc = _sum_bytes(file, place - 4)
+        if file.read(4) != zlib.crc32(footer, crc).to_bytes(4, "little"):
+            raise ValueError("its checksum does not match")
+
+
+def _find_footer(file: Any) -> int:
+    """Return the place of a Parquet file's footer, and go there."""
+    file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), "little")
+    place: int = file.seek(-8 - length, os.SEEK_END)
+    return place
+
+
+def _sum_bytes(file: Any, size: int) -> int:
+    """Return the CRC-32 of the first bytes, and go to their end."""
+    file.seek(0)
+    crc = 0
+    for start in range(0, size, 1 << 20):
+        crc = zlib.crc32(file.read(min(1 << 20, size - start)), crc)
+    return crc
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 
 def is_trace(path: str) -> bool:
     """True if a file begins like a trace. MissingError or UsageError if it cannot be read."""
-    with _open_trace(path) as file:
-        return bool(file.read(len(MAGIC)) == MAGIC)
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except FileNotFoundError:
+        raise MissingError(f"{path} does not exist{suggest_path(path)}: check the path") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def load(*paths: str) -> Trace:
@@ -518,145 +570,57 @@ def load(*paths: str) -> Trace:
     one.
 
     MissingError if a file does not exist, UsageError if it may not be read, FormatError if it is no
-    trace, was cut or altered. Blocks are checked when they are read.
+    trace, was cut or was altered.
     """
     if not paths:
-        raise UsageError("no trace was named: give the path of one")
-    parts: list[_TracePart] = []
+        raise UsageError("no trace was named")
+    files: list[_TraceFile] = []
+    blocks: list[TraceBlock] = []
     threads: list[Thread] = []
-    blocks: list[tuple[int, TraceBlock]] = []
+    known: dict[tuple[str, int], int] = {}  # threads, by recording and number in it
     numbers: dict[str, int] = {}
     sizes: list[int] = []
-    texts: dict[str, list[str]] = {"source": [], "timing": [], "notes": []}
     for path in paths:
-        data, directory = _read_directory(path)
-        files = np.array(
+        file = _TraceFile(path)
+        directory = file.directory
+        numbers_here: list[int] = []
+        for number, thread in enumerate(directory["threads"]):
+            key = (directory["recording"] or f"/{len(files)}", number)
+            numbers_here.append(known.setdefault(key, len(threads)))
+            if numbers_here[-1] == len(threads):
+                threads.append(Thread(*thread))
+        file.files = np.array(
             [numbers.setdefault(name, len(numbers)) for name in directory["names"]], np.uint32
         )
         sizes += [0] * (len(numbers) - len(sizes))
-        for number, size in zip(files.tolist(), directory["sizes"], strict=True):
+        for number, size in zip(file.files.tolist(), directory["sizes"], strict=True):
             sizes[number] = max(sizes[number], size)
         blocks += [
-            (len(parts), TraceBlock(row[0] + len(threads), *row[1:])) for row in directory["blocks"]
+            TraceBlock(numbers_here[thread], rows, first_ns, end_ns, len(files), number)
+            for number, (thread, rows, first_ns, end_ns) in enumerate(file.spans)
         ]
-        threads += [Thread(*pair) for pair in directory["threads"]]
-        parts.append(_TracePart(path, data, files))
-        texts["source"].append(directory["source"])
-        texts["timing"].append(directory["timing"])
-        texts["notes"] += directory["notes"]
-    blocks.sort(key=lambda entry: entry[1].first_ns)
-    began_ns = blocks[0][1].first_ns if blocks else 0
-    of_thread: list[list[int]] = [[] for _ in threads]
-    for number, (_, block) in enumerate(blocks):
-        of_thread[block.thread].append(number)
+        files.append(file)
+    blocks.sort(key=lambda block: block.first_ns)
+    began_ns = blocks[0].first_ns if blocks else 0
+    blocks = [
+        block._replace(first_ns=block.first_ns - began_ns, end_ns=block.end_ns - began_ns)
+        for block in blocks
+    ]
+    of_thread: list[list[TraceBlock]] = [[] for _ in threads]
+    for block in blocks:
+        of_thread[block.thread].append(block)
+    directories = [file.directory for file in files]
+    notes = [note for directory in directories for note in directory["notes"]]
+    is_shared = any(directory["timing"] == "shared" for directory in directories)
     return Trace(
-        source="; ".join(dict.fromkeys(texts["source"])),
-        timing="shared" if "shared" in texts["timing"] else "exact",
-        notes=tuple(dict.fromkeys(texts["notes"])),
+        source="; ".join(dict.fromkeys(directory["source"] for directory in directories)),
+        timing="shared" if is_shared else "exact",
+        notes=tuple(dict.fromkeys(notes)),
         began_ns=began_ns,
         threads=tuple(threads),
         names=Names.of(list(numbers)),
         sizes=np.array(sizes, np.int64),
-        blocks=tuple(
-            block._replace(first_ns=block.first_ns - began_ns, end_ns=block.end_ns - began_ns)
-            for _, block in blocks
-        ),
-        _parts=tuple(parts),
-        _part_of=tuple(part for part, _ in blocks),
+        blocks=tuple(blocks),
+        _files=tuple(files),
         _of_thread=tuple(map(tuple, of_thread)),
     )
-
-
-@contextlib.contextmanager
-def _open_trace(path: str) -> Iterator[Any]:
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise MissingError(f"{path} does not exist{suggest_path(path)}: check the path") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _damage_error(path: str, what: str) -> FormatError:
-    return FormatError(f"{path}: {what}: the trace was cut or altered; record it again")
-
-
-def _read_directory(path: str) -> tuple[memoryview, dict[str, Any]]:
-    """Return the bytes of a trace, and its directory, with all values checked for type and
-    range."""
-    with _open_trace(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(_PRELUDE.size)
-        if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
-            raise FormatError(
-                f"{path} is no trace of penstock: it begins with {head[:8]!r}; `penstock trace "
-                "import` makes traces of logs"
-            )
-        if size < _PRELUDE.size + _END.size:
-            raise _damage_error(path, f"{size} bytes are less than a trace has")
-        data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
-    version = _PRELUDE.unpack(head)[1]
-    if version != _VERSION:
-        raise FormatError(
-            f"{path}: version {version} of traces, and this penstock reads {_VERSION}: record it"
-            " again, or upgrade"
-        )
-    place, length, raw, crc, magic = _END.unpack(data[-_END.size :])
-    if magic != _END_MAGIC or place < _PRELUDE.size or place + length + _END.size != size:
-        raise _damage_error(path, "its end is missing")
-    packed = data[place : place + length]
-    if zlib.crc32(packed) != crc:
-        raise _damage_error(path, "the checksum of its directory does not match")
-    try:
-        text = zlib.decompressobj().decompress(packed, raw + 1)
-        if len(text) != raw:
-            raise ValueError(f"{raw:,} bytes")
-        directory = json.loads(text)
-        _check_directory(directory, place)
-    except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damage_error(path, f"its directory is malformed ({error})") from None
-    return data, directory
-
-
-def _check_directory(directory: Any, end: int) -> None:
-    """Raise ValueError, TypeError or KeyError unless the directory is well-formed and every block
-    lies in the file."""
-    names, sizes = directory["names"], directory["sizes"]
-    threads = len(directory["threads"])
-    texts = [directory["source"], directory["timing"], *directory["notes"], *names]
-    if not all(isinstance(text, str) for text in texts) or len(names) != len(sizes):
-        raise ValueError("names")
-    if directory["timing"] not in get_args(Timing):
-        raise ValueError("timing")
-    pairs = [number for pair in directory["threads"] for number in Thread(*pair)]
-    rows = [TraceBlock(*row) for row in directory["blocks"]]
-    for number in itertools.chain(pairs, sizes, *rows):
-        if type(number) is not int or abs(number) >= _LATEST_NS:
-            raise ValueError("numbers")
-    last_ns = [0] * threads
-    for row in rows:
-        if not (0 <= row.thread < threads and 1 <= row.rows <= BLOCK):
-            raise ValueError("threads of blocks")
-        if row.place < _PRELUDE.size or row.bytes < 0 or row.place + row.bytes > end:
-            raise ValueError("places of blocks")
-        if not last_ns[row.thread] <= row.first_ns <= row.end_ns:
-            raise ValueError("times of blocks")
-        last_ns[row.thread] = row.end_ns
-    if any(size < 0 for size in sizes):
-        raise ValueError("sizes")
-
-
-def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Assign a lane to each of some spans of time, given in the order in which they begin: as few
-    lanes as the most spans that overlap, with no two overlapping spans in one lane."""
-    lane_of: list[int] = []
-    busy: list[tuple[int, int]] = []  # until, lane
-    for first, last in spans:
-        if busy and busy[0][0] <= first:
-            lane = heapq.heappop(busy)[1]
-        else:
-            lane = len(busy)
-        heapq.heappush(busy, (last, lane))
-        lane_of.append(lane)
-    return lane_of
