@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.dataset.dataset import locate_data, sidecar_paths
+from penstock.dataset import locate_data
 from penstock.errors import (
     ChangedError,
     FormatError,
@@ -27,6 +27,7 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from penstock.index import list_index_paths
 from tests.slices import first
 
 LONG_AGO_NS = 10**18 + 1
@@ -239,7 +240,7 @@ def test_a_damaged_sidecar_is_a_warning_and_made_anew(photos):
     """The data is there, so the job goes on; the warning names the file."""
     sidecar = Path(penstock.open(photos).sidecar)
     sidecar.write_bytes(sidecar.read_bytes()[:-9])
-    with pytest.warns(RuntimeWarning, match=r"photos\.penstock: truncated.*made anew"):
+    with pytest.warns(RuntimeWarning, match=r"photos\.penstock: truncated.*made again"):
         assert len(penstock.open(photos)) == 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -287,7 +288,7 @@ def test_where_the_data_cannot_be_written_to_the_cache_is_used(shared, monkeypat
     cache.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     shared.chmod(0o555)
-    expected = sidecar_paths(locate_data(str(shared / "data"))[0])[1]
+    expected = list_index_paths(locate_data(str(shared / "data"))[0])[1]
     assert expected.startswith(f"{cache}/penstock/")
     for _ in range(2):
         assert as_nobody(lambda: penstock.open(shared / "data").sidecar) == repr(expected)

@@ -21,8 +21,8 @@ import pytest
 
 import penstock
 from penstock import limits
-from penstock.dataset import lengths, measure_lengths
-from penstock.dataset.durations import measure_duration
+from penstock.dataset import length_rules, measure_lengths, measuring
+from penstock.dataset.length_rules import measure_duration
 from penstock.errors import DataError, FormatError, MissingError, SidecarError, UsageError
 from tests.command import run as run_command
 from tests.warm import run
@@ -117,7 +117,9 @@ def test_lengths_of_another_version_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "texts/0003.txt"
     os.utime(file, ns=(1, 1))
     texts = penstock.open(tmp_path / "texts", index="rebuild")
-    message = r"lengths.penstock holds lengths .* of another version of .*penstock lengths .*--by "
+    message = (
+        r"lengths.penstock is a file of lengths .* for another version .*penstock lengths .*--by "
+    )
     with pytest.raises(SidecarError, match=message):
         _ = texts.lengths
     with pytest.raises(SidecarError, match=message):
@@ -125,7 +127,7 @@ def test_lengths_of_another_version_are_refused(tmp_path: Path) -> None:
     assert len(texts.select(where="bytes >= 0")) == 40
     file.write_text("longer than it was before " * 9)
     texts = penstock.open(tmp_path / "texts", index="rebuild")
-    with pytest.raises(SidecarError, match=r"lengths of data with fingerprint.*: renew them with"):
+    with pytest.raises(SidecarError, match=r"lengths that was saved for data .*: measure with"):
         _ = texts.lengths
     measure_lengths(texts, count_words)
     assert penstock.open(tmp_path / "texts").lengths[3] == 45
@@ -190,10 +192,10 @@ def test_damaged_lengths_and_chunks(tmp_path: Path, monkeypatch: Any) -> None:
         "format": "lengths-1",
         "data": texts.index.fingerprint,
         "version": texts.index.version,
-        "by": lengths.describe_rule(count_words),
+        "by": length_rules.describe_rule(count_words),
         "counter": "",
     }
-    with lengths._Chunks(path, header, texts.index) as chunks:
+    with measuring._Chunks(path, header, texts.index) as chunks:
         assert chunks.count > 3
         for chunk in (0, 1):
             start_at, stop = chunks.bounds(chunk)
@@ -207,7 +209,7 @@ def test_damaged_lengths_and_chunks(tmp_path: Path, monkeypatch: Any) -> None:
     assert texts.lengths.tolist() == words
     assert counted.stat().st_size == 40 - chunks.samples
     Path(path).write_bytes(Path(path).read_bytes()[:-5])
-    with pytest.raises(SidecarError, match=r"texts.lengths.penstock: truncated.*: renew them with"):
+    with pytest.raises(SidecarError, match=r"texts.lengths.penstock: truncated.*: measure with"):
         _ = texts.lengths
 
 
@@ -325,7 +327,7 @@ def test_lengths_of_another_key_are_refused(rule: str, tmp_path: Path) -> None:
         opened("a", broken="mask"),
         penstock.open(path, fields=["b"]),
     ):
-        with pytest.raises(SidecarError, match="made otherwise of their lines"):
+        with pytest.raises(SidecarError, match="saved for fields made of"):
             _ = other.lengths
     assert measure_lengths(opened("b"), by).values.tolist() == list(range(9, -1, -1))
     assert opened("b").lengths.tolist() == list(range(9, -1, -1))

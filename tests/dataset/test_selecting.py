@@ -499,9 +499,9 @@ def test_saved_selections(
     assert again.fingerprint == chosen.fingerprint
     assert np.array_equal(again.ids(np.arange(270)), chosen.ids(np.arange(270)))
     assert len(again.select(where="bytes == 16")) == 270
-    with pytest.raises(penstock.errors.SidecarError, match="selection of data with fingerprint"):
+    with pytest.raises(penstock.errors.SidecarError, match="a selection that was saved for data"):
         tree.select(saved=path)
-    with pytest.raises(UsageError, match="is an index, no selection"):
+    with pytest.raises(UsageError, match="is not a selection: save"):
         numbers.select(saved=numbers.sidecar)
     with pytest.raises(UsageError, match="this is a selection itself"):
         chosen.select(saved=path)

@@ -229,8 +229,8 @@ REFUSED = {
     ("curriculum", "select"): "select from its stages",
     ("curriculum", "weigh"): "weigh its stages",
     ("curriculum", "mix"): "make a curriculum of mixtures",
-    ("curriculum", "curriculum"): "stage 0 is a CurriculumDataset: give what",
-    ("mix", "mix"): "dataset 0 is a MixedDataset: mix what",
+    ("curriculum", "curriculum"): "stage 0 is a curriculum: give what",
+    ("mix", "mix"): "dataset 0 is a mixture: mix what",
 }
 
 
@@ -358,7 +358,7 @@ def test_parts_without_weight_are_refused(numbers: Any, tree: Any) -> None:
             r"start at \[0, 3, 2\] \(epochs\): starts",
         ),
         (lambda data: [(1, data)], "must ascend from 0"),
-        (lambda data: [(0, data), (1, 5)], "stage 1 is a int: give what penstock.open"),
+        (lambda data: [(0, data), (1, 5)], "stage 1 is a int: give what open"),
         (lambda data: [(0, data), (-1, data)], "the start of stage 1 is -1"),
         (
             lambda data: [(0, data), (1, penstock.mix([(data, 1)]))],

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import penstock
 from penstock import images
 from penstock._core import decode_jpeg, find_jpeg_positions, read_image_sizes
-from penstock.dataset import list_saved_paths
 from penstock.errors import DecodeError, UsageError
 from penstock.images.positions import find_positions, load_positions
 from penstock.images.rows import BROKEN, NEEDS_WHOLE
+from penstock.index import list_saved_paths
 from penstock.loader import BatchReader
 from tests.command import run
 from tests.images import pictures
@@ -466,8 +466,8 @@ def test_a_reader_of_given_samples_reads_fewer_bytes(tmp_path: Path) -> None:
             for row, number in enumerate(ids.tolist()):
                 expected = small(dataset[number], penstock.rng(5, epoch, number))
                 assert (batch["image"][row] == expected["image"]).all()
-        assert reader._engine is not None
-        read.append(reader._engine.counters()["bytes"])
+        assert reader._reader._engine is not None
+        read.append(reader._reader._engine.counters()["bytes"])
         by_row = reader.read(ids[:1], epoch=0, seed=5, by_row=True)
         assert (by_row["image"][0] == small(dataset[2], penstock.rng(5, 0, 0))["image"]).all()
         reader.close()
@@ -640,7 +640,7 @@ def test_positions_of_changed_files_are_refused(indexed: Path) -> None:
     path = indexed / "class-0" / "000.jpg"
     path.write_bytes(pictures.encode(pictures.paint(80, 70, 99)))
     penstock.open(indexed, index="rebuild")
-    with pytest.warns(RuntimeWarning, match="positions of"):
+    with pytest.warns(RuntimeWarning, match="index of positions"):
         changed, counts = load_all(indexed)
     assert counts == {"core": 18, "pillow": 6}
     Path(f"{indexed}.positions.penstock").unlink()

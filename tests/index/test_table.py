@@ -537,7 +537,7 @@ def test_a_planted_index_names_no_file_outside_its_place(tmp_path: Path) -> None
         size, time = np.array([status.st_size]), np.array([status.st_mtime_ns])
         planted = Files.of(str(place), [name], size, time)
         replace(whole, files=planted, racy=False, fingerprint="").save(f"{place}.penstock")
-        with pytest.warns(RuntimeWarning, match=r"is not below .*made anew"):
+        with pytest.warns(RuntimeWarning, match=r"is not below .*made again"):
             dataset = penstock.open(place)
         assert dataset[0]["data"] == b"sample" * 100
         os.unlink(f"{place}.penstock")

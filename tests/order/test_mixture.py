@@ -291,7 +291,7 @@ def test_what_cannot_be_mixed(parts: list[penstock.Dataset], tmp_path: Path) -> 
         ([parts[0]], "dataset, weight"),
         ([(parts[0], 1), (wide, 1)], "fields of dataset 1"),
         ([([1, 2], 1)], "dataset 0 is a list"),
-        ([(mixed(parts), 1)], "dataset 0 is a MixedDataset"),
+        ([(mixed(parts), 1)], "dataset 0 is a mixture"),
         ([(parts[0], 0), (parts[1], 0)], "sum must be above 0"),
         ([(parts[0], -1)], "weight is -1"),
         ([(parts[0], float("nan"))], "weight is nan"),

@@ -7,10 +7,11 @@ import time
 from contextlib import suppress
 from typing import Annotated, Any
 
-from ..dataset import Dataset, locate_data, measure_lengths, sidecar_paths
+from ..dataset import Dataset, locate_data, measure_lengths
 from ..engine import pin_hub_urls
 from ..errors import UsageError
 from ..images import describe_positions, find_positions
+from ..index import list_index_paths
 from . import console
 from .console import GOES_ON, explain_interrupt
 from .inspect import describe_index
@@ -91,7 +92,7 @@ def _index_positions(dataset: Dataset, field: str | None, force: bool) -> None:
 def _stamp_sidecars(path: str) -> dict[str, tuple[int, int]]:
     """Return inode and time of each saved index's file, which differ from one index to the next."""
     stamps = {}
-    for sidecar in sidecar_paths(locate_data(*pin_hub_urls([path]))[0]):
+    for sidecar in list_index_paths(locate_data(*pin_hub_urls([path]))[0]):
         with suppress(OSError):
             status = os.stat(sidecar)
             stamps[sidecar] = status.st_ino, status.st_mtime_ns

@@ -9,13 +9,13 @@ import numpy as np
 import rich.markup
 
 from ..budget import Budget
-from ..dataset import Dataset, locate_data, sidecar_paths
+from ..dataset import Dataset, locate_data
 from ..dataset import open as open_dataset
 from ..engine import Progress, open_store
 from ..errors import SidecarError
 from ..extent import Int
 from ..images import check_positions
-from ..index import Chunked, Fixed, Index, RowTable
+from ..index import Chunked, Fixed, Index, RowTable, list_index_paths
 from ..loader import choose_shuffle, describe_choice, record_choice
 from . import console
 from .console import explain_interrupt
@@ -95,7 +95,7 @@ def describe_index(dataset: Dataset) -> str:
 def _check_sidecars(dataset: Dataset, verify: bool) -> Iterator[tuple[str, str]]:
     """Yield each path of a saved index, and the state of the index there."""
     place, store = locate_data(dataset.path)
-    for path in sidecar_paths(place):
+    for path in list_index_paths(place):
         try:
             saved = Index.load(path, store.root, verify or None)
         except FileNotFoundError:

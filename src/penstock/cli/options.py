@@ -137,12 +137,12 @@ def open_data(path: str, options: FormatOptions, index: str = "auto") -> Dataset
 
 
 def _recall_options(path: str) -> FormatOptions:
-    from ..dataset import locate_data, sidecar_paths
+    from ..dataset import locate_data
     from ..engine import pin_hub_urls
-    from ..index import Index
+    from ..index import Index, list_index_paths
 
     place, store = locate_data(*pin_hub_urls([path]))
-    for sidecar in sidecar_paths(place):
+    for sidecar in list_index_paths(place):
         with suppress(OSError, SidecarError):
             saved = Index.load(sidecar, store.root)
             if saved.format == "records":

@@ -90,7 +90,7 @@ def convert(
             f"source is a selection, {len(source):,} of the {source.index.count:,} samples of "
             f"{source.path}: convert all of them, and select from the result"
         )
-    if source.weighting is not None or not source.can_mix:
+    if source.weighting is not None or source.kind is not None:
         raise UsageError(
             f"source is {source!r}, which decides how often samples come: convert the data that it "
             "is of"

@@ -165,7 +165,7 @@ class _Tokenization:
             raise UsageError(f"source is {source!r:.100}: give what penstock.open() returns")
         if isinstance(source.index, JointIndex):
             raise UsageError("source is a mixture: tokenize each of its datasets, and mix these")
-        if source.weighting is not None or not source.can_mix:
+        if source.weighting is not None or source.kind is not None:
             raise UsageError(
                 f"source is {source!r}, which decides how often samples come: tokenize the data "
                 "that it is of, and weigh what comes of it"

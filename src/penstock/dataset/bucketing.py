@@ -12,8 +12,7 @@ from ..arguments import check_whole
 from ..errors import UsageError
 from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
 from .dataset import Dataset
-from .mixing import MixedDataset
-from .packing import PackedDataset, refuse_steps
+from .packing import refuse_steps
 
 _sampled = 1 << 16  # samples whose mean length decides about the window
 
@@ -63,7 +62,7 @@ def bucket_orders(
     UsageError if the lengths of samples are not known.
     """
     options = batch_tokens if isinstance(batch_tokens, Buckets) else Buckets(batch_tokens)
-    if isinstance(dataset, PackedDataset):
+    if dataset.rows is not None:
         raise UsageError(
             "batch_tokens is for samples of different lengths, and packed rows have one: leave it "
             "out, batch_size counts rows"
@@ -88,8 +87,7 @@ def bucket_orders(
 
 def _identify_lengths(dataset: Dataset) -> str:
     """Return the identity of the lengths that were measured; "" if the data itself has them."""
-    parts = dataset.parts if isinstance(dataset, MixedDataset) else (dataset,)
-    saved = [part.load_lengths() for part in parts]
+    saved = [part.load_lengths() for part in dataset.parts]
     checksums = [None if each is None else each.checksum for each in saved]
     if all(each is None for each in saved):
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +11,36 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import LimitError, UsageError
 from ..index import SUMS_FIELD, Chunked, Column, Field, Index, JointIndex, is_rounded, rename_fields
+from ..order import Subset
 from ..plan import Ids
 from .lengths import count_bytes
 from .predicate import ENDS_IN_NUL, Kind, describe_unknown
 from .reading import FieldReader
 
-if TYPE_CHECKING:
-    from .dataset import Dataset
-
 Array = npt.NDArray[Any]
 Slice = Callable[[int, int], Array]
+
+
+class IndexedSamples(Protocol):
+    """A dataset as conditions and weights see it; `penstock.Dataset` is one."""
+
+    path: str
+    index: Index
+    subset: Subset | None
+
+    def __len__(self) -> int: ...
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+
+    @property
+    def classes(self) -> tuple[str, ...] | None: ...
+
+    def ids(self, numbers: npt.ArrayLike) -> Ids: ...
+
+    def find_lengths(self) -> Slice | None: ...
+
+    def has_lengths(self) -> bool: ...
 
 
 class WideTextsError(LimitError):
@@ -44,7 +64,7 @@ class Columns(Mapping[str, Array]):
     dataset has that column.
     """
 
-    def __init__(self, dataset: Dataset, more: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, dataset: IndexedSamples, more: Mapping[str, Any] | None = None) -> None:
         self._dataset = dataset
         self._made: dict[str, Slice] = {}
         self._fields = {part.name: part for part in dataset.fields if _is_number(part)}
@@ -227,7 +247,7 @@ def _is_number(part: Field) -> bool:
     return part.shape is not None and set(part.shape) <= {1} and part.dtype.kind in "biuf"
 
 
-def _list_texts(dataset: Dataset) -> list[str]:
+def _list_texts(dataset: IndexedSamples) -> list[str]:
     """List the fields that are one text a sample: strings of JSON and of tables of columns.
 
     Columns of bytes are among them, because an index does not tell these from strings.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, Never, SupportsIndex, get_args
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any, get_args
 
 from .. import limits
 from ..arguments import check_whole
 from ..errors import UsageError
-from ..order import Curriculum, Shuffle, StageUnit
-from .dataset import Dataset
-from .mixing import MixedDataset
+from ..order import Curriculum, StageUnit
+from .dataset import Dataset, Kind
+from .mixing import MixtureKind
 from .sample import Decode, LoadedSample
 
 _marks = {"stage", "pass"}
@@ -22,7 +23,7 @@ def curriculum(
     *,
     unit: StageUnit = "epochs",
     samples_per_epoch: int | None = None,
-) -> CurriculumDataset:
+) -> Dataset:
     """Make a dataset whose samples, and how often they come, change at named places of a run.
 
     stages:  [(0, dataset), (start, dataset), ...]: from each start on the samples of that dataset,
@@ -53,7 +54,7 @@ def curriculum(
         if samples_per_epoch is None
         else check_whole("samples_per_epoch", samples_per_epoch, 1, limits.order_count_max)
     )
-    return CurriculumDataset(views, starts, unit, length)
+    return _make_curriculum(views, starts, unit, length)
 
 
 def _check_stages(stages: Sequence[tuple[int, Dataset]], unit: str) -> list[tuple[int, Dataset]]:
@@ -67,10 +68,10 @@ def _check_stages(stages: Sequence[tuple[int, Dataset]], unit: str) -> list[tupl
             raise UsageError(f"stages[{number}] is {entry!r:.100}: give (start, dataset)")
         start = check_whole(f"the start of stage {number}", entry[0], 0, limits.order_count_max)
         view = entry[1]
-        if not isinstance(view, Dataset) or isinstance(view, CurriculumDataset):
+        if not isinstance(view, Dataset) or isinstance(view.kind, CurriculumKind):
+            noun = view.kind.noun if isinstance(view, Dataset) else f"a {type(view).__name__}"
             raise UsageError(
-                f"stage {number} is a {type(view).__name__}: give what penstock.open(), mix(), "
-                "select() or weigh() returns"
+                f"stage {number} is {noun}: give what open(), mix(), select() or weigh() returns"
             )
         if not len(view):
             raise UsageError(f"stage {number} ({view.path}) has no samples")
@@ -85,14 +86,17 @@ def _check_stages(stages: Sequence[tuple[int, Dataset]], unit: str) -> list[tupl
 def _check_alike(views: Sequence[Dataset]) -> None:
     first = views[0]
     for number, view in enumerate(views):
-        if type(view) is not type(first) or view.index.fingerprint != first.index.fingerprint:
+        if (
+            type(view.kind) is not type(first.kind)
+            or view.index.fingerprint != first.index.fingerprint
+        ):
             raise UsageError(
                 f"stage {number} is of {view.path} ({view.index.fingerprint}) and stage 0 of "
                 f"{first.path} ({first.index.fingerprint}): make the stages of one opened dataset "
                 "by select() and weigh(), or of mixtures of the same datasets; "
                 "to change how much comes from each of several datasets, use mix(schedule=)"
             )
-        if isinstance(view, MixedDataset) and len(view.recipe.starts) > 1:
+        if isinstance(view.kind, MixtureKind) and len(view.kind.recipe.starts) > 1:
             raise UsageError(
                 f"stage {number} is a mixture with a schedule of its own: make it several stages"
             )
@@ -104,77 +108,65 @@ def _check_alike(views: Sequence[Dataset]) -> None:
         )
 
 
-class CurriculumDataset(Dataset):
-    """Views of one dataset that follow each other, as `curriculum` returns it.
+class CurriculumKind(Kind):
+    """Views of one dataset that follow each other; an order decides when each sample comes."""
 
-    Its samples, by number, are those of the opened data. `order` decides how often and when each
-    comes.
-    """
-
-    can_mix = False
+    noun = "a curriculum"
+    refusals = MappingProxyType(
+        {
+            "select": "select from its stages",
+            "split": "split the data, and make a curriculum of a part",
+            "weigh": "weigh its stages",
+        }
+    )
 
     def __init__(
-        self, stages: tuple[Dataset, ...], starts: tuple[int, ...], unit: StageUnit, length: int
-    ) -> None:
-        self._data = stages[0]._whole()
-        super().__init__(self._data.path, self._data.index)
-        self.stages, self.starts = stages, starts
-        self.unit, self._length = unit, length
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Samples that an epoch draws."""
-        return self._length
-
-    def order(
         self,
-        seed: int,
-        *,
-        shuffle: Shuffle = "exact",
-        block: int = 256,
-        group: int = 64,
-        stream: int = 0,
-    ) -> Curriculum:
-        """Return the order of epoch 0, as loaders draw it."""
+        data: Dataset,
+        stages: tuple[Dataset, ...],
+        starts: tuple[int, ...],
+        unit: StageUnit,
+        length: int,
+    ) -> None:
+        self._data, self._stages, self._starts, self._unit = data, stages, starts, unit
+        self.parts, self.samples_per_epoch = data.parts, length
+        if unit == "steps":
+            self.steps = "curriculum's starts are", 'unit="samples"'
+
+    def make_order(self, seed: int, *, stream: int = 0, **options: Any) -> Curriculum:
         orders = tuple(
-            view.order(
-                seed, shuffle=shuffle, block=block, group=group, stream=stream + (number << 32)
-            )
-            for number, view in enumerate(self.stages)
+            view.order(seed, stream=stream + (number << 32), **options)
+            for number, view in enumerate(self._stages)
         )
-        return Curriculum(orders, self.starts, self.unit, self._length)
-
-    def select(self, *_: Any, **__: Any) -> Never:
-        """Refuse: stages are selected from, and then made a curriculum."""
-        raise self._refuse("select()", "select from its stages")
-
-    def split(self, *_: Any, **__: Any) -> Never:
-        """Refuse: data are split, and then made a curriculum."""
-        raise self._refuse("split()", "split the data, and make a curriculum of a part")
-
-    def weigh(self, *_: Any, **__: Any) -> Never:
-        """Refuse: stages are weighed, and then made a curriculum."""
-        raise self._refuse("weigh()", "weigh its stages")
-
-    def _refuse(self, what: str, remedy: str) -> UsageError:
-        return UsageError(f"{what} of a curriculum of {self.path}: {remedy}")
+        return Curriculum(orders, self._starts, self._unit, self.samples_per_epoch)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:
-        """Return the function that turns a sample of a step into what is collated."""
         return self._data.compose_decode(decode)
 
-    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
-        """Read one sample, with "stage" and "pass" 0, because no order is involved here."""
-        values = self._data[sample]
-        values.update({"stage": 0, "pass": 0})
-        return values
+    def finish_sample(self, sample: LoadedSample) -> LoadedSample:
+        """Return the sample with stage and pass 0, because no order is involved here."""
+        if self._data.kind is not None:
+            sample = self._data.kind.finish_sample(sample)
+        sample.update({"stage": 0, "pass": 0})
+        return sample
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CurriculumDataset, (self.stages, self.starts, self.unit, self._length)
+    def rebuild(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        return _make_curriculum, (self._stages, self._starts, self._unit, self.samples_per_epoch)
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
         shown = ", ".join(
-            f"{self.unit} {start}: {view!r}"
-            for start, view in zip(self.starts, self.stages, strict=True)
+            f"{self._unit} {start}: {view!r}"
+            for start, view in zip(self._starts, self._stages, strict=True)
         )
-        return f"<penstock.CurriculumDataset, {self._length:,} samples an epoch, of {shown}>"
+        return (
+            f"<penstock.Dataset, a curriculum, {self.samples_per_epoch:,} samples an epoch, of "
+            f"{shown}>"
+        )
+
+
+def _make_curriculum(
+    stages: tuple[Dataset, ...], starts: tuple[int, ...], unit: StageUnit, length: int
+) -> Dataset:
+    """Make the dataset of a curriculum, whose samples, by number, are the opened data's."""
+    data = stages[0].open_whole()
+    return Dataset(data.path, data.index, kind=CurriculumKind(data, stages, starts, unit, length))

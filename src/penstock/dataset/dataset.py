@@ -1,41 +1,36 @@
-"""Datasets: `open` finds the format of data where it lies, and loads or builds its index."""
+"""Datasets: samples by number, and the index that locates them; `open` finds and loads both."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import errno
-import glob
 import hashlib
 import operator
 import os
-import time
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
 from ..arguments import Path, check_function, check_path, check_whole
-from ..engine import INSTALLED_BYTES, add_mirrors, find_commit, is_url, pin_hub_urls, read_extent
+from ..engine import INSTALLED_BYTES, Buffer, add_mirrors, find_commit, read_extent
 from ..engine import store as stores
-from ..errors import ChangedError, FormatError, LimitError, PenstockError, SidecarError, UsageError
+from ..errors import LimitError, UsageError
 from ..extent import Int
 from ..index import (
-    FORMATS,
     SUMS_FIELD,
     Field,
     Index,
-    JsonFields,
-    Location,
-    choose_format,
-    find_outside,
+    IndexRequest,
+    list_saved_paths,
+    own_folder,
     set_vocabulary,
+    split_by_part,
 )
 from ..order import (
     Bitmap,
@@ -51,14 +46,21 @@ from ..order import (
 )
 from ..plan import Ids, StepPlan, plan_samples
 from .columns import Slice
-from .fields import build_fields, open_column
-from .lengths import SavedLengths, allot_lengths, count_numbers, find_counted, load_lengths
-from .sample import Decode, LoadedSample
-from .saved_selection import load_selection, save_selection, spill_selection
+from .fields import build_fields
+from .lengths import SavedLengths, count_numbers, find_counted, load_lengths
+from .row_counting import RowTablePlace
+from .sample import Decode, LoadedSample, open_column
+from .saved import allot_array, load_selection, save_selection, spill_selection
 from .selecting import By, Condition, choose_samples, divide_samples, narrow
-from .weighing import Weighting, WeightsOf, make_table, narrow_weights, read_weights, spill_weights
-
-Options = dict[str, Any]
+from .sources import IndexReference, convert_integers, locate_data, pin_paths
+from .weighing import (
+    Weighting,
+    WeightsOf,
+    make_table,
+    narrow_weights,
+    read_weights,
+    spill_weighting,
+)
 
 
 def open(
@@ -106,28 +108,26 @@ def open(
     given_paths = [path] if isinstance(path, str | bytes | os.PathLike) else path
     if not isinstance(given_paths, Sequence) or not given_paths:
         raise UsageError(f"path is {path!r}: give a path, or a list of them")
-    checked = [check_path("path", part) for part in given_paths]
-    paths = tuple(_make_absolute(part) for part in pin_hub_urls(checked))
+    paths = tuple(pin_paths([check_path("path", part) for part in given_paths]))
     index = check_path("index", index)
     if not isinstance(mirrors, Sequence):
         raise UsageError(f"mirrors is {mirrors!r:.100}: give folders or URLs in a list")
     check_function("progress", progress, "a function of a number of files")
     given_mirrors = [mirrors] if isinstance(mirrors, str | bytes) else mirrors
     checked = [check_path("a mirror", mirror) for mirror in given_mirrors]
-    roots = [_make_absolute(root) for mirror in checked for root in pin_hub_urls([mirror])]
+    roots = [root for mirror in checked for root in pin_paths([mirror])]
     place, store = locate_data(*paths)
-    options: Options = {name: value for name, value in more.items() if value is not None}
-    layout = {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
-    options |= {name: value for name, value in layout.items() if value is not None}
+    options = more | {"record_bytes": record_bytes, "dtype": dtype, "shape": shape}
+    options = {name: value for name, value in options.items() if value is not None}
     if header_bytes != 0:
         options["header_bytes"] = header_bytes
     if extensions is not None:
         options["extensions"] = stores.checked_extensions(extensions)
-    request = _Request(place, store, format, options, progress)
-    table, sidecar = _find_index(request, index)
+    request = IndexRequest(place, store, format, options, progress)
+    table, sidecar = request.find(index)
     table = request.attach(table)
     if as_dtype is not None:
-        table = _convert_integers(table, as_dtype, place.path)
+        table = convert_integers(table, as_dtype, place.path)
     if vocabulary is not None:
         table = set_vocabulary(table, vocabulary, place.path)
     if roots:
@@ -135,285 +135,83 @@ def open(
     return Dataset(place.path, table, sidecar, paths)
 
 
-def _convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
-    """Return the index with the dtype in which batches have the fields of integers."""
-    try:
-        dtype = np.dtype(as_dtype)
-    except (TypeError, ValueError):
-        dtype = np.dtype(object)
-    if dtype.kind not in "iu":
-        raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
-    converted = [
-        replace(part, parser=replace(part.parser, integers=dtype.name))
-        if part.parser is not None
-        else replace(part, as_dtype=dtype)
-        if part.dtype.kind in "iu"
-        and not (part.dtype == np.uint8 and part.shape is None)
-        and part.name != SUMS_FIELD
-        else part
-        for part in index.fields
-    ]
-    changed = [part for part in converted if part.as_dtype is not None]
-    for part in converted:
-        if part.parser is not None:
-            part.parser.check_defaults()
-    attributes = tuple(part.convert_integers(dtype) for part in index.attributes)
-    parsed = [*index.made[-len(attributes) :]] if attributes else []
-    parsed += [made for part in converted if part.parser is not None for made in part.made]
-    for part in changed:
-        if not np.can_cast(part.dtype, dtype, "safe"):
-            raise UsageError(
-                f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
-                f"({part.dtype}): use 'int64'"
-            )
-    if not changed and not any(made.dtype.kind in "iu" for made in parsed):
-        names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
-        raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
-    return replace(index, fields=tuple(converted), attributes=attributes)
+class PackedRows(Protocol):
+    """Rows of documents, which batches of packed data have in place of samples.
+
+    arrays:          fields of a batch with as many rows as it.
+    row_bytes:       bytes of a full row as they are stored.
+    document_bytes:  mean bytes of what is read at once.
+    """
+
+    arrays: tuple[str, ...]
+    row_bytes: float
+    document_bytes: float
+
+    def lay_out(
+        self, index: Index, planned: StepPlan, buffer: Buffer, take: Callable[[int], Buffer]
+    ) -> dict[str, Any]:
+        """Return the fields of a step's batch, in memory of `take`."""
+        ...
+
+    def find_row_table(self) -> RowTablePlace:
+        """Return the place in which loaders keep the counts of rows."""
+        ...
 
 
-def _find_index(request: _Request, how: str) -> tuple[Index, str | None]:
-    """Load or build the index. Returns it with the path where it is saved, if it is."""
-    if how == "memory":
-        return request.build(), None
-    if how not in ("auto", "read", "rebuild"):
-        sidecar = os.path.abspath(how)
-        return request.load(sidecar), sidecar
-    if how != "rebuild":
-        for sidecar in sidecar_paths(request.place):
-            saved = request.load_if_fresh(sidecar)
-            if saved is not None:
-                return saved, sidecar
-    built = request.build()
-    if how == "read":
-        return built, None
-    saved_as = _save(built, request.place)
-    if saved_as is not None:
-        with contextlib.suppress(OSError, SidecarError):  # others may replace it meanwhile
-            if os.path.getsize(saved_as) > limits.sidecar_bytes_verified_max:
-                saved = Index.load(saved_as, request.store.root, outside=_is_own(saved_as))
-                if saved.fingerprint == built.fingerprint:  # mapped, where `built` takes memory
-                    return saved, saved_as
-    return built, saved_as
+class Kind(ABC):
+    """What differs in a dataset that is made of others.
 
+    noun:         with its article, for messages.
+    parts:        the datasets that this one numbers the samples of, one after the other.
+    samples_per_epoch:  samples that an epoch draws.
+    fingerprint:  identity of the data, if it is not the index's with the selection's.
+    steps:        name of, and remedy for, starts that count steps, if there are such.
+    refusals:     what to do instead, for each method that the kind does not have.
+    """
 
-def _make_absolute(path: str) -> str:
-    return path if is_url(path) or not path else os.path.abspath(path)
+    noun: str
+    parts: tuple[Dataset, ...]
+    samples_per_epoch: int
+    fingerprint: str = ""
+    steps: tuple[str, str] | None = None
+    refusals: Mapping[str, str] = MappingProxyType({})
 
-
-_SOURCES_OF_A_FILE = 4
-"""Most files that one named file may stand for: data and the format's own index."""
-
-
-class _Request:
-    """Request of a dataset, and the two ways to its index: load a saved one, or build a new one."""
-
-    def __init__(
-        self,
-        place: Location,
-        store: stores.Store,
-        format: str | None,
-        options: Options,
-        progress: stores.Progress | None,
-    ) -> None:
-        self.place, self.store, self.progress = place, store, progress
-        self.unknown: PenstockError | None = None
-        self.given = options
-        try:
-            self.format = choose_format(store, place, format, options)
-            self.options = self.format.canonical(options)
-            self.making = {
-                name: value
-                for name, value in self.options.items()
-                if name not in self.format.reading
-            }
-            self.saved = {
-                name: value
-                for name, value in self.making.items()
-                if name not in self.format.passing
-            }
-        except FormatError as error:  # a saved index may still know what the file is
-            self.unknown = error
-
-    def build(self) -> Index:
-        if self.unknown is not None:
-            raise self.unknown
-        started_ns = time.time_ns()
-        built = self.format.build(self.store, self.place, self.progress, **self.making)
-        return replace(built, options=self.saved).flag_if_racy(started_ns)
-
-    def attach(self, index: Index) -> Index:
-        """Return the index with what is made of the bytes when they are read."""
-        entry = FORMATS[index.format]
-        if not entry.reading:
-            return index
-        options = self.options if self.unknown is None else entry.canonical(self.given)
-        return entry.attach(
-            index, **{name: value for name, value in options.items() if name in entry.reading}
-        )
-
-    def load(self, sidecar: str) -> Index:
-        """Load the saved index. Raises SidecarError if it is not of this data."""
-        try:
-            saved = Index.load(sidecar, self.store.root, outside=_is_own(sidecar))
-        except OSError as error:
-            raise stores.build_storage_error(error.errno or errno.EIO, sidecar) from None
-        reason = self._find_misfit(saved) or saved.validate(self.store) or self._find_restamp(saved)
-        if reason is not None:
-            raise SidecarError(
-                f"{sidecar} does not describe {self.place.path} as it is now: {reason}: "
-                f"rebuild it with `penstock index --force {self.place.path}`"
-            )
-        return saved
-
-    def load_if_fresh(self, sidecar: str) -> Index | None:
-        """Load the saved index if it exists, is whole, up to date and of the same options."""
-        try:
-            saved = Index.load(sidecar, self.store.root, outside=_is_own(sidecar))
-        except OSError:
-            return None
-        except SidecarError as error:
-            warnings.warn(f"{error}; it is made anew now", RuntimeWarning, stacklevel=4)
-            return None
-        stale = saved.racy or self._find_misfit(saved) or saved.validate(self.store)
-        return None if stale or self._find_restamp(saved) else saved
-
-    def _find_restamp(self, saved: Index) -> str | None:
-        """Describe a change that the files' content shows, but not size or time; else None."""
-        entry = FORMATS.get(saved.format)
-        if entry is None:
-            return None
-        try:
-            now = entry.stamp(self.store, saved.files)
-        except PenstockError as error:
-            return str(error)
-        return None if now == saved.stamp else f"its files say {now}, and said {saved.stamp}"
-
-    def _find_misfit(self, saved: Index) -> str | None:
-        """Describe how the saved index differs from the request, or return None."""
-        if self.place.kind == "file":
-            few = range(min(len(saved.sources), _SOURCES_OF_A_FILE))
-            if self.place.name not in (saved.files.name(0), *map(saved.sources.name, few)):
-                return f"it is of {saved.sources.name(0)}"
-        if self.unknown is not None:
-            return None
-        if saved.format != self.format.name:
-            return f"it was made as {saved.format!r}, not as {self.format.name!r}"
-        if saved.options != self.saved:
-            return f"it was made with {dict(saved.options)}, not with {self.saved}"
+    @property
+    def rows(self) -> PackedRows | None:
+        """Layout of packed rows."""
         return None
 
+    @abstractmethod
+    def make_order(self, seed: int, **options: Any) -> Ordering:
+        """Return the order of epoch 0; see `Dataset.order`."""
 
-def locate_data(*paths: str) -> tuple[Location, stores.Store]:
-    """Return the location that paths stand for, and the store that holds it."""
-    for name in paths:
-        if "\0" in name:
-            raise UsageError(f"the path {name!r} holds a zero byte: no file name does, correct it")
-    if any(is_url(name) for name in paths):
-        from ..engine import locate_objects  # its library is optional
+    @abstractmethod
+    def rebuild(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        """Return a function and its arguments that make the dataset again."""
 
-        objects = locate_objects(*paths)
-        names = objects.names if objects.kind == "pattern" else ()
-        return Location(objects.kind, objects.names[0], objects.path, names), objects.store
-    if len(paths) > 1:
-        return _locate_patterns(paths)
-    path = os.path.abspath(paths[0])
-    folder, name = os.path.split(path)
-    try:
-        mode = os.stat(path)
-    except OSError as error:
-        if error.errno == errno.ENOENT and os.path.isfile(f"{path}.idx"):
-            return locate_data(f"{path}.idx")  # the prefix of several files
-        if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
-            return _locate_patterns(paths)
-        raise stores.build_storage_error(error.errno or errno.EIO, path) from None
-    if os.path.isdir(path):
-        return Location("folder", "", path), stores.Posix(path)
-    if not os.path.isfile(path):
-        raise UsageError(
-            f"{path} is neither a file nor a folder (mode {mode.st_mode:o}): copy it into one"
-        )
-    return Location("file", name, path), stores.Posix(folder)
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the dataset's repr."""
 
+    def compose_decode(self, decode: Decode | None) -> Decode | None:
+        """Return the function that turns a sample of a step into what is collated."""
+        return decode
 
-def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
-    paths = [os.path.abspath(pattern) for pattern in patterns]
-    root = os.path.commonpath([os.path.dirname(path) for path in paths])
-    while glob.has_magic(root) or "{" in root:
-        root = os.path.dirname(root)
-    names = tuple(os.path.relpath(path, root) for path in paths)
-    return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
+    def finish_sample(self, sample: LoadedSample) -> LoadedSample:
+        """Return the sample that was read by its number as `decode` takes it."""
+        return sample
 
+    def keep(self, chosen: Bitmap) -> Dataset:
+        """Return the dataset of the chosen samples."""
+        raise AssertionError(f"nothing is selected from {self.noun}")
 
-# -- saved indexes ----------------------------------------------------------------------
+    def weigh(self, values: Slice) -> Dataset:
+        """Return the dataset of the same samples by other weights."""
+        raise AssertionError(f"{self.noun} is not weighed")
 
-
-def sidecar_paths(place: Location) -> list[str]:
-    """List the paths at which an index is looked for and saved: beside the data, then in a cache.
-
-    Beside a folder, not inside: writing there would change the folder's time and so the data.
-    """
-    cache = f"{_own_path(place.path)}.penstock"
-    if place.kind == "pattern" or is_url(place.path):
-        return [cache]
-    return [f"{place.path}.penstock", cache]
-
-
-def list_saved_paths(path: str, kind: str) -> list[str]:
-    """List the paths at which a file of this kind is looked for and saved: beside the data, as the
-    index is, and in this user's cache."""
-    own = f"{_own_path(path)}.{kind}.penstock"
-    beside = not is_url(path) and os.path.exists(path)
-    return [f"{path}.{kind}.penstock", own] if beside else [own]
-
-
-def _own_path(path: str) -> str:
-    """Return the path, without an end, at which this user saves what belongs to the data."""
-    real = path if is_url(path) else os.path.realpath(path)
-    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    name = os.path.basename(path)[:100].replace("*", "_")
-    return os.path.join(_own_folder(), f"{digest}-{name}")
-
-
-def _own_folder() -> str:
-    """Return the folder in which only this user saves indexes."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "penstock")
-
-
-def _is_own(sidecar: str) -> bool:
-    """Return whether this user has saved an index, and not whoever the data came from."""
-    return os.path.dirname(sidecar) == _own_folder()
-
-
-def _save(index: Index, place: Location) -> str | None:
-    """Save the index at the first possible path, and return that; a failure is only a warning.
-
-    An index of files outside the place (a listing may name such) is saved in the user's own folder.
-    """
-    problem: OSError | None = None
-    for number, sidecar in enumerate(sidecar_paths(place)):
-        if not _is_own(sidecar) and find_outside(index.files) is not None:
-            continue
-        try:
-            if number or place.kind == "pattern" or is_url(place.path):
-                os.makedirs(os.path.dirname(sidecar), exist_ok=True)
-            index.save(sidecar)
-            return sidecar
-        except OSError as error:
-            problem = error
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                break
-    warnings.warn(
-        f"{place.path}: the index could not be saved ({problem}) and will be made again at the "
-        f"next open: make room or a writable place, or use index='memory'",
-        RuntimeWarning,
-        stacklevel=4,
-    )
-    return None
-
-
-# -- dataset ---------------------------------------------------------------------------------------
+    def open_whole(self) -> Dataset:
+        """Return the dataset of all samples, without weights."""
+        raise AssertionError(f"{self.noun} is no stage")
 
 
 class Dataset:
@@ -422,12 +220,10 @@ class Dataset:
     `dataset[i]` reads one sample and checks that its file is as it was indexed; loaders read many
     at once. Immutable; may be pickled, and then opens the saved index again.
 
-    subset:     samples of the index that are selected; None is all of them.
-    weighting:  weights of these samples; None has each once an epoch.
+    subset:     the selected samples of the index; by default all.
+    weighting:  weights of these samples; by default each comes once an epoch.
+    kind:       what differs in a mixture, a curriculum or packed rows; None for opened data.
     """
-
-    can_mix = True
-    """True if `mix` takes such a dataset."""
 
     def __init__(
         self,
@@ -437,6 +233,7 @@ class Dataset:
         paths: tuple[str, ...] = (),
         subset: Subset | None = None,
         weighting: Weighting | None = None,
+        kind: Kind | None = None,
     ) -> None:
         self.path = path
         self._paths = paths or (path,)
@@ -444,6 +241,17 @@ class Dataset:
         self.sidecar = sidecar
         self.subset = subset
         self.weighting = weighting
+        self.kind = kind
+
+    @property
+    def parts(self) -> tuple[Dataset, ...]:
+        """The opened datasets, or selections of them, that this one numbers the samples of."""
+        return (self,) if self.kind is None else self.kind.parts
+
+    @property
+    def rows(self) -> PackedRows | None:
+        """The layout of packed rows, if batches have rows of documents in place of samples."""
+        return None if self.kind is None else self.kind.rows
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -457,8 +265,10 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the data: equal for a copy elsewhere, different for other data, or for
-        another selection of it."""
+        """Identity of the data: equal for a copy elsewhere, different for other data or for
+        another selection."""
+        if self.kind is not None and self.kind.fingerprint:
+            return self.kind.fingerprint
         if self.subset is None:
             return self.index.fingerprint
         both = f"{self.index.fingerprint}/{self.subset.digest}"
@@ -466,16 +276,23 @@ class Dataset:
 
     @property
     def commit(self) -> str:
-        """Commit of the hub that the data is of, hf:// or its local cache; "" for other data. In a
-        mixture those of its datasets, each once."""
-        return find_commit(self.index.files.root)
+        """Commit of the hub that the data is of, hf:// or its local cache; "" for other data.
+
+        Of several datasets each commit once.
+        """
+        if self.kind is None:
+            return find_commit(self.index.files.root)
+        commits = dict.fromkeys(part.commit for part in self.parts)
+        return " ".join(commit for commit in commits if commit)
 
     def __len__(self) -> int:
         return self.index.count if self.subset is None else len(self.subset)
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that an epoch draws: each once, unless there are weights or a mixture."""
+        """Samples that an epoch draws: each once, unless there are weights or a kind says else."""
+        if self.kind is not None:
+            return self.kind.samples_per_epoch
         return len(self) if self.weighting is None else self.weighting.samples_per_epoch
 
     @property
@@ -493,33 +310,38 @@ class Dataset:
             return saved.values
         read = self.find_lengths()
         if read is None:
-            path = self.find_unmeasured().path
+            path = next(part for part in self.parts if part.find_lengths() is None).path
             raise UsageError(
                 f"{path}: the container does not say how long samples are: measure them once "
                 f"with `penstock lengths {path} --by tokens|bytes|duration|module:function`"
             )
-        values = allot_lengths(len(self), _own_folder())
+        count = len(self)
+        values: Int = allot_array(count, np.int64, own_folder(), limits.lengths_samples_inline_max)
         for start in range(0, len(self), limits.selection_chunk_samples):
             stop = min(start + limits.selection_chunk_samples, len(self))
             values[start:stop] = read(start, stop)
         return values
 
     def find_lengths(self) -> Slice | None:
-        """Return the function that gives the lengths of the samples [start, stop), if they are
-        known."""
+        """Return the function that gives the lengths of the samples [start, stop), if known."""
+        if self.kind is not None:
+            return _join_lengths(self.parts)
         saved = self.load_lengths()
         if saved is None and find_counted(self.index) is None:
             return None
 
         def read(start: int, stop: int) -> Int:
             ids = self.ids(np.arange(start, stop, dtype=np.uint64)).view(np.int64)
-            return count_numbers(self.index, ids) if saved is None else saved.values[ids]
+            return count_numbers(self.index, ids) if saved is None else saved.take(ids)
 
         return read
 
     def find_id_lengths(self) -> Callable[[Ids], Int] | None:
-        """Return the function that gives the lengths of samples by their numbers in the whole
-        dataset, as `batch.ids` has them, if lengths are known."""
+        """Return the function that gives lengths by the numbers of `batch.ids`, if known."""
+        if len(self.parts) > 1:
+            return _join_id_lengths(self.parts)
+        if self.kind is not None:
+            return self.parts[0].find_id_lengths()
         saved = self.load_lengths()
         if saved is not None:
             return saved.take
@@ -529,19 +351,18 @@ class Dataset:
 
     def load_lengths(self) -> SavedLengths | None:
         """Return the lengths that `penstock lengths` has measured of all samples, if it has."""
+        if self.kind is not None:
+            return self.parts[0].load_lengths() if len(self.parts) == 1 else None
         return load_lengths(self.list_length_paths(), self.index, self.path)
 
     def list_length_paths(self) -> list[str]:
         """List the paths at which measured lengths are looked for and saved, as the index is."""
         return list_saved_paths(self.path, "lengths")
 
-    def find_unmeasured(self) -> Dataset:
-        """Return the data whose lengths are unknown, if those of this dataset are: a part of a
-        mixture."""
-        return self
-
     def has_lengths(self) -> bool:
-        """Return whether lengths are known: measured ones may be of another version still."""
+        """True if lengths are known: measured ones may be of another version still."""
+        if self.kind is not None:
+            return all(part.has_lengths() for part in self.parts)
         measured = any(os.path.exists(path) for path in self.list_length_paths())
         return measured or find_counted(self.index) is not None
 
@@ -562,8 +383,10 @@ class Dataset:
         stream: int = 0,
     ) -> Ordering:
         """Return the order of epoch 0, as loaders draw it; other streams are unrelated to it."""
-        count = self.samples_per_epoch
-        base = Order(count, seed, shuffle=shuffle, block=block, group=group, stream=stream)
+        options: Any = {"shuffle": shuffle, "block": block, "group": group, "stream": stream}
+        if self.kind is not None:
+            return self.kind.make_order(seed, **options)
+        base = Order(self.samples_per_epoch, seed, **options)
         if self.weighting is None:
             return base if self.subset is None else Selection(base, self.subset)
         order = WeightedOrder(base, self.weighting.table)
@@ -579,7 +402,7 @@ class Dataset:
         seed: int = 0,
         columns: Mapping[str, Any] | None = None,
         saved: Path | None = None,
-    ) -> Self:
+    ) -> Dataset:
         """Return the dataset of some of these samples, each once. Give one of:
 
         ids:       numbers of samples in any sequence, or a `range` of them.
@@ -603,6 +426,7 @@ class Dataset:
         Takes 1.04 bits for each sample of the whole dataset. UsageError if nothing is selected, and
         for ids that do not exist or come twice, masks of another length and unknown columns.
         """
+        self._check_method("select")
         others = {"ids": ids, "mask": mask, "where": where, "fraction": fraction}
         if saved is not None:
             given = [name for name, value in others.items() if value is not None]
@@ -642,7 +466,7 @@ class Dataset:
         *,
         samples_per_epoch: int | None = None,
         columns: Mapping[str, Any] | None = None,
-    ) -> Self:
+    ) -> Dataset:
         """Return the dataset of the same samples, each of which comes as often as its weight says.
 
         weights:  an array of one number from 0 on for each sample; a dict {class: weight of each of
@@ -666,12 +490,14 @@ class Dataset:
         that are negative, not finite, all 0, or of another number, for unknown classes and columns,
         and for classes without a weight.
         """
-        values = read_weights(self, weights, columns)
+        self._check_method("weigh")
         number = self.samples_per_epoch
         if samples_per_epoch is not None:
+            self._check_method("samples_per_epoch")
             most = limits.order_count_max
             number = check_whole("samples_per_epoch", samples_per_epoch, 1, most)
-        return self._weigh(values, number)
+        values = read_weights(self, weights, columns)
+        return self._weigh(values, number) if self.kind is None else self.kind.weigh(values)
 
     def split(
         self,
@@ -680,7 +506,7 @@ class Dataset:
         by: By | None = None,
         seed: int = 0,
         columns: Mapping[str, Any] | None = None,
-    ) -> dict[str, Self]:
+    ) -> dict[str, Dataset]:
         """Divide the samples: each is in exactly one of the parts, which are selections.
 
         parts:    fractions by name that add up to 1: {"train": 0.9, "val": 0.1}.
@@ -694,35 +520,49 @@ class Dataset:
 
         UsageError if a part would have no sample.
         """
-        found = divide_samples(self, parts, by, seed, columns)
-        return {name: self._keep(part) for name, part in found.items()}
+        self._check_method("split")
+        chosen = divide_samples(self, parts, by, seed, columns)
+        return {name: self._keep(samples) for name, samples in chosen.items()}
 
-    def _keep(self, chosen: Bitmap) -> Self:
+    def _check_method(self, name: str) -> None:
+        if self.kind is not None and name in self.kind.refusals:
+            raise UsageError(
+                f"{name} of {self.kind.noun} of {self.path}: {self.kind.refusals[name]}"
+            )
+
+    def _keep(self, chosen: Bitmap) -> Dataset:
         """Return the dataset of the chosen samples, which are numbered as here."""
-        found = copy.copy(self)
+        if self.kind is not None:
+            return self.kind.keep(chosen)
+        selected = copy.copy(self)
         if self.weighting is not None:
-            found.weighting = narrow_weights(self.weighting, chosen, _own_folder())
-        found.subset = chosen if self.subset is None else narrow(self.subset, chosen)
-        return found
+            selected.weighting = narrow_weights(self.weighting, chosen, own_folder())
+        selected.subset = chosen if self.subset is None else narrow(self.subset, chosen)
+        return selected
 
-    def _weigh(self, values: Slice, samples_per_epoch: int) -> Self:
+    def _weigh(self, values: Slice, samples_per_epoch: int) -> Dataset:
         """Return the dataset of the same samples by the weights that `values` gives."""
-        found = copy.copy(self)
-        table = make_table(values, len(self), _own_folder())
-        found.weighting = Weighting(table, samples_per_epoch)
-        return found
+        weighed = copy.copy(self)
+        table = make_table(values, len(self), own_folder())
+        weighed.weighting = Weighting(table, samples_per_epoch)
+        return weighed
 
     def join_weights(self) -> WeightTable:
         """Return the weights of all samples as one table, as `weigh` takes them again."""
+        if self.kind is not None:
+            tables = [part.join_weights().weights for part in self.parts]
+            return WeightTable.from_integers(np.concatenate(tables))
         if self.weighting is None:
             raise UsageError(f"{self.path} has no weights: weigh() it first")
         return self.weighting.table
 
-    def _whole(self) -> Dataset:
+    def open_whole(self) -> Dataset:
         """Return the dataset of all samples, without weights."""
-        found = copy.copy(self)
-        found.subset = found.weighting = None
-        return found
+        if self.kind is not None:
+            return self.kind.open_whole()
+        whole = copy.copy(self)
+        whole.subset = whole.weighting = None
+        return whole
 
     def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
         """Read one sample: its fields, its "__key__" and, if known, its "label".
@@ -759,11 +599,11 @@ class Dataset:
         values["__key__"] = self.index.key(number)
         if planned.labels is not None:
             values["label"] = int(planned.labels[0])
-        return values
+        return values if self.kind is None else self.kind.finish_sample(values)
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:
         """Return the function that turns a sample of a step into what is collated."""
-        return decode
+        return decode if self.kind is None else self.kind.compose_decode(decode)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[sample] for sample in range(len(self)))
@@ -790,26 +630,21 @@ class Dataset:
         return planned, buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        subset = self.subset
+        if self.kind is not None:
+            return self.kind.rebuild()
+        subset, weighting, data = self.subset, self.weighting, self.index.fingerprint
         if isinstance(subset, Bitmap) and subset.nbytes > limits.selection_bytes_inline_max:
-            subset = spill_selection(subset, self.index.fingerprint, _own_folder())
-        weighting = self.weighting
+            subset = spill_selection(subset, data, own_folder())
         if weighting is not None:
-            weighting = spill_weights(weighting, self.index.fingerprint, _own_folder())
+            weighting = spill_weighting(weighting, data, own_folder())
         if self.sidecar is None:
             return Dataset, (self.path, self.index, None, self._paths, subset, weighting)
-        index = self.index
-        identity = (index.files.root, index.format, dict(index.options), index.fingerprint)
-        mirrors = [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors]
-        converted = [part.as_dtype for part in index.fields]
-        converted += [part.as_dtype for part in index.attributes]
-        as_dtype = next((dtype for dtype in converted if dtype is not None), None)
-        parser = index.fields[0].parser
-        vocabulary = {part.name: part.vocabulary for part in index.fields if part.vocabulary}
-        more = mirrors, as_dtype, parser, subset, weighting, vocabulary
-        return _reopen, (self.path, self._paths, self.sidecar, *identity, *more)
+        reference = IndexReference.make(self.index, self.path, self._paths, self.sidecar)
+        return _reopen, (reference, subset, weighting)
 
     def __repr__(self) -> str:
+        if self.kind is not None:
+            return self.kind.describe()
         labelled = f", {len(self.classes)} classes" if self.classes is not None else ""
         selected = "" if self.subset is None else f"{len(self):,} selected of "
         if self.weighting is not None:
@@ -821,47 +656,43 @@ class Dataset:
 
 
 def _reopen(
-    path: str,
-    paths: tuple[str, ...],
-    sidecar: str,
-    root: str,
-    format: str,
-    options: Options,
-    fingerprint: str,
-    mirrors: Sequence[tuple[str, Int, Int]] = (),
-    as_dtype: np.dtype[Any] | None = None,
-    parser: JsonFields | None = None,
-    subset: Subset | None = None,
-    weighting: Weighting | None = None,
-    vocabulary: Mapping[str, int] = MappingProxyType({}),
+    reference: IndexReference, subset: Subset | None, weighting: Weighting | None
 ) -> Dataset:
-    """Open a pickled dataset again, by its saved index or else by a new one of the same data."""
+    """Open a pickled dataset again."""
+    index, sidecar = reference.open()
+    return Dataset(reference.path, index, sidecar, reference.paths, subset, weighting)
 
-    def make_dataset(index: Index, sidecar: str | None) -> Dataset:
-        if as_dtype is not None:
-            index = _convert_integers(index, as_dtype, path)
-        index = set_vocabulary(index, vocabulary, path)
-        if parser is not None:
-            index = replace(index, fields=(replace(index.fields[0], parser=parser),))
-        files = index.files
-        tables = [
-            replace(files, root=root, size=size, mtime_ns=mtime_ns)
-            for root, size, mtime_ns in mirrors
-        ]
-        files = replace(files, mirrors=tuple(tables))
-        return Dataset(path, replace(index, files=files), sidecar, paths, subset, weighting)
 
-    try:
-        saved = Index.load(sidecar, root, outside=_is_own(sidecar))
-        if saved.fingerprint == fingerprint:
-            return make_dataset(saved, sidecar)
-    except (OSError, SidecarError):
-        pass  # moved or damaged since: the data itself decides
-    place, store = locate_data(*paths)
-    built = FORMATS[format].build(store, place, None, **options)
-    if built.fingerprint != fingerprint:
-        raise ChangedError(
-            f"{path} is not the data that was pickled (fingerprint {built.fingerprint}, was "
-            f"{fingerprint}): open it again"
-        )
-    return make_dataset(replace(built, options=options), None)
+def _join_lengths(parts: Sequence[Dataset]) -> Slice | None:
+    """Return the function that gives the lengths of the samples of all parts, if all are known."""
+    reads = [part.find_lengths() for part in parts]
+    if any(read is None for read in reads):
+        return None
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+
+    def read_parts(start: int, stop: int) -> Int:
+        lengths = [np.empty(0, np.int64)]
+        for read, end, part in zip(reads, ends, parts, strict=True):
+            first = end - len(part)
+            low, high = max(start, first), min(stop, end)
+            if low < high and read is not None:
+                lengths.append(read(low - first, high - first))
+        return np.concatenate(lengths)
+
+    return read_parts
+
+
+def _join_id_lengths(parts: Sequence[Dataset]) -> Callable[[Ids], Int] | None:
+    """Return the function that gives lengths by the numbers of all parts, if all are known."""
+    takes = [take for part in parts if (take := part.find_id_lengths()) is not None]
+    if len(takes) < len(parts):
+        return None
+    first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
+
+    def take_parts(ids: Ids) -> Int:
+        lengths = np.empty(len(ids), np.int64)
+        for number, rows, part_ids in split_by_part(first, ids.view(np.int64)):
+            lengths[rows] = takes[number](part_ids.view(np.uint64))
+        return lengths
+
+    return take_parts

@@ -1,58 +1,24 @@
-"""Lengths of samples: from the container where it has them, else from a file that was measured.
-
-`measure_lengths` writes the file beside the index: the data's identity and version, the rule, and
-an int64 for each sample. While it measures, finished chunks are in a file of another name, each
-with a checksum, so that a run that was killed goes on after them. Processes measure; this one
-writes.
-"""
+"""Lengths of samples: from the container where it has them, else from a file that was measured."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
-import json
 import os
-import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import limits
-from ..arguments import Path, check_choice, check_function, check_whole
-from ..engine import storage_errors
-from ..errors import DataError, SidecarError, UsageError, WorkerError
+from ..errors import SidecarError, UsageError
 from ..extent import Int
-from ..index import SUMS_FIELD, Chunked, Field, Index, write_sidecar
-from .durations import measure_duration
-from .fields import build_fields, open_samples
-from .reading import FieldReader
-from .saved_selection import SavedKind, read_saved
-from .temporary_array import allot_array
-from .token_count import TokenCounter
+from ..index import SUMS_FIELD, Chunked, Field, Index
+from .saved import Saved
 
-if TYPE_CHECKING:
-    from .dataset import Dataset
-
-Rule = Literal["bytes", "tokens", "duration"] | Callable[[Mapping[str, Any]], int]
-"""Rule of a length: bytes of all fields, numbers of a list, milliseconds, or a function."""
-
-_kind = SavedKind(
-    "lengths-1", "file of lengths", "`penstock lengths`", "measure them with `penstock lengths`"
+LENGTHS = Saved(
+    "lengths-1", "a file of lengths", "measure with `penstock lengths`", {"values": np.int64}
 )
 _token_fields = ("input_ids", "tokens")
-_prelude_bytes = 4096
-_ahead = 4  # chunks that wait for each process
-
-
-# -- lengths that the index knows ------------------------------------------------------------------
 
 
 def find_counted(index: Index) -> tuple[int, Field] | None:
@@ -98,14 +64,12 @@ def count_bytes(index: Index, ids: Int) -> Int:
     return total
 
 
-def allot_lengths(count: int, folder: str) -> Int:
-    """Return room for so many lengths; much of it is a file without a name in `folder`."""
-    return allot_array(count, np.int64, folder, limits.lengths_samples_inline_max)
-
-
 def find_token_field(index: Index, path: str, name: str | None = None) -> str:
-    """Return the name of the field that is a list of tokens: the one named so; else the only list
-    of integers that is no bytes, or the one named input_ids or tokens. UsageError if none is."""
+    """Return the name of the field that is a list of tokens: `name`, if it is given.
+
+    Else it is the only list of integers, or the one named input_ids or tokens. UsageError if there
+    is no such field.
+    """
     lists = [
         made
         for made in index.made
@@ -131,9 +95,6 @@ def find_token_field(index: Index, path: str, name: str | None = None) -> str:
     )
 
 
-# -- lengths that were measured --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class SavedLengths:
     """Lengths in a file: an int64 for each sample of the data, mapped, and their rule.
@@ -148,13 +109,13 @@ class SavedLengths:
     values: Int
     checksum: int = 0
 
-    def take(self, ids: npt.NDArray[np.uint64]) -> Int:
+    def take(self, ids: npt.NDArray[Any]) -> Int:
         """Return the lengths of these samples."""
         return np.asarray(self.values)[ids.view(np.int64)]
 
 
 def load_lengths(paths: list[str], index: Index, source: str) -> SavedLengths | None:
-    """Map the lengths that were measured for this data; None if there are none.
+    """Map the lengths that were measured for this data, if they were.
 
     paths:   where they may be.
     source:  the data's path, for messages.
@@ -164,112 +125,23 @@ def load_lengths(paths: list[str], index: Index, source: str) -> SavedLengths | 
     path = next((path for path in paths if os.path.exists(path)), None)
     if path is None:
         return None
-    renew = f"renew them with `penstock lengths {source} --by RULE --force`, or remove the file"
-    try:
-        header, sections = read_saved(path, _kind, index.fingerprint)
-    except SidecarError as error:
-        what = str(error).partition(", and this dataset")[0].partition(f": {_kind.again}")[0]
-        raise SidecarError(f"{what}: {renew}") from None
-    rule = str(header.get("by"))
-    renew = renew.replace("RULE", rule)
-    made = _describe_made(index, header.get("made", {}))
-    has_fields = any(part.parser is not None for part in index.fields)
-    if has_fields and header.get("made", {}) != made:
-        raise SidecarError(
-            f"{path} holds lengths (by {rule}) of fields that were made otherwise of their "
-            f"lines ({header.get('made')}, and now {made}): open it with these fields, or {renew}"
-        )
+    again = f"measure with `penstock lengths {source} --by RULE --force`, or remove the file"
+    kind = replace(LENGTHS, again=again)
+    header, columns = kind.load(path, index.fingerprint)
+    rule, values = str(header.get("by")), columns["values"]
+    kind = replace(kind, again=again.replace("RULE", rule))
+    made = describe_made(index, header.get("made", {}))
+    if any(part.parser is not None for part in index.fields) and header.get("made", {}) != made:
+        kind.refuse(path, f"for fields made of {header.get('made')}, and these are of {made}")
     if header.get("version") != index.version:
-        raise SidecarError(
-            f"{path} holds lengths (by {rule}) of another version of {source}, which has been "
-            f"written since: {renew}"
-        )
-    values = sections.get("values")
-    if values is None or values.dtype != np.int64 or len(values) != index.count:
-        raise SidecarError(f"{path} is damaged: it holds no {index.count:,} lengths: {renew}")
+        kind.refuse(path, "for another version of the data")
+    if len(values) != index.count:
+        raise SidecarError(f"{path} is damaged: it has {len(values):,} lengths: {kind.again}")
     checksum = next(int(row[4]) for row in header["sections"] if row[0] == "values")
     return SavedLengths(path, rule, str(header.get("counter", "")), values, checksum)
 
 
-def measure_lengths(
-    dataset: Dataset,
-    by: Rule,
-    *,
-    field: str | None = None,
-    tokenizer: Path | None = None,
-    processes: int | None = None,
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> SavedLengths:
-    """Measure the length of each sample, and save it beside the index, whole or not at all.
-
-    by:         "bytes" (of all fields) or "tokens" (numbers of the only list), both from the index
-                alone; "duration", milliseconds of WAV or FLAC; or a function of a sample, as
-                `decode` gets it, that returns an integer from 0 on. It must be importable.
-    field:      the field with the text or the sound, if there are several.
-    tokenizer:  with "tokens", the tokenizer.json by which the texts of a field are counted, or the
-                folder that holds it. As `tokenize` has them by default: special tokens in texts are
-                text, truncation, padding and template of the file are not applied. Needs the
-                library tokenizers.
-    processes:  by default one for each core that this process may use.
-    force:      measure again what is there.
-    progress:   called with the samples done, and all.
-
-    Killed at any time, the same call goes on after the chunks that were finished. Lengths by the
-    same rule of this version of the data are kept as they are. Returns what `Dataset.lengths` has
-    from now on. UsageError; errors of the function are raised with the sample's number.
-    """
-    name = describe_rule(by)
-    if dataset.subset is not None or not dataset.can_mix:
-        raise UsageError(
-            f"{dataset.path} is a selection or a mixture: measure the data that it is of, each by "
-            "itself"
-        )
-    check_function("progress", progress, "a function of the samples done and of all")
-    measure, identity = _choose_measure(dataset.index, by, field, tokenizer)
-    if tokenizer is not None:
-        name += f" --tokenizer {os.fspath(tokenizer)!s}"
-    paths = dataset.list_length_paths()
-    if not force:
-        with contextlib.suppress(SidecarError):
-            saved = load_lengths(paths, dataset.index, dataset.path)
-            if saved is not None and (saved.rule, saved.counter) == (name, identity):
-                return saved
-    path = choose_saved_path(paths)
-    index = dataset.index
-    header: dict[str, Any] = {
-        "format": _kind.format,
-        "data": index.fingerprint,
-        "version": index.version,
-        "by": name,
-        "counter": identity,
-    }
-    if measure is not None:
-        names = [part.name for part in index.made]  # a function may use all fields
-        if isinstance(measure, TokenCounter | _Duration | _ListLength):
-            names = [measure.field_name]
-        if made := _describe_made(index, names):
-            header["made"] = made
-        cores = len(os.sched_getaffinity(0))
-        workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
-        with storage_errors(path), _Chunks(path, header, index) as chunks:
-            _measure_chunks(dataset, measure, chunks, workers, progress)
-            write_sidecar(path, header, {"values": chunks.values})
-            chunks.remove()
-    else:
-        values = _count_all(dataset, str(by), os.path.dirname(path))
-        with storage_errors(path):
-            write_sidecar(path, header, {"values": values})
-    for other in paths:
-        if other != path:
-            with contextlib.suppress(OSError):
-                os.unlink(other)
-    saved = load_lengths([path], index, dataset.path)
-    assert saved is not None
-    return saved
-
-
-def _describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
+def describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
     """Describe what these fields are made of, those that are made of others; as JSON has it.
 
     Neither identity nor version of the data tells that: one file opens with other keys, too.
@@ -281,305 +153,3 @@ def _describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
         for name in names
         if name in part.parser.keys
     }
-
-
-def describe_rule(by: Rule) -> str:
-    """Return the name under which lengths by a rule are saved."""
-    if callable(by):
-        name = f"{getattr(by, '__module__', '?')}:{getattr(by, '__qualname__', '?')}"
-        if "<" in name or "?" in name:
-            raise UsageError(
-                f"by is {by!r}, which other processes cannot import: name a function of a module"
-            )
-        return name
-    more = ", or a function of a sample (module:function)"
-    check_choice("by", by, ("bytes", "tokens", "duration"), more)
-    return by
-
-
-def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
-    index = dataset.index
-    counted = find_counted(index)
-    if by == "tokens" and (counted is None or counted[1].dtype == np.uint8):
-        raise UsageError(
-            f"{dataset.path} holds no lists of numbers: count the tokens of texts by tokenizer= "
-            "(--tokenizer), or by a function of yours (--by module:function)"
-        )
-    if by == "bytes" and any(isinstance(layout, Chunked) for layout in index.layouts):
-        raise UsageError(
-            f"{dataset.path} is compressed, and its samples' bytes are not known before they are "
-            "read: measure by a function of yours (--by module:function)"
-        )
-    count = count_bytes if by == "bytes" else count_numbers
-    values = allot_lengths(index.count, folder)
-    for start in range(0, index.count, limits.selection_chunk_samples):
-        stop = min(start + limits.selection_chunk_samples, index.count)
-        values[start:stop] = count(index, np.arange(start, stop))
-    return values
-
-
-Measure = Callable[[Mapping[str, Any]], int]
-
-
-def _choose_measure(
-    index: Index, by: Rule, field: str | None, tokenizer: Path | None
-) -> tuple[Measure | None, str]:
-    """Return the function that measures samples, None if the index knows their lengths, and what
-    else identifies it."""
-    if tokenizer is not None and by != "tokens":
-        raise UsageError("tokenizer is for by='tokens': leave it out")
-    if tokenizer is not None:
-        counter = TokenCounter.load(tokenizer, _choose_field(index, field, "text"))
-        return counter, counter.identity
-    if by == "tokens" and find_counted(index) is None and field is None:
-        # Lists that have to be decoded, or parsed, are counted as they are read.
-        with contextlib.suppress(UsageError):
-            return _ListLength(find_token_field(index, "the data")), ""
-    if callable(by) or by != "duration":
-        if field is not None:
-            raise UsageError("field is for sound, and for texts with a tokenizer: leave it out")
-        return (by, "") if callable(by) else (None, "")
-    name = _choose_field(index, field, "sound")
-    return _Duration(name), name
-
-
-def _choose_field(index: Index, field: str | None, noun: str) -> str:
-    """Return the field of bytes that is meant."""
-    parts = [made for part in index.fields if part.name != SUMS_FIELD for made in part.made]
-    names = [part.name for part in parts if part.shape is None and part.dtype == np.uint8]
-    # Texts of JSON lines have no bytes of their own.
-    names += [part.name for part in parts if part.dtype.kind in "OUST"]
-    if field is None and len(names) != 1:
-        raise UsageError(
-            f"the data has {len(names)} fields of bytes ({', '.join(names) or 'none'}): name the "
-            f"one with the {noun} by field= (--field)"
-        )
-    if field is not None and field not in names:
-        raise UsageError(f"field is {field!r}: use one of {', '.join(names) or 'none'}")
-    return field or names[0]
-
-
-@dataclass(frozen=True)
-class _Duration:
-    """Function that measures the sound in a field of a sample."""
-
-    field_name: str
-
-    def __call__(self, sample: Mapping[str, Any]) -> int:
-        return measure_duration(sample[self.field_name])
-
-
-@dataclass(frozen=True)
-class _ListLength:
-    """Function that counts the numbers in a field of a sample."""
-
-    field_name: str
-
-    def __call__(self, sample: Mapping[str, Any]) -> int:
-        return len(sample[self.field_name])
-
-
-def choose_saved_path(paths: list[str]) -> str:
-    """Return the first path that can be written."""
-    for path in paths:
-        folder = os.path.dirname(path)
-        if path == paths[-1]:
-            os.makedirs(folder, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return path
-    raise UsageError(f"{paths[-1]} cannot be written: give this user a writable cache folder")
-
-
-# -- chunks ----------------------------------------------------------------------------------------
-
-
-class _Chunks:
-    """File of the chunks that are measured: what they are of, a mark for each, and the lengths.
-
-    A chunk's mark is 1 << 32 and the checksum of its lengths. The file is locked while it is used.
-    """
-
-    def __init__(self, path: str, header: Mapping[str, Any], index: Index) -> None:
-        folder, name = os.path.split(path)
-        self._path = os.path.join(folder, f".{name}.part")
-        self.samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
-        count = index.count
-        self._about = json.dumps({**header, "chunk": self.samples}).encode().ljust(_prelude_bytes)
-        self.count = -(-count // self.samples)
-        self._bytes = _prelude_bytes + 8 * self.count + 8 * count
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._file)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise UsageError(
-                f"{self._path} is in use: another process measures these lengths; wait for it"
-            ) from None
-        if os.pread(self._file, _prelude_bytes, 0) != self._about:
-            os.ftruncate(self._file, 0)
-            os.ftruncate(self._file, self._bytes)
-            os.pwrite(self._file, self._about, 0)
-        os.ftruncate(self._file, self._bytes)
-        shape = (self.count,)
-        self._marks = np.memmap(self._path, np.int64, "r+", offset=_prelude_bytes, shape=shape)
-        offset = _prelude_bytes + 8 * self.count
-        self.values: Int = np.memmap(self._path, np.int64, "r+", offset=offset, shape=(count,))
-
-    def __enter__(self) -> _Chunks:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
-
-    def list_missing(self) -> list[int]:
-        """List the chunks that are not there, or damaged."""
-        return [
-            chunk
-            for chunk in range(self.count)
-            if self._marks[chunk] != self._sum_up(self._view(chunk))
-        ]
-
-    def put(self, chunk: int, lengths: Int) -> None:
-        """Write a chunk, and then its mark."""
-        self._view(chunk)[:] = lengths
-        self._marks[chunk] = self._sum_up(lengths)
-
-    def bounds(self, chunk: int) -> tuple[int, int]:
-        """Return the first sample of a chunk, and the first one after it."""
-        start = chunk * self.samples
-        return start, min(start + self.samples, len(self.values))
-
-    def remove(self) -> None:
-        """Remove the file."""
-        os.unlink(self._path)
-
-    def _view(self, chunk: int) -> Int:
-        start, stop = self.bounds(chunk)
-        return self.values[start:stop]
-
-    @staticmethod
-    def _sum_up(lengths: Int) -> int:
-        return (1 << 32) | zlib.crc32(np.ascontiguousarray(lengths).data)
-
-
-def _measure_chunks(
-    dataset: Dataset,
-    measure: Callable[[Mapping[str, Any]], int],
-    chunks: _Chunks,
-    processes: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    """Measure the chunks that are missing, in processes; in this one if one chunk is enough."""
-    missing = chunks.list_missing()
-    done = chunks.count - len(missing)
-
-    def report() -> None:
-        if progress is not None:
-            progress(min(done * chunks.samples, len(chunks.values)), len(chunks.values))
-
-    report()
-    if processes == 1 or len(missing) <= 1:
-        with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
-            for chunk in missing:
-                chunks.put(chunk, reader.measure(*chunks.bounds(chunk)))
-                done += 1
-                report()
-        return
-    for chunk, lengths in _measure_in_processes(dataset, measure, chunks, missing, processes):
-        chunks.put(chunk, lengths)
-        done += 1
-        report()
-
-
-def _measure_in_processes(
-    dataset: Dataset,
-    measure: Callable[[Mapping[str, Any]], int],
-    chunks: _Chunks,
-    missing: list[int],
-    processes: int,
-) -> Iterator[tuple[int, Int]]:
-    pool = ProcessPoolExecutor(
-        min(processes, len(missing)), get_context("spawn"), _open_reader, (dataset, measure)
-    )
-    waiting: dict[Future[Int], int] = {}
-    rest = iter(missing)
-    try:
-        while True:
-            while len(waiting) < _ahead * processes and (chunk := next(rest, None)) is not None:
-                waiting[pool.submit(_measure_chunk, *chunks.bounds(chunk))] = chunk
-            if not waiting:
-                return
-            for future in wait(waiting, return_when="FIRST_COMPLETED").done:
-                yield waiting.pop(future), future.result()
-    except BrokenProcessPool:
-        raise WorkerError(
-            "a process that measured lengths was killed or ended by itself: what is finished is "
-            "kept, so run it again, with fewer processes if memory was short"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-class _ChunkReader:
-    """Reader of samples that measures each."""
-
-    def __init__(self, dataset: Dataset, measure: Callable[[Mapping[str, Any]], int]) -> None:
-        index = dataset.index
-        measure_sample = dataset.compose_decode(measure)
-        assert measure_sample is not None
-        self._measure = measure_sample
-        self._reader = FieldReader(index)
-        self._rows = max(1, min(256, int(limits.lengths_batch_bytes / max(1, index.mean_bytes))))
-
-    def measure(self, start: int, stop: int) -> Int:
-        """Return the lengths of the samples [start, stop)."""
-        lengths = np.empty(stop - start, np.int64)
-        for first in range(start, stop, self._rows):
-            ids = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
-            planned, buffer = self._reader.read_step(ids)
-            index = self._reader.index
-            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
-            for row in range(len(ids)):
-                sample = sample_of(row)
-                key = sample["__key__"]  # the function may change its dict
-                try:
-                    length = self._measure(sample)
-                except Exception as error:
-                    error.add_note(f"penstock: raised by decode for sample {key!r}")
-                    raise
-                lengths[first - start + row] = _check_length(length, first + row)
-        return lengths
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-def _check_length(value: Any, sample: int) -> int:
-    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 2**63:
-        raise DataError(
-            f"the length of sample {sample:,} is {value!r:.100}: return an integer from 0 on"
-        )
-    return int(value)
-
-
-_reader: list[_ChunkReader] = []  # of a process that measures
-
-
-def _open_reader(dataset: Dataset, measure: Callable[[Mapping[str, Any]], int]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _reader.append(_ChunkReader(dataset, measure))
-
-
-def _end_with_parent() -> None:
-    """End this process with its parent: one that is killed does not tell its pool's processes."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _measure_chunk(start: int, stop: int) -> Int:
-    return _reader[0].measure(start, stop)

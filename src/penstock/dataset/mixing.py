@@ -6,24 +6,24 @@ import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, SupportsIndex
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import limits
 from ..arguments import check_whole
 from ..errors import FormatError, UsageError
-from ..extent import Int
 from ..index import (
     SUMS_FIELD,
     Field,
+    Index,
     JointIndex,
     JsonFields,
     LineError,
     join_indexes,
     join_unlike_indexes,
     rename_fields,
-    split_by_part,
 )
 from ..order import (
     Bitmap,
@@ -32,19 +32,18 @@ from ..order import (
     MixtureRecipe,
     Ordering,
     Selection,
-    Shuffle,
     Unit,
     Weights,
     WeightTable,
     divide_slots,
 )
-from ..plan import Ids
 from .columns import Slice
-from .dataset import Dataset
+from .dataset import Dataset, Kind
 from .sample import Decode, LoadedSample, can_take_views
 from .selecting import cut
-from .weighing import WeightsOf, cut_slice, read_weights
+from .weighing import cut_slice
 
+Names = tuple[Mapping[str, str | None] | None, ...]
 _marks = ("source", "pass")
 Schedule = Sequence[tuple[int, Weights]]
 
@@ -58,7 +57,7 @@ def mix(
     rename: Sequence[Mapping[str, str | None] | None] | None = None,
     decode: Sequence[Decode | None] | None = None,
     by: Literal["samples", "tokens"] = "samples",
-) -> MixedDataset:
+) -> Dataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
     datasets:  pairs of a dataset, which may be a selection, and its weight, a number from 0 on.
@@ -120,7 +119,7 @@ def mix(
     recipe = MixtureRecipe(counts, starts, slots, length, schedule_unit)
     names = _check_per_dataset("rename", rename, len(parts), Mapping, "a dict of names")
     decodes = _check_per_dataset("decode", decode, len(parts), Callable, "a function")
-    return MixedDataset(parts, recipe, names, decodes)
+    return make_mixture(parts, recipe, names, decodes)
 
 
 def _divide(weight: Any, mean: float) -> Any:
@@ -178,14 +177,14 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UsageError(f"datasets[{number}] is {pair!r}: give (dataset, weight)")
         dataset, weight = pair
-        if isinstance(dataset, Dataset) and not dataset.can_mix:
-            raise UsageError(
-                f"dataset {number} is a {type(dataset).__name__}: mix what penstock.open(), "
-                "select() and weigh() return, and make a curriculum of mixtures"
-            )
         if not isinstance(dataset, Dataset):
             raise UsageError(
                 f"dataset {number} is a {type(dataset).__name__}: give what penstock.open() returns"
+            )
+        if dataset.kind is not None:
+            raise UsageError(
+                f"dataset {number} is {dataset.kind.noun}: mix what open(), select() and weigh() "
+                "return, and make a curriculum of mixtures"
             )
         if not len(dataset):
             raise UsageError(f"dataset {number} ({dataset.path}) has no samples")
@@ -281,107 +280,68 @@ class _SourceDecode:
         return value if self._then is None else self._then(value)
 
 
-class MixedDataset(Dataset):
-    """Mixture of datasets, as `mix` returns it.
+class MixtureKind(Kind):
+    """Mixture of datasets: an order draws from each by its weight.
 
-    Its samples, by number, are those of one dataset after the other. `order` decides how often and
-    when each comes.
+    recipe:   the weights, and the samples of each dataset.
+    names:    common names of fields, for each dataset.
+    decodes:  function of each dataset's samples.
+    fields:   of each dataset, as its function gets them.
     """
 
-    index: JointIndex
-    can_mix = False
+    noun = "a mixture"
+    refusals = MappingProxyType(
+        {"samples_per_epoch": "give it to mix(), or weigh the datasets before they are mixed"}
+    )
 
     def __init__(
         self,
         parts: tuple[Dataset, ...],
         recipe: MixtureRecipe,
-        names: tuple[Mapping[str, str | None] | None, ...] | None = None,
-        decodes: tuple[Decode | None, ...] | None = None,
+        names: Names | None,
+        decodes: tuple[Decode | None, ...] | None,
+        indexes: Sequence[Index],
+        joint: JointIndex,
+        subset: JointBitmap | None,
     ) -> None:
-        indexes = [part.index for part in parts]
-        if names is not None:
-            renaming = zip(indexes, names, strict=True)
-            indexes = [rename_fields(index, own or {}) for index, own in renaming]
-        for number, index in enumerate(indexes):
-            taken = {made.name for made in index.made} & set(_marks)
-            if taken:
-                raise UsageError(
-                    f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
-                    "mixture adds to say where a sample is from: rename the field"
-                )
-        joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
-        subset = None
-        if any(part.subset is not None for part in parts):
-            counts = tuple(index.count for index in indexes)
-            subset = JointBitmap(counts, tuple(part.subset for part in parts))
-        super().__init__(" + ".join(part.path for part in parts), joint, subset=subset)
-        self.parts = parts
-        self.recipe = replace(recipe, tables=_list_tables(parts))
-        self._names = names
-        self._decodes = decodes
-        self._part_fields = [
+        self.parts, self.recipe = parts, recipe
+        self._names, self._decodes = names, decodes
+        self.samples_per_epoch = recipe.length
+        self._fields = [
             [part for part in index.fields if part.name != SUMS_FIELD] for index in indexes
         ]
+        self._first: list[int] = joint.first.tolist()
+        self._samples, self._subset = len(joint if subset is None else subset), subset
+        if recipe.unit == "steps" and len(recipe.starts) > 1:
+            self.steps = "mixture's schedule is", 'schedule_unit="samples"'
 
-    def keep_field(self, name: str) -> MixedDataset:
+    def keep_field(self, name: str) -> Dataset:
         """Return the mixture of the same samples with one field, by its common name."""
-        names = []
+        names: list[Mapping[str, str | None]] = []
         for number, part in enumerate(self.parts):
-            own = dict((self._names and self._names[number]) or {})
+            common = dict((self._names and self._names[number]) or {})
             for made in part.index.made:
-                if made.name != SUMS_FIELD and own.get(made.name, made.name) != name:
-                    own[made.name] = None
-            names.append(own)
-        recipe = replace(self.recipe, tables=())
-        return MixedDataset(self.parts, recipe, tuple(names))
-
-    @property
-    def commit(self) -> str:
-        return " ".join(dict.fromkeys(part.commit for part in self.parts if part.commit))
+                if made.name != SUMS_FIELD and common.get(made.name, made.name) != name:
+                    common[made.name] = None
+            names.append(common)
+        return make_mixture(self.parts, self.recipe, tuple(names))
 
     def compose_decode(self, decode: Decode | None) -> Decode | None:
         """Return the function that calls the `decode` of a sample's dataset, then this one."""
         if self._decodes is None:
             return decode
         has_labels = [part.index.label_column is not None for part in self.parts]
-        first: list[int] = self.index.first.tolist()
-        return _SourceDecode(first, self._decodes, self._part_fields, has_labels, decode)
+        return _SourceDecode(self._first, self._decodes, self._fields, has_labels, decode)
 
-    @property
-    def samples_per_epoch(self) -> int:
-        """Samples that an epoch draws."""
-        return self.recipe.length
+    def make_order(self, seed: int, **options: Any) -> Ordering:
+        order = Mixture(self.recipe, seed, **options)
+        return order if self._subset is None else Selection(order, self._subset)
 
-    def order(
-        self,
-        seed: int,
-        *,
-        shuffle: Shuffle = "exact",
-        block: int = 256,
-        group: int = 64,
-        stream: int = 0,
-    ) -> Ordering:
-        """Return the order of epoch 0, as loaders draw it; other streams are unrelated to it."""
-        order = Mixture(self.recipe, seed, shuffle=shuffle, block=block, group=group, stream=stream)
-        return order if self.subset is None else Selection(order, self.subset)
-
-    def weigh(
-        self,
-        weights: WeightsOf,
-        *,
-        samples_per_epoch: int | None = None,
-        columns: Mapping[str, Any] | None = None,
-    ) -> MixedDataset:
+    def weigh(self, values: Slice) -> Dataset:
         """Return the mixture of the parts, each weighed by the weights of its samples.
 
         How much comes from each part does not change: that is for the mixture's own weights.
         """
-        if samples_per_epoch is not None:
-            raise UsageError(
-                "samples_per_epoch of a mixture is given to mix(): leave it out, or weigh the "
-                "datasets before they are mixed"
-            )
-        values = read_weights(self, weights, columns)
         parts, stop = [], 0
         for number, part in enumerate(self.parts):
             start, stop = stop, stop + len(part)
@@ -391,77 +351,24 @@ class MixedDataset(Dataset):
                 raise UsageError(f"dataset {number} ({part.path}): {error}") from None
         return self._remake(parts)
 
-    def join_weights(self) -> WeightTable:
-        """Return the weights of all samples as one table, as `weigh` takes them again."""
-        tables = [part.join_weights().weights for part in self.parts]
-        return WeightTable.from_integers(np.concatenate(tables))
-
-    def load_lengths(self) -> None:
-        """Return None: the lengths of each part are its own."""
-
-    def find_unmeasured(self) -> Dataset:
-        """Return the first part whose lengths are unknown."""
-        return next(part for part in self.parts if part.find_lengths() is None).find_unmeasured()
-
-    def has_lengths(self) -> bool:
-        """Return whether the lengths of all parts are known."""
-        return all(part.has_lengths() for part in self.parts)
-
-    def find_lengths(self) -> Slice | None:
-        """Return the function that gives the lengths of the samples [start, stop), if those of all
-        parts are known."""
-        reads = [part.find_lengths() for part in self.parts]
-        if any(read is None for read in reads):
-            return None
-        ends = np.cumsum([len(part) for part in self.parts]).tolist()
-
-        def read_parts(start: int, stop: int) -> Int:
-            pieces = [np.empty(0, np.int64)]
-            for read, end, part in zip(reads, ends, self.parts, strict=True):
-                first = end - len(part)
-                low, high = max(start, first), min(stop, end)
-                if low < high and read is not None:
-                    pieces.append(read(low - first, high - first))
-            return np.concatenate(pieces)
-
-        return read_parts
-
-    def find_id_lengths(self) -> Callable[[Ids], Int] | None:
-        """Return the function that gives the lengths of samples by their numbers, if those of all
-        parts are known."""
-        takes = [part.find_id_lengths() for part in self.parts]
-        if any(take is None for take in takes):
-            return None
-        first = self.index.first
-
-        def take_parts(ids: Ids) -> Int:
-            lengths = np.empty(len(ids), np.int64)
-            for number, rows, own in split_by_part(first, ids.view(np.int64)):
-                take = takes[number]
-                assert take is not None
-                lengths[rows] = take(own.view(np.uint64))
-            return lengths
-
-        return take_parts
-
-    def _keep(self, chosen: Bitmap) -> MixedDataset:
+    def keep(self, chosen: Bitmap) -> Dataset:
         """Return the mixture of the chosen samples of each part, by the same weights."""
         parts, stop = [], 0
         for number, part in enumerate(self.parts):
             start, stop = stop, stop + len(part)
-            own = cut(chosen, start, stop)
-            if not len(own):
+            chosen_of_part = cut(chosen, start, stop)
+            if not len(chosen_of_part):
                 raise UsageError(
-                    f"none of the samples of dataset {number} ({part.path}) is selected: a mixture "
-                    "draws from all of its datasets, so select from the others and mix these"
+                    f"no sample of dataset {number} ({part.path}) is selected: select from the "
+                    "other datasets, and mix these"
                 )
-            parts.append(part._keep(own))
+            parts.append(part._keep(chosen_of_part))
         return self._remake(parts)
 
-    def _whole(self) -> MixedDataset:
-        return self._remake([part._whole() for part in self.parts])
+    def open_whole(self) -> Dataset:
+        return self._remake([part.open_whole() for part in self.parts])
 
-    def _remake(self, parts: Sequence[Dataset]) -> MixedDataset:
+    def _remake(self, parts: Sequence[Dataset]) -> Dataset:
         """Return the mixture of other parts.
 
         An epoch draws as many samples as there are, if it did so before; else as many as before.
@@ -470,25 +377,51 @@ class MixedDataset(Dataset):
         drew_all = self.recipe.length == sum(self.recipe.counts)
         length = sum(counts) if drew_all else self.recipe.length
         recipe = replace(self.recipe, counts=counts, length=length)
-        return MixedDataset(tuple(parts), recipe, self._names, self._decodes)
+        return make_mixture(tuple(parts), recipe, self._names, self._decodes)
 
-    def __getitem__(self, sample: SupportsIndex) -> LoadedSample:
-        """Return one sample by its number, with "pass" 0, because no order is involved here."""
-        fields = super().__getitem__(sample)
-        number = fields.stream[2]
-        source = int(np.searchsorted(self.index.first, number, side="right")) - 1
+    def finish_sample(self, sample: LoadedSample) -> LoadedSample:
+        """Return the sample with its source, and pass 0, because no order is involved here."""
+        source = bisect.bisect_right(self._first, sample.stream[2]) - 1
         if self._decodes is not None:
             has_label = self.parts[source].index.label_column is not None
-            fields = _choose_own(fields, source, self._part_fields[source], has_label)
-        fields.update({"source": source, "pass": 0})
-        return fields
+            sample = _choose_own(sample, source, self._fields[source], has_label)
+        sample.update({"source": source, "pass": 0})
+        return sample
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def rebuild(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         recipe = replace(self.recipe, tables=())  # the parts have them
-        return MixedDataset, (self.parts, recipe, self._names, self._decodes)
+        return make_mixture, (self.parts, recipe, self._names, self._decodes)
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
         return (
-            f"<penstock.MixedDataset of {len(self.parts)}: {len(self):,} samples, "
+            f"<penstock.Dataset, a mixture of {len(self.parts)}: {self._samples:,} samples, "
             f"{self.recipe.length:,} an epoch>"
         )
+
+
+def make_mixture(
+    parts: tuple[Dataset, ...],
+    recipe: MixtureRecipe,
+    names: Names | None = None,
+    decodes: tuple[Decode | None, ...] | None = None,
+) -> Dataset:
+    """Make the dataset of a mixture, whose samples are the parts' one after the other."""
+    indexes = [part.index for part in parts]
+    if names is not None:
+        renaming = zip(indexes, names, strict=True)
+        indexes = [rename_fields(index, common or {}) for index, common in renaming]
+    for number, index in enumerate(indexes):
+        taken = {made.name for made in index.made} & set(_marks)
+        if taken:
+            raise UsageError(
+                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
+                "mixture adds: rename the field"
+            )
+    joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
+    subset = None
+    if any(part.subset is not None for part in parts):
+        counts = tuple(index.count for index in indexes)
+        subset = JointBitmap(counts, tuple(part.subset for part in parts))
+    recipe = replace(recipe, tables=_list_tables(parts))
+    kind = MixtureKind(parts, recipe, names, decodes, indexes, joint, subset)
+    return Dataset(" + ".join(part.path for part in parts), joint, subset=subset, kind=kind)

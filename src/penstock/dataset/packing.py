@@ -9,7 +9,8 @@ import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Never, get_args
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,6 @@ from ..order import (
     PackingRule,
     PlacedPieces,
     RowPieces,
-    Shuffle,
     Words,
     choose_window,
     count_joined_rows,
@@ -38,18 +38,16 @@ from ..order import (
     place_pieces,
 )
 from ..plan import FieldRows, StepPlan, check_tokens
-from .curricula import CurriculumDataset
-from .dataset import Dataset
+from .curricula import CurriculumKind
+from .dataset import Dataset, Kind, PackedRows
 from .fields import Ragged, build_fields, check_vocabulary
 from .lengths import find_counted, find_token_field
-from .mixing import MixedDataset
+from .mixing import MixtureKind
 from .row_counting import RowTablePlace
 from .sample import Decode
 
 Style = Literal["rows", "flat"]
 """Form of a batch: rows of one length, or the documents of all rows end to end."""
-
-Take = Callable[[int], Buffer]
 
 _sampled_documents = 1 << 16  # whose mean length decides about the window
 
@@ -67,7 +65,7 @@ def pack(
     window: int | None = None,
     field: str | None = None,
     join: bool = False,
-) -> PackedDataset:
+) -> Dataset:
     """Pack documents of tokens into rows of `length`, for `Loader` and `penstock.torch.DataLoader`.
 
     documents:  dataset of lists of tokens, or a selection or mixture of such, whose lengths are
@@ -113,18 +111,18 @@ def pack(
     UsageError for what does not fit; where lengths are not known it has the command that measures
     them.
     """
-    if not isinstance(documents, Dataset) or isinstance(documents, PackedDataset):
+    if not isinstance(documents, Dataset) or documents.rows is not None:
         raise UsageError(
             f"documents is a {type(documents).__name__}: give what penstock.open(), select(), "
             "weigh() or mix() returns"
         )
-    if isinstance(documents, CurriculumDataset):
+    if isinstance(documents.kind, CurriculumKind):
         raise UsageError(
             "documents is a curriculum, whose stages would be cut by the windows of documents that "
             "are packed together: pack each stage, and train on one after the other"
         )
     refuse_steps(documents, "of packed rows has no fixed number of documents")
-    if isinstance(documents, MixedDataset) and documents.compose_decode(None) is not None:
+    if documents.kind is not None and documents.compose_decode(None) is not None:
         raise UsageError(
             "the mixture has decode functions, and packing takes tokens as they are stored: mix "
             "lists of tokens without decode="
@@ -150,23 +148,15 @@ def pack(
         raise UsageError(f"field is {field!r}: give the name of the field with the tokens")
     if check_flag("join", join):
         _check_join(documents, window=window, multiple=multiple, long=long)
-        return JoinedDataset(documents, layout, field)
-    return PackedDataset(documents, layout, long, window, field)
+        return _make_packed(documents, layout, "split", None, field, True)
+    return _make_packed(documents, layout, long, window, field)
 
 
 def refuse_steps(dataset: Dataset, why: str) -> None:
     """Refuse a schedule or a curriculum whose starts count steps."""
-    if isinstance(dataset, CurriculumDataset) and dataset.unit == "steps":
-        what, remedy = "curriculum's starts are", 'unit="samples"'
-    elif (
-        isinstance(dataset, MixedDataset)
-        and dataset.recipe.unit == "steps"
-        and len(dataset.recipe.starts) > 1
-    ):
-        what, remedy = "mixture's schedule is", 'schedule_unit="samples"'
-    else:
-        return
-    raise UsageError(f"the {what} in steps, and a step {why}: use {remedy}")
+    if dataset.kind is not None and dataset.kind.steps is not None:
+        what, remedy = dataset.kind.steps
+        raise UsageError(f"the {what} in steps, and a step {why}: use {remedy}")
 
 
 def _check_join(documents: Dataset, **options: Any) -> None:
@@ -177,8 +167,8 @@ def _check_join(documents: Dataset, **options: Any) -> None:
                 f"{name}={options[name]!r} is for documents that are packed, and join=True cuts "
                 "them where rows end: leave one of them out"
             )
-    if isinstance(documents, MixedDataset) or documents.weighting is not None:
-        what = "a mixture" if isinstance(documents, MixedDataset) else "weighed"
+    if documents.kind is not None or documents.weighting is not None:
+        what = "weighed" if documents.kind is None else documents.kind.noun
         raise UsageError(
             f"documents is {what}, and join=True takes each document once, in the sequence of "
             "storage: leave join out, or join the documents of each dataset by itself"
@@ -213,92 +203,83 @@ class RowLayout:
         return fields | {name: placed.spread(column) for name, column in pieces.marks.items()}
 
 
-class PackedDataset(Dataset):
-    """Rows of documents, as `pack` returns it.
+class PackedKind(Kind):
+    """Rows of documents; the samples, by number, are the documents.
 
-    Its samples, by number, are the documents. Rows are numbered by an epoch's order.
+    An order numbers the rows of an epoch. They are packed by best fit, or cut from the documents
+    joined end to end.
     """
 
-    can_mix = False
-    arrays = ("input_ids", "labels", "position_ids")
-    """Fields of a batch with as many rows as it."""
+    noun = "packed rows"
+    arrays: tuple[str, ...] = ("input_ids", "labels", "position_ids")
+    refusals = MappingProxyType(
+        {
+            "select": "select documents, and pack these",
+            "split": "split the documents, and pack each part",
+            "weigh": "weigh the documents, and pack these",
+        }
+    )
 
     def __init__(
         self,
         documents: Dataset,
+        tokens: Dataset,
         layout: RowLayout,
         long: LongDocuments,
         window: int | None,
         field: str | None,
+        joins: bool,
     ) -> None:
-        name = find_token_field(documents.index, documents.path, field)
-        tokens = _keep_field(documents, name)
-        super().__init__(
-            documents.path,
-            tokens.index,
-            documents.sidecar,
-            subset=documents.subset,
-            weighting=documents.weighting,
-        )
-        self.documents, self.layout = documents, layout
-        self.token_field = name
-        self._arguments = long, window, field
-        self.read_lengths = _find_document_lengths(tokens)
+        (made,) = (made for made in tokens.index.made if made.name != SUMS_FIELD)
+        self._documents, self._layout, self._field = documents, layout, made.name
+        self._arguments = long, window, field, joins
+        self.parts = documents.parts
+        self.samples_per_epoch = documents.samples_per_epoch
+        self._read_lengths = _find_document_lengths(tokens)
+        self.fingerprint = self._identify(field)
+        self.row_bytes = float(layout.length * made.dtype.itemsize)
         tokens_each = self._estimate_tokens()
-        # Adding up all lengths would take longer than the first batch.
-        self.document_bytes = tokens_each * self._token_bytes
+        # Adding up all lengths would take longer than the first batch. Neighbours in a row of
+        # joined documents are mostly so in storage.
+        self.document_bytes = self.row_bytes if joins else tokens_each * made.dtype.itemsize
         if window is None:
             window = choose_window(layout.length, tokens_each)
-        self.rule = PackingRule(layout.length, window, long, layout.multiple)
+        self._rule = PackingRule(layout.length, window, long, layout.multiple)
+        self._joined: JoinedDocuments | None = None
 
     @property
-    def commit(self) -> str:
-        return self.documents.commit
+    def rows(self) -> PackedRows:
+        return self
 
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the documents, of the field that is packed if it was named, and of lengths
-        that were measured: others would make other rows."""
-        data, named = self.documents.fingerprint, self._arguments[2]
-        measured = self.read_lengths.checksums
-        if named is None and not measured:
+    def _identify(self, field: str | None) -> str:
+        """Return the identity of the documents, of the field that is packed if it was named, and
+        of lengths that were measured: others would make other rows."""
+        data, measured = self._documents.fingerprint, self._read_lengths.checksums
+        if field is None and not measured:
             return data
-        text = f"{data}/{named}/{measured}"
+        text = f"{data}/{field}/{measured}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    @property
-    def samples_per_epoch(self) -> int:
-        """Documents that an epoch draws."""
-        return self.documents.samples_per_epoch
-
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a full row as they are stored."""
-        return float(self.layout.length * self._token_bytes)
-
-    @property
-    def _token_bytes(self) -> int:
-        made = next(made for made in self.index.made if made.name == self.token_field)
-        return made.dtype.itemsize
-
-    def order(
-        self,
-        seed: int,
-        *,
-        shuffle: Shuffle = "exact",
-        block: int = 256,
-        group: int = 64,
-        stream: int = 0,
-    ) -> PackedOrder | JoinedOrder:
-        """Return the order of the rows of epoch 0, as loaders draw it."""
-        inner = self.documents.order(seed, shuffle=shuffle, block=block, group=group, stream=stream)
-        return PackedOrder(inner, self.rule, self.read_lengths)
+    def make_order(self, seed: int, **options: Any) -> PackedOrder | JoinedOrder:
+        if not self._arguments[3]:
+            return PackedOrder(
+                self._documents.order(seed, **options), self._rule, self._read_lengths
+            )
+        documents, length = self._documents, self._layout.length
+        if self._joined is None:
+            self._joined = JoinedDocuments(len(documents), documents.ids, self._read_lengths)
+        count = count_joined_rows(self._joined.tokens, length)
+        if not count:
+            raise UsageError(
+                f"no document of {documents.path} has a token: there are no rows to cut"
+            )
+        return JoinedOrder(Order(count, seed, **options), length, self._joined)
 
     def find_row_table(self) -> RowTablePlace:
         """Return the place in which loaders keep the counts of rows."""
-        paths = self.list_length_paths()
+        paths = self._documents.list_length_paths()
         stem = paths[-1].removesuffix(".lengths.penstock")
-        return RowTablePlace(stem, self.fingerprint, self.index.version)
+        return RowTablePlace(stem, self.fingerprint, self._documents.index.version)
 
     def compose_decode(self, decode: Decode | None) -> None:
         """Refuse a function of samples: a batch of rows is laid out as a whole."""
@@ -309,14 +290,14 @@ class PackedDataset(Dataset):
             )
 
     def lay_out(
-        self, index: Index, planned: StepPlan, buffer: Buffer, take: Take
+        self, index: Index, planned: StepPlan, buffer: Buffer, take: Callable[[int], Buffer]
     ) -> dict[str, Any]:
         """Return the fields of a step's batch, in memory of `take`.
 
         DataError if a document has other tokens than its length says, or one that `dtype` does not
         hold.
         """
-        rows, layout = planned.pack, self.layout
+        rows, layout = planned.pack, self._layout
         assert rows is not None
         pieces = rows.pieces
         tokens, at = self._find_tokens(index, planned, buffer)
@@ -375,7 +356,7 @@ class PackedDataset(Dataset):
                 cut = Ragged(flat, bounds)
                 check_vocabulary(index, part, cut, pieces.documents, planned.step, pieces.start)
             return _make_native(flat), bounds[:-1]
-        column = build_fields(index, planned, buffer)[self.token_field]
+        column = build_fields(index, planned, buffer)[self._field]
         if isinstance(column, Ragged):
             flat, offsets = column.values, np.asarray(column.offsets)
         else:
@@ -389,78 +370,46 @@ class PackedDataset(Dataset):
             raise DataError(f"step {planned.step}: {where}: {error}") from None
         return _make_native(np.ascontiguousarray(flat)), offsets[:-1] + pieces.start
 
-    def count_rows(self, seed: int, epoch: int = 0, *, shuffle: Shuffle = "exact") -> int:
-        """Count the rows of an epoch, as a loader with this seed has them."""
-        return len(self.order(seed, shuffle=shuffle).at_epoch(epoch))
-
     def _estimate_tokens(self) -> float:
-        """Return the mean tokens of documents that lie evenly among all; equal everywhere."""
-        count = len(self.documents)
+        """Return the mean tokens of documents spread evenly over all; the same on every rank."""
+        count = len(self._documents)
         sampled = min(count, _sampled_documents)
         numbers = np.arange(sampled, dtype=np.uint64) * np.uint64(count // max(1, sampled))
-        found = self.read_lengths(self.documents.ids(numbers)) if count else np.zeros(0)
-        return float(found.mean()) if len(found) else 0.0
+        tokens = self._read_lengths(self._documents.ids(numbers)) if count else np.zeros(0)
+        return float(tokens.mean()) if len(tokens) else 0.0
 
-    def select(self, *_: Any, **__: Any) -> Never:
-        """Refuse: documents are selected, and then packed."""
-        raise self._refuse("select()", "select documents, and pack these")
+    def rebuild(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        return _make_packed, (self._documents, self._layout, *self._arguments)
 
-    def split(self, *_: Any, **__: Any) -> Never:
-        """Refuse: documents are split, and then packed."""
-        raise self._refuse("split()", "split the documents, and pack each part")
-
-    def weigh(self, *_: Any, **__: Any) -> Never:
-        """Refuse: documents are weighed, and then packed."""
-        raise self._refuse("weigh()", "weigh the documents, and pack these")
-
-    def _refuse(self, what: str, remedy: str) -> UsageError:
-        return UsageError(f"{what} of packed rows of {self.path}: {remedy}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PackedDataset, (self.documents, self.layout, *self._arguments)
-
-    def __repr__(self) -> str:
-        rule = self.rule
+    def describe(self) -> str:
+        rule, how = self._rule, "cut of joined documents"
+        if not self._arguments[3]:
+            how = f"{rule.window:,} documents packed at a time"
         return (
-            f"<penstock.PackedDataset of rows of {rule.length:,} tokens, {rule.window:,} documents "
-            f"packed at a time, of {self.documents!r}>"
+            f"<penstock.Dataset, packed rows of {rule.length:,} tokens, {how}, of "
+            f"{self._documents!r}>"
         )
 
 
-class JoinedDataset(PackedDataset):
-    """Rows that are cut from joined documents, as `pack(..., join=True)` returns it."""
-
-    _joined: JoinedDocuments | None = None
-
-    def __init__(self, documents: Dataset, layout: RowLayout, field: str | None) -> None:
-        super().__init__(documents, layout, "split", None, field)
-        self.document_bytes = self.row_bytes  # neighbours in a row are mostly so in storage
-
-    def order(
-        self,
-        seed: int,
-        *,
-        shuffle: Shuffle = "exact",
-        block: int = 256,
-        group: int = 64,
-        stream: int = 0,
-    ) -> JoinedOrder:
-        """Return the order of the rows of epoch 0, as loaders draw it."""
-        if self._joined is None:
-            documents = self.documents
-            self._joined = JoinedDocuments(len(documents), documents.ids, self.read_lengths)
-        count = count_joined_rows(self._joined.tokens, self.layout.length)
-        if not count:
-            raise UsageError(f"no document of {self.path} has a token: there are no rows to cut")
-        rows = Order(count, seed, shuffle=shuffle, block=block, group=group, stream=stream)
-        return JoinedOrder(rows, self.layout.length, self._joined)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedDataset, (self.documents, self.layout, self._arguments[2])
-
-    def __repr__(self) -> str:
-        length = self.layout.length
-        return f"<penstock.JoinedDataset of rows of {length:,} tokens, cut of {self.documents!r}>"
+def _make_packed(
+    documents: Dataset,
+    layout: RowLayout,
+    long: LongDocuments,
+    window: int | None,
+    field: str | None,
+    joins: bool = False,
+) -> Dataset:
+    """Make the dataset of packed rows."""
+    name = find_token_field(documents.index, documents.path, field)
+    tokens = _keep_field(documents, name)
+    return Dataset(
+        documents.path,
+        tokens.index,
+        documents.sidecar,
+        subset=documents.subset,
+        weighting=documents.weighting,
+        kind=PackedKind(documents, tokens, layout, long, window, field, joins),
+    )
 
 
 def _make_native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -469,8 +418,8 @@ def _make_native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _keep_field(documents: Dataset, name: str) -> Dataset:
     """Return the documents with one field, without what their index holds besides."""
-    if isinstance(documents, MixedDataset):
-        return documents.keep_field(name)
+    if isinstance(documents.kind, MixtureKind):
+        return documents.kind.keep_field(name)
     index = documents.index
     others = [made.name for made in index.made if made.name not in (name, SUMS_FIELD)]
     if others:
@@ -506,7 +455,7 @@ class _DocumentLengths:
 
 
 def _find_document_lengths(documents: Dataset) -> _DocumentLengths:
-    parts = documents.parts if isinstance(documents, MixedDataset) else (documents,)
+    parts = documents.parts
     first = np.cumsum([0, *(part.index.count for part in parts)], dtype=np.int64)
     found = [_find_part_lengths(part) for part in parts]
     checksums = {number: sum_ for number, (_, sum_) in enumerate(found) if sum_ is not None}

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import UsageError
+from ..index import Field, Index
 from ..order import rng
+from ..plan import StepPlan
+from .fields import Ragged
 
 Decode = Callable[[dict[str, Any]], Any]
 Samples = Callable[[int], dict[str, Any]]
@@ -70,3 +74,82 @@ def _rebuild_sample(seed: int, epoch: int, number: int, parts: dict[str, Any]) -
     sample = LoadedSample(parts)
     sample.stream = seed, epoch, number
     return sample
+
+
+def open_samples(
+    index: Index,
+    planned: StepPlan,
+    fields: dict[str, Any],
+    epoch: int,
+    seed: int,
+    by_row: bool = False,
+    as_views: bool = False,
+) -> Samples:
+    """Return the function that gives each sample of a step, by its row, as `decode` takes it.
+
+    fields:  from `build_fields`.
+    seed:    of the random numbers of samples (see `LoadedSample`).
+    by_row:  draw them by the row, not by the sample: a sample may come several times an epoch.
+    as_views:  raw bytes as memoryviews, valid while `decode` runs, and not as copies.
+    """
+    for name in (*planned.marks, *(() if planned.labels is None else ("label",))):
+        fields.pop(name, None)
+    keys = index.keys(planned.ids)
+    ids: list[int] = planned.ids.tolist()
+    labels = None if planned.labels is None else planned.labels.tolist()
+    marks = {name: column.tolist() for name, column in planned.marks.items()}
+    columns = [
+        (made.name, open_column(part, made, fields[made.name], as_views))
+        for part in index.fields
+        for made in part.made
+        if made.name in fields
+    ]
+    columns += [(one.name, fields[one.name].__getitem__) for one in index.attributes]
+    # A mixture may draw a sample several times an epoch, and once a pass.
+    passes = marks.get("pass")
+
+    def sample(row: int) -> LoadedSample:
+        number = ids[row]
+        turn = epoch if passes is None else passes[row]
+        parts = LoadedSample()
+        parts.stream = seed, turn, row if by_row else number
+        for name, column in columns:
+            parts[name] = column(row)
+        parts["__key__"] = keys[row]
+        parts["__id__"], parts["__epoch__"] = number, epoch
+        if labels is not None:
+            parts["label"] = labels[row]
+        for name, marked in marks.items():
+            parts[name] = marked[row]
+        return parts
+
+    return sample
+
+
+def open_column(
+    part: Field, made: Field, rows: npt.NDArray[Any] | Ragged, as_views: bool
+) -> Callable[[int], Any]:
+    """Return the function that gives the field of a row: raw bytes as bytes, else an array; a list
+    of these where rows are lists of texts or of lists."""
+    if part.levels:
+        is_text = part.dtype == np.uint8 and not part.element
+        return lambda row: _list_elements(rows[row], is_text)
+    is_raw = part.shape is None and part.dtype == np.uint8 and not part.element and not part.text
+    if not (is_raw if part.parser is None else part.parser.kinds.get(made.name) == "bytes"):
+        return rows.__getitem__
+    if isinstance(rows, Ragged):
+        bounds: list[int] = rows.offsets.tolist()
+        values = memoryview(rows.values)
+        if as_views:
+            return lambda row: values[bounds[row] : bounds[row + 1]]
+        return lambda row: bytes(values[bounds[row] : bounds[row + 1]])
+    length, flat = rows.shape[1], rows.reshape(-1).data
+    if as_views:
+        return lambda row: flat[row * length : (row + 1) * length]
+    return lambda row: bytes(flat[row * length : (row + 1) * length])
+
+
+def _list_elements(row: Any, is_text: bool) -> Any:
+    if isinstance(row, Ragged):
+        return [_list_elements(element, is_text) for element in row]
+    return row.tobytes() if is_text else row

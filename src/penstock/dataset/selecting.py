@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,8 @@ from ..arguments import check_whole
 from ..engine import ThreadPool
 from ..errors import UsageError
 from ..order import Bitmap, Order, Subset, Words, allot_words, hash_words, set_bits
-from .columns import Array, Columns, WideTextsError, make_array
+from .columns import Array, Columns, IndexedSamples, WideTextsError, make_array
 from .predicate import Predicate
-
-if TYPE_CHECKING:
-    from .dataset import Dataset
 
 Condition = str | Callable[[Mapping[str, Array]], Any]
 By = str | Callable[[Mapping[str, Array]], Any]
@@ -31,7 +28,7 @@ _Decide = Callable[[int, int], npt.NDArray[Any]]
 
 
 def choose_samples(
-    dataset: Dataset,
+    dataset: IndexedSamples,
     *,
     ids: Any = None,
     mask: Any = None,
@@ -190,7 +187,7 @@ def _check_fraction(name: str, value: object) -> float:
 
 
 def divide_samples(
-    dataset: Dataset,
+    dataset: IndexedSamples,
     fractions: Mapping[str, float],
     by: By | None,
     seed: int,
@@ -238,7 +235,7 @@ def _divide_by_place(count: int, ends: npt.NDArray[np.float64], seed: int) -> _D
 
 
 def _divide_by_value(
-    dataset: Dataset, columns: Columns, by: By, ends: npt.NDArray[np.float64], seed: int
+    dataset: IndexedSamples, columns: Columns, by: By, ends: npt.NDArray[np.float64], seed: int
 ) -> _Decide:
     """Divide by a keyed hash of a value: equal values go to one part, whatever else there is."""
     bounds = np.array([min(int(end * 2.0**64), 2**64 - 1) for end in ends[:-1].tolist()], np.uint64)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,9 @@ import numpy.typing as npt
 from .. import limits
 from ..errors import UsageError
 from ..order import Bitmap, WeightTable, round_weights
-from .columns import Array, Columns, Slice, make_array, slice_column
+from .columns import Array, Columns, IndexedSamples, Slice, make_array, slice_column
 from .predicate import find_nearest
-from .saved_weights import keep_weights
-from .temporary_array import allot_array
-
-if TYPE_CHECKING:
-    from .dataset import Dataset
+from .saved import allot_array, spill_weights
 
 WeightsOf = Mapping[Any, float] | str | Callable[[Mapping[str, Array]], Any] | npt.ArrayLike
 """Weights: of each class, the name of a column, a function of the columns, or one a sample."""
@@ -33,7 +28,9 @@ class Weighting:
     samples_per_epoch: int
 
 
-def read_weights(dataset: Dataset, weights: WeightsOf, columns: Mapping[str, Any] | None) -> Slice:
+def read_weights(
+    dataset: IndexedSamples, weights: WeightsOf, columns: Mapping[str, Any] | None
+) -> Slice:
     """Return a function that gives the weights of the samples [start, stop) of `dataset`."""
     known = Columns(dataset, columns)
     if isinstance(weights, Mapping):
@@ -56,7 +53,7 @@ def read_weights(dataset: Dataset, weights: WeightsOf, columns: Mapping[str, Any
     return slice_column(array)
 
 
-def _weigh_classes(dataset: Dataset, weights: Mapping[Any, float], known: Columns) -> Slice:
+def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known: Columns) -> Slice:
     """Give each sample the weight of its class."""
     if "label" not in known.kinds:
         raise UsageError(
@@ -139,12 +136,11 @@ def _fill_table(
     return WeightTable.from_integers(weights)
 
 
-def spill_weights(weighting: Weighting, data: str, folder: str) -> Weighting:
+def spill_weighting(weighting: Weighting, data: str, folder: str) -> Weighting:
     """Return the same weights, to be pickled: large ones in a file with a name in `folder`.
 
     data:  fingerprint of the data.
     """
     if len(weighting.table) <= limits.weights_samples_inline_max:
         return weighting
-    os.makedirs(folder, exist_ok=True)
-    return replace(weighting, table=keep_weights(weighting.table, data, folder))
+    return replace(weighting, table=spill_weights(weighting.table, data, folder))

@@ -12,7 +12,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,19 @@ import numpy.typing as npt
 
 from .. import limits
 from .._core import ImageTransform, RowPositions
-from ..dataset import Dataset, choose_saved_path, list_saved_paths
-from ..engine import storage_errors
+from ..dataset import Dataset, Saved
 from ..errors import SidecarError, UsageError
 from ..extent import Int
-from ..index import Index, read_sidecar, write_sidecar
+from ..index import Index, choose_saved_path, list_saved_paths, read_sidecar
 from ..loader import DecodeGain, Leaves, LoadedStep, Loader, RowReader
 from .sources import choose_field, list_rows
 
-_format = "positions-1"
+POSITIONS = Saved(
+    "positions-1",
+    "an index of positions",
+    "make it again with `penstock index --positions`",
+    {"entries": np.uint8, "first": np.int64, "sums": np.uint32, "heads": np.int32},
+)
 _entry_bytes = 12
 
 
@@ -80,7 +84,7 @@ def load_positions(index: Index, field: int, path: str) -> SavedPositions | None
             return read_positions(place, index, field)
         except FileNotFoundError:
             continue
-        except (SidecarError, OSError) as error:
+        except (SidecarError, UsageError, OSError) as error:
             refused = refused or error  # the user's own may fit, where the data's folder is not his
     if refused is not None:
         warnings.warn(f"{refused}; images are decoded without it", RuntimeWarning, stacklevel=4)
@@ -89,30 +93,14 @@ def load_positions(index: Index, field: int, path: str) -> SavedPositions | None
 
 def read_positions(place: str, index: Index, field: int) -> SavedPositions:
     """Map a file of positions. SidecarError if it is damaged or of other data; OSError."""
-    again = f"make it anew with `penstock index --positions --force {index.files.root}`"
-    try:
-        header, sections = read_sidecar(place)
-    except SidecarError as error:
-        what = str(error).partition(": rebuild it")[0]
-        raise SidecarError(f"{what}: {again}") from None
-    name = index.fields[field].name
-    if header.get("format") != _format:
-        raise SidecarError(f"{place} is no index of positions: {again}")
-    if header.get("data") != index.fingerprint or header.get("field") != name:
-        raise SidecarError(f"{place} has the positions of other data or another field: {again}")
-    if header.get("version") != index.version:
-        raise SidecarError(
-            f"{place} has the positions of another version of the data, which was written since: "
-            f"{again}"
-        )
-    columns = [
-        sections.get(name, np.empty(0, np.float64))
-        for name in ("entries", "first", "sums", "heads")
-    ]
-    entries, first, sums, heads = columns
+    again = f"make it again with `penstock index --positions --force {index.files.root}`"
+    kind = replace(POSITIONS, again=again)
+    header, columns = kind.load(place, index.fingerprint, version=index.version)
+    if header.get("field") != index.fields[field].name:
+        kind.refuse(place, f"for the field {header.get('field')!r}")
+    entries, first, sums, heads = columns.values()
     if (
-        [column.dtype for column in columns] != [np.uint8, np.int64, np.uint32, np.int32]
-        or len(sums) != index.count
+        len(sums) != index.count
         or len(heads) != 3 * index.count
         or len(first) != index.count + 1
         or _entry_bytes * int(first[-1]) != len(entries)
@@ -162,7 +150,7 @@ def find_positions(
 
     UsageError for a selection or a mixture, and without a field of images.
     """
-    if dataset.subset is not None or not dataset.can_mix:
+    if dataset.subset is not None or dataset.kind is not None:
         raise UsageError(
             f"{dataset.path} is a selection or a mixture: find the positions of the data that it "
             "is of, each by itself"
@@ -172,7 +160,7 @@ def find_positions(
     paths = list_saved_paths(dataset.path, "positions")
     if not force:
         for path in paths:
-            with contextlib.suppress(SidecarError, OSError):
+            with contextlib.suppress(SidecarError, UsageError, OSError):
                 return PositionReport(read_positions(path, index, number), 0, ())
     finding = _Finding(number)
     done = 0
@@ -185,21 +173,15 @@ def find_positions(
                 progress(done, len(dataset))
     first = np.zeros(index.count + 1, np.int64)
     np.cumsum(finding.gather("counts", np.int64), out=first[1:])
-    sections = {
+    columns = {
         "entries": finding.gather("entries", np.uint8),
         "first": first,
         "sums": finding.gather("sums", np.uint32),
         "heads": finding.gather("heads", np.int32),
     }
-    header = {
-        "format": _format,
-        "data": index.fingerprint,
-        "version": index.version,
-        "field": index.fields[number].name,
-    }
     path = choose_saved_path(paths)
-    with storage_errors(path, "save it again"):
-        write_sidecar(path, header, sections)
+    name = index.fields[number].name
+    POSITIONS.save(path, index.fingerprint, columns, version=index.version, field=name)
     return PositionReport(
         read_positions(path, index, number), finding.others, tuple(sorted(finding.broken))
     )

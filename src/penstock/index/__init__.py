@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from .formats.registry import FORMATS as FORMATS
     from .formats.shards import Location as Location
     from .formats.tf_example import parse_example as parse_example
+    from .freshness import IndexRequest as IndexRequest
+    from .freshness import list_index_paths as list_index_paths
+    from .freshness import load_index as load_index
     from .json_fields import Column as Column
     from .json_fields import JsonFields as JsonFields
     from .json_fields import LineError as LineError
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from .nested import unpack_rows as unpack_rows
     from .read_cost import measure_cost as measure_cost
     from .read_cost import summarize_cost as summarize_cost
+    from .sidecar import choose_saved_path as choose_saved_path
+    from .sidecar import list_saved_paths as list_saved_paths
+    from .sidecar import own_folder as own_folder
     from .sidecar import read_sidecar as read_sidecar
     from .sidecar import write_sidecar as write_sidecar
     from .table import Index as Index
@@ -63,11 +69,12 @@ else:
             "formats.registry": "FORMATS",
             "formats.shards": "Location",
             "formats.tf_example": "parse_example",
+            "freshness": "IndexRequest list_index_paths load_index",
             "json_fields": "Column JsonFields LineError is_rounded",
             "layout": "Chunked Fixed Layout RowTable",
             "nested": "NestedError unpack_rows",
             "read_cost": "measure_cost summarize_cost",
-            "sidecar": "read_sidecar write_sidecar",
+            "sidecar": "choose_saved_path list_saved_paths own_folder read_sidecar write_sidecar",
             "fields": "SUMS_FIELD Field find_damaged",
             "table": "Index Samples find_outside",
             "vocabulary": "find_foreign_token set_vocabulary",

@@ -1,13 +1,14 @@
 """Sidecar: one file that holds an index beside the data. Its format is in docs/format.md.
 
-This module knows bytes, sections and checksums; the index knows their meaning. Reading either
-returns exactly the data written or raises SidecarError. Writing either replaces the whole file or
-leaves the old one as it was.
+This module knows paths, bytes, sections and checksums; the index knows their meaning. Reading
+either returns exactly the data written or raises SidecarError. Writing either replaces the whole
+file or leaves the old one as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import mmap
 import os
@@ -21,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..engine import sync_folder
-from ..errors import SidecarError
+from ..engine import is_url, sync_folder
+from ..errors import SidecarError, UsageError
 
 Header = dict[str, Any]
 Sections = Mapping[str, npt.NDArray[Any]]
@@ -32,6 +33,51 @@ VERSION = 2
 _PRELUDE = struct.Struct("<8sIIQQ")  # magic, version, crc32 of the rest, header bytes, file bytes
 _ALIGN = 64
 _DTYPES = ("|u1", "<i4", "<u4", "<i8")
+
+
+def list_saved_paths(path: str, kind: str = "", *, beside: bool | None = None) -> list[str]:
+    """List the paths at which a file about the data is looked for and saved.
+
+    The first is beside the data, the last in this user's cache. Beside a folder, not inside:
+    writing there would change the folder's time and so the data.
+
+    kind:    of the file, such as "lengths"; the index has none.
+    beside:  False for the cache alone; by default data that exists as one path has both.
+    """
+    end = f".{kind}.penstock" if kind else ".penstock"
+    own = _own_path(path) + end
+    if beside is None:
+        beside = not is_url(path) and os.path.exists(path)
+    return [path + end, own] if beside else [own]
+
+
+def choose_saved_path(paths: list[str]) -> str:
+    """Return the first path that can be written."""
+    for path in paths:
+        folder = os.path.dirname(path)
+        if path == paths[-1]:
+            os.makedirs(folder, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return path
+    raise UsageError(f"{paths[-1]} cannot be written: give this user a writable cache folder")
+
+
+def own_folder() -> str:
+    """Return the folder in which only this user saves indexes."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "penstock")
+
+
+def is_own(path: str) -> bool:
+    """True if this user has saved the file, and not whoever the data came from."""
+    return os.path.dirname(path) == own_folder()
+
+
+def _own_path(path: str) -> str:
+    real = path if is_url(path) else os.path.realpath(path)
+    digest = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
+    name = os.path.basename(path)[:100].replace("*", "_")
+    return os.path.join(own_folder(), f"{digest}-{name}")
 
 
 def damaged_error(path: str, what: str) -> SidecarError:

@@ -47,7 +47,7 @@ class AutoShuffle:
     """
 
     def __init__(self, dataset: Dataset, seed: int, budget: Budget) -> None:
-        if type(dataset).order is not Dataset.order:
+        if dataset.kind is not None:
             raise UsageError(
                 "shuffle='auto' does not choose for a mixture or a curriculum: choose 'exact' or "
                 "'blocked'"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..budget import Budget
-from ..dataset.fields import build_fields, open_samples
+from ..dataset.fields import build_fields
 from ..dataset.reading import FieldReader
-from ..dataset.sample import Decode, can_take_views
+from ..dataset.sample import Decode, can_take_views, open_samples
 from ..index import Index
 from ..order import Marks
 from ..plan import Ids, PlanSource

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..budget import Budget
-from ..dataset.fields import build_fields, open_samples
-from ..dataset.sample import Decode, can_take_views
+from ..dataset.fields import build_fields
+from ..dataset.sample import Decode, can_take_views, open_samples
 from ..engine import Arena, Buffer
 from ..errors import CollateError, UsageError
 from ..index import Index

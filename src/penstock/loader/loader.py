@@ -22,7 +22,6 @@ from ..budget import Budget
 from ..cache import Cache, CacheMembership, join_cache
 from ..dataset.bucketing import Buckets, bucket_orders, check_batch_tokens
 from ..dataset.dataset import Dataset
-from ..dataset.packing import PackedDataset
 from ..dataset.reading import choose_gap, share_memory
 from ..dataset.sample import Decode
 from ..dataset.weighing import WeightsOf
@@ -146,7 +145,7 @@ class Loader:
             raise UsageError(
                 "assignment='local' deals samples to the hosts that keep them: give cache= too"
             )
-        packed = isinstance(dataset, PackedDataset)
+        packed = dataset.rows is not None
         if packed and (cache is not None or shuffle == "auto"):
             given = "cache" if cache is not None else 'shuffle="auto"'
             raise UsageError(
@@ -158,7 +157,7 @@ class Loader:
                 raise UsageError(f"{name} is {function!r}: give a function")
         self._rows: RowReader | None = None
         if isinstance(decode, RowDecode) and collate is None:
-            path = dataset.path if dataset.can_mix else None
+            path = dataset.path if dataset.kind is None else None
             self._rows = decode.open_data(dataset.index, path, self.leaves)
         self.dataset = dataset
         self._cache = cache
@@ -193,7 +192,7 @@ class Loader:
             check_peers=check_peers,
             reweighing=Reweighing(dataset, make_order),
             commit=dataset.commit,
-            row_table=dataset.find_row_table() if isinstance(dataset, PackedDataset) else None,
+            row_table=None if dataset.rows is None else dataset.rows.find_row_table(),
             balancing=balance_costs(dataset, order, assignment, cache),
         )
         self.drop_last = self._step_sampler.drop_last
@@ -619,7 +618,7 @@ class Loader:
         seed = self._step_sampler.seed
         cropped: PlanSource | None = None
         # A mixture draws by passes, and hosts that share a cache keep whole samples.
-        if self._rows is not None and joined is None and self.dataset.can_mix:
+        if self._rows is not None and joined is None and self.dataset.kind is None:
             cropped = self._rows.crop_reads(index, seed, epoch)
         session = Session(
             cropped or (index if joined is None else joined.addressed),
@@ -652,7 +651,7 @@ class Loader:
             self._rows,
             cropped is not None,
             self._row_counts,
-            self.dataset.lay_out if isinstance(self.dataset, PackedDataset) else None,
+            None if self.dataset.rows is None else self.dataset.rows.lay_out,
         )
         return DecodeSource(reader, self._step_bytes, decoding)
 
@@ -668,15 +667,15 @@ class Loader:
     @property
     def _sample_bytes(self) -> float:
         """Mean bytes of a sample as it is read."""
-        if isinstance(self.dataset, PackedDataset):
-            return self.dataset.document_bytes
+        if self.dataset.rows is not None:
+            return self.dataset.rows.document_bytes
         return self.dataset.index.mean_bytes
 
     @property
     def _row_bytes(self) -> float:
         """Mean bytes of a row of a batch."""
-        if isinstance(self.dataset, PackedDataset):
-            return self.dataset.row_bytes
+        if self.dataset.rows is not None:
+            return self.dataset.rows.row_bytes
         order = self._step_sampler.order
         if isinstance(order, PackedOrder):
             samples = len(order.inner) / max(1, order.counts.estimate())

@@ -19,7 +19,7 @@ import numpy as np
 from .. import limits
 from ..arguments import Path, check_path
 from ..dataset.dataset import Dataset
-from ..dataset.saved_weights import load_weights, save_weights
+from ..dataset.saved import load_weights, save_weights
 from ..dataset.weighing import WeightsOf
 from ..errors import PenstockError, StateError, UsageError
 from ..order import Ordering

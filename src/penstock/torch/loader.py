@@ -28,7 +28,7 @@ import torch
 from ..arguments import Path
 from ..budget import Budget
 from ..cache import Cache
-from ..dataset import Buckets, Dataset, Decode, PackedDataset, WeightsOf
+from ..dataset import Buckets, Dataset, Decode, WeightsOf
 from ..errors import UsageError
 from ..loader import (
     Balanced,
@@ -217,7 +217,7 @@ class DataLoader:
         foreign = not isinstance(dataset, Dataset)
         reads_ahead = not foreign and sampler is None and batch_sampler is None
         self._kind = choose_workers(workers, num_workers, reads_ahead, foreign)
-        if isinstance(dataset, PackedDataset) and self._kind != "engine":
+        if self._kind != "engine" and not foreign and dataset.rows is not None:
             raise UsageError(
                 "packed rows are laid out by the loader that reads their documents: leave out "
                 "sampler, batch_sampler and workers='processes'"
@@ -598,6 +598,6 @@ class DataLoader:
 
 def _open_decode(decode: Decode | None, dataset: Any) -> RowReader | None:
     if isinstance(decode, RowDecode) and isinstance(dataset, Dataset):
-        path = dataset.path if dataset.can_mix else None
+        path = dataset.path if dataset.kind is None else None
         return decode.open_data(dataset.index, path, Tensors())
     return None

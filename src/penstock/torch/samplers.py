@@ -10,7 +10,7 @@ from torch.utils.data import Sampler, SequentialSampler
 
 from ..budget import Budget
 from ..cache import Cache
-from ..dataset import Buckets, Dataset, PackedDataset, bucket_orders, check_batch_tokens
+from ..dataset import Buckets, Dataset, bucket_orders, check_batch_tokens
 from ..errors import UsageError
 from ..loader import (
     AutoShuffle,
@@ -95,6 +95,6 @@ def make_sampler(
         assignment=name_assignment(assignment),
         check_peers=check_peers,
         reweighing=Reweighing(dataset, make_order) if ours else None,
-        row_table=dataset.find_row_table() if isinstance(dataset, PackedDataset) else None,
+        row_table=dataset.rows.find_row_table() if ours and dataset.rows is not None else None,
         balancing=balance_costs(dataset, order, assignment, cache) if ours else None,
     )

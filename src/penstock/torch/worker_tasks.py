@@ -102,7 +102,7 @@ class ReadSamples:
             collate=collate and collate_seeded,
             leaves=Tensors(),
             budget=self.budget,
-            path=self.dataset.path if self.dataset.can_mix else None,
+            path=self.dataset.path if self.dataset.kind is None else None,
         )
 
         def read(task: BatchTask) -> Any:

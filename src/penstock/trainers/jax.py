@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from ..dataset import Dataset, PackedDataset, Ragged
+from ..dataset import Dataset, Ragged
 from ..errors import UsageError
 from ..loader import Batch, FunctionTransfer
 from ..loader import Loader as ArrayLoader
@@ -92,8 +92,9 @@ class JAXLoader:
         shares = steps.world_size if self._is_global else 1
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
             count, ids = len(batch.ids), batch.ids.astype(np.int64)
-            if isinstance(self.loader.dataset, PackedDataset):  # the rest differs in length
-                batch = batch.replace_fields({name: batch[name] for name in PackedDataset.arrays})
+            packed = self.loader.dataset.rows
+            if packed is not None:  # the rest differs in length
+                batch = batch.replace_fields({name: batch[name] for name in packed.arrays})
             fits = jax.config.jax_enable_x64 or self.loader.dataset.index.count <= 2**31
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
             batch |= {"__id__": ids} if fits else {}

@@ -1,0 +1,346 @@
+"""Measuring of lengths: `measure_lengths` writes a file of them beside the index.
+
+While it measures, finished chunks are in a file of another name, each with a checksum, so that a
+run that was killed goes on after them. Processes measure; this one writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import Any
+
+import numpy as np
+
+from .. import limits
+from ..arguments import Path, check_function, check_whole
+from ..engine import storage_errors
+from ..errors import DataError, SidecarError, UsageError, WorkerError
+from ..extent import Int
+from ..index import Chunked, Index, choose_saved_path, write_sidecar
+from .dataset import Dataset
+from .fields import build_fields
+from .length_rules import (
+    Duration,
+    ListLength,
+    Measure,
+    Rule,
+    TokenCounter,
+    choose_measure,
+    describe_rule,
+)
+from .lengths import (
+    LENGTHS,
+    SavedLengths,
+    count_bytes,
+    count_numbers,
+    describe_made,
+    find_counted,
+    load_lengths,
+)
+from .reading import FieldReader
+from .sample import open_samples
+from .saved import allot_array
+
+_prelude_bytes = 4096
+_ahead = 4  # chunks that wait for each process
+
+
+def measure_lengths(
+    dataset: Dataset,
+    by: Rule,
+    *,
+    field: str | None = None,
+    tokenizer: Path | None = None,
+    processes: int | None = None,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> SavedLengths:
+    """Measure the length of each sample, and save it beside the index, whole or not at all.
+
+    by:         "bytes" (of all fields) or "tokens" (numbers of the only list), both from the index
+                alone; "duration", milliseconds of WAV or FLAC; or a function of a sample, as
+                `decode` gets it, that returns an integer from 0 on. It must be importable.
+    field:      the field with the text or the sound, if there are several.
+    tokenizer:  with "tokens", the tokenizer.json by which the texts of a field are counted, or the
+                folder that holds it. As `tokenize` has them by default: special tokens in texts are
+                text, truncation, padding and template of the file are not applied. Needs the
+                library tokenizers.
+    processes:  by default one for each core that this process may use.
+    force:      measure again what is there.
+    progress:   called with the samples done, and all.
+
+    Killed at any time, the same call goes on after the chunks that were finished. Lengths by the
+    same rule of this version of the data are kept as they are. Returns what `Dataset.lengths` has
+    from now on. UsageError; errors of the function are raised with the sample's number.
+    """
+    name = describe_rule(by)
+    if dataset.subset is not None or dataset.kind is not None:
+        raise UsageError(
+            f"{dataset.path} is a selection or a mixture: measure the data that it is of, each by "
+            "itself"
+        )
+    check_function("progress", progress, "a function of the samples done and of all")
+    measure, identity = choose_measure(dataset.index, by, field, tokenizer)
+    if tokenizer is not None:
+        name += f" --tokenizer {os.fspath(tokenizer)!s}"
+    paths = dataset.list_length_paths()
+    if not force:
+        with contextlib.suppress(SidecarError):
+            saved = load_lengths(paths, dataset.index, dataset.path)
+            if saved is not None and (saved.rule, saved.counter) == (name, identity):
+                return saved
+    path = choose_saved_path(paths)
+    index = dataset.index
+    header: dict[str, Any] = {
+        "format": LENGTHS.format,
+        "data": index.fingerprint,
+        "version": index.version,
+        "by": name,
+        "counter": identity,
+    }
+    if measure is not None:
+        names = [part.name for part in index.made]  # a function may use all fields
+        if isinstance(measure, TokenCounter | Duration | ListLength):
+            names = [measure.field_name]
+        if made := describe_made(index, names):
+            header["made"] = made
+        cores = len(os.sched_getaffinity(0))
+        workers = cores if processes is None else check_whole("processes", processes, 1, 1024)
+        with storage_errors(path), _Chunks(path, header, index) as chunks:
+            _measure_chunks(dataset, measure, chunks, workers, progress)
+            write_sidecar(path, header, {"values": chunks.values})
+            chunks.remove()
+    else:
+        values = _count_all(dataset, str(by), os.path.dirname(path))
+        with storage_errors(path):
+            write_sidecar(path, header, {"values": values})
+    for other in paths:
+        if other != path:
+            with contextlib.suppress(OSError):
+                os.unlink(other)
+    saved = load_lengths([path], index, dataset.path)
+    assert saved is not None
+    return saved
+
+
+def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
+    index = dataset.index
+    counted = find_counted(index)
+    if by == "tokens" and (counted is None or counted[1].dtype == np.uint8):
+        raise UsageError(
+            f"{dataset.path} holds no lists of numbers: count the tokens of texts by tokenizer= "
+            "(--tokenizer), or by a function of yours (--by module:function)"
+        )
+    if by == "bytes" and any(isinstance(layout, Chunked) for layout in index.layouts):
+        raise UsageError(
+            f"{dataset.path} is compressed, and its samples' bytes are not known before they are "
+            "read: measure by a function of yours (--by module:function)"
+        )
+    count = count_bytes if by == "bytes" else count_numbers
+    values = allot_array(index.count, np.int64, folder, limits.lengths_samples_inline_max)
+    for start in range(0, index.count, limits.selection_chunk_samples):
+        stop = min(start + limits.selection_chunk_samples, index.count)
+        values[start:stop] = count(index, np.arange(start, stop))
+    return values
+
+
+class _Chunks:
+    """File of the chunks that are measured: what they are of, a mark for each, and the lengths.
+
+    A chunk's mark is 1 << 32 and the checksum of its lengths. The file is locked while it is used.
+    """
+
+    def __init__(self, path: str, header: Mapping[str, Any], index: Index) -> None:
+        folder, name = os.path.split(path)
+        self._path = os.path.join(folder, f".{name}.part")
+        self.samples = max(1, min(8192, int(limits.lengths_chunk_bytes / max(1, index.mean_bytes))))
+        count = index.count
+        self._about = json.dumps({**header, "chunk": self.samples}).encode().ljust(_prelude_bytes)
+        self.count = -(-count // self.samples)
+        self._bytes = _prelude_bytes + 8 * self.count + 8 * count
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise UsageError(
+                f"{self._path} is in use: another process measures these lengths; wait for it"
+            ) from None
+        if os.pread(self._file, _prelude_bytes, 0) != self._about:
+            os.ftruncate(self._file, 0)
+            os.ftruncate(self._file, self._bytes)
+            os.pwrite(self._file, self._about, 0)
+        os.ftruncate(self._file, self._bytes)
+        shape = (self.count,)
+        self._marks = np.memmap(self._path, np.int64, "r+", offset=_prelude_bytes, shape=shape)
+        offset = _prelude_bytes + 8 * self.count
+        self.values: Int = np.memmap(self._path, np.int64, "r+", offset=offset, shape=(count,))
+
+    def __enter__(self) -> _Chunks:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
+
+    def list_missing(self) -> list[int]:
+        """List the chunks that are not there, or damaged."""
+        return [
+            chunk
+            for chunk in range(self.count)
+            if self._marks[chunk] != self._sum_up(self._view(chunk))
+        ]
+
+    def put(self, chunk: int, lengths: Int) -> None:
+        """Write a chunk, and then its mark."""
+        self._view(chunk)[:] = lengths
+        self._marks[chunk] = self._sum_up(lengths)
+
+    def bounds(self, chunk: int) -> tuple[int, int]:
+        """Return the first sample of a chunk, and the first one after it."""
+        start = chunk * self.samples
+        return start, min(start + self.samples, len(self.values))
+
+    def remove(self) -> None:
+        """Remove the file."""
+        os.unlink(self._path)
+
+    def _view(self, chunk: int) -> Int:
+        start, stop = self.bounds(chunk)
+        return self.values[start:stop]
+
+    @staticmethod
+    def _sum_up(lengths: Int) -> int:
+        return (1 << 32) | zlib.crc32(np.ascontiguousarray(lengths).data)
+
+
+def _measure_chunks(
+    dataset: Dataset,
+    measure: Measure,
+    chunks: _Chunks,
+    processes: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Measure the chunks that are missing, in processes; in this one if one chunk is enough."""
+    missing = chunks.list_missing()
+    done = chunks.count - len(missing)
+
+    def report() -> None:
+        if progress is not None:
+            progress(min(done * chunks.samples, len(chunks.values)), len(chunks.values))
+
+    report()
+    if processes == 1 or len(missing) <= 1:
+        with contextlib.closing(_ChunkReader(dataset, measure)) as reader:
+            for chunk in missing:
+                chunks.put(chunk, reader.measure(*chunks.bounds(chunk)))
+                done += 1
+                report()
+        return
+    for chunk, lengths in _measure_in_processes(dataset, measure, chunks, missing, processes):
+        chunks.put(chunk, lengths)
+        done += 1
+        report()
+
+
+def _measure_in_processes(
+    dataset: Dataset,
+    measure: Measure,
+    chunks: _Chunks,
+    missing: list[int],
+    processes: int,
+) -> Iterator[tuple[int, Int]]:
+    pool = ProcessPoolExecutor(
+        min(processes, len(missing)), get_context("spawn"), _open_reader, (dataset, measure)
+    )
+    waiting: dict[Future[Int], int] = {}
+    rest = iter(missing)
+    try:
+        while True:
+            while len(waiting) < _ahead * processes and (chunk := next(rest, None)) is not None:
+                waiting[pool.submit(_measure_chunk, *chunks.bounds(chunk))] = chunk
+            if not waiting:
+                return
+            for future in wait(waiting, return_when="FIRST_COMPLETED").done:
+                yield waiting.pop(future), future.result()
+    except BrokenProcessPool:
+        raise WorkerError(
+            "a process that measured lengths was killed or ended by itself: what is finished is "
+            "kept, so run it again, with fewer processes if memory was short"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _ChunkReader:
+    """Reader of samples that measures each."""
+
+    def __init__(self, dataset: Dataset, measure: Measure) -> None:
+        index = dataset.index
+        measure_sample = dataset.compose_decode(measure)
+        assert measure_sample is not None
+        self._measure = measure_sample
+        self._reader = FieldReader(index)
+        self._rows = max(1, min(256, int(limits.lengths_batch_bytes / max(1, index.mean_bytes))))
+
+    def measure(self, start: int, stop: int) -> Int:
+        """Return the lengths of the samples [start, stop)."""
+        lengths = np.empty(stop - start, np.int64)
+        for first in range(start, stop, self._rows):
+            ids = np.arange(first, min(first + self._rows, stop), dtype=np.uint64)
+            planned, buffer = self._reader.read_step(ids)
+            index = self._reader.index
+            sample_of = open_samples(index, planned, build_fields(index, planned, buffer), 0, 0)
+            for row in range(len(ids)):
+                sample = sample_of(row)
+                key = sample["__key__"]  # the function may change its dict
+                try:
+                    length = self._measure(sample)
+                except Exception as error:
+                    error.add_note(f"penstock: raised by decode for sample {key!r}")
+                    raise
+                lengths[first - start + row] = _check_length(length, first + row)
+        return lengths
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _check_length(value: Any, sample: int) -> int:
+    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 2**63:
+        raise DataError(
+            f"the length of sample {sample:,} is {value!r:.100}: return an integer from 0 on"
+        )
+    return int(value)
+
+
+_reader: list[_ChunkReader] = []  # of a process that measures
+
+
+def _open_reader(dataset: Dataset, measure: Measure) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _reader.append(_ChunkReader(dataset, measure))
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent: one that is killed does not tell its pool's processes."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _measure_chunk(start: int, stop: int) -> Int:
+    return _reader[0].measure(start, stop)

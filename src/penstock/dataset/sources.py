@@ -1,0 +1,176 @@
+"""Sources: the place that paths name, and the index of the data there."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from ..engine import is_url
+from ..engine import store as stores
+from ..errors import ChangedError, SidecarError, UsageError
+from ..extent import Int
+from ..index import FORMATS, SUMS_FIELD, Index, JsonFields, Location, load_index, set_vocabulary
+
+
+def pin_paths(paths: Sequence[str]) -> list[str]:
+    """Return the paths, absolute, with URLs of a hub pinned to a commit."""
+    if any(path.startswith("hf://") or "/snapshots/" in path for path in paths):
+        from ..engine import pin_hub_urls
+
+        paths = pin_hub_urls(paths)
+    return [path if is_url(path) or not path else os.path.abspath(path) for path in paths]
+
+
+def locate_data(*paths: str) -> tuple[Location, stores.Store]:
+    """Return the location that paths stand for, and the store that holds it."""
+    for name in paths:
+        if "\0" in name:
+            raise UsageError(f"the path {name!r} holds a zero byte: correct it")
+    if any(is_url(name) for name in paths):
+        from ..engine import locate_objects  # its library is optional
+
+        objects = locate_objects(*paths)
+        names = objects.names if objects.kind == "pattern" else ()
+        return Location(objects.kind, objects.names[0], objects.path, names), objects.store
+    if len(paths) > 1:
+        return _locate_patterns(paths)
+    path = os.path.abspath(paths[0])
+    folder, name = os.path.split(path)
+    try:
+        mode = os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ENOENT and os.path.isfile(f"{path}.idx"):
+            return locate_data(f"{path}.idx")  # the prefix of several files
+        if error.errno == errno.ENOENT and (glob.has_magic(path) or "{" in path):
+            return _locate_patterns(paths)
+        raise stores.build_storage_error(error.errno or errno.EIO, path) from None
+    if os.path.isdir(path):
+        return Location("folder", "", path), stores.Posix(path)
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"{path} is neither a file nor a folder (mode {mode.st_mode:o}): copy it into one"
+        )
+    return Location("file", name, path), stores.Posix(folder)
+
+
+def _locate_patterns(patterns: Sequence[str]) -> tuple[Location, stores.Store]:
+    paths = [os.path.abspath(pattern) for pattern in patterns]
+    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    while glob.has_magic(root) or "{" in root:
+        root = os.path.dirname(root)
+    names = tuple(os.path.relpath(path, root) for path in paths)
+    return Location("pattern", names[0], ", ".join(paths), names), stores.Posix(root)
+
+
+def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
+    """Return the index with the dtype in which batches have the fields of integers."""
+    try:
+        dtype = np.dtype(as_dtype)
+    except (TypeError, ValueError):
+        dtype = np.dtype(object)
+    if dtype.kind not in "iu":
+        raise UsageError(f"as_dtype is {as_dtype!r}: use integers, such as 'int64'")
+    converted = [
+        replace(part, parser=replace(part.parser, integers=dtype.name))
+        if part.parser is not None
+        else replace(part, as_dtype=dtype)
+        if part.dtype.kind in "iu"
+        and not (part.dtype == np.uint8 and part.shape is None)
+        and part.name != SUMS_FIELD
+        else part
+        for part in index.fields
+    ]
+    changed = [part for part in converted if part.as_dtype is not None]
+    for part in converted:
+        if part.parser is not None:
+            part.parser.check_defaults()
+    attributes = tuple(part.convert_integers(dtype) for part in index.attributes)
+    parsed = [*index.made[-len(attributes) :]] if attributes else []
+    parsed += [made for part in converted if part.parser is not None for made in part.made]
+    for part in changed:
+        if not np.can_cast(part.dtype, dtype, "safe"):
+            raise UsageError(
+                f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
+                f"({part.dtype}): use 'int64'"
+            )
+    if not changed and not any(made.dtype.kind in "iu" for made in parsed):
+        names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
+        raise UsageError(f"as_dtype: {path} has no field of integers, but {names}: leave it out")
+    return replace(index, fields=tuple(converted), attributes=attributes)
+
+
+class IndexReference(NamedTuple):
+    """Reference to a saved index, in place of which a pickled dataset has it.
+
+    mirrors:     root, sizes and times of each mirror.
+    as_dtype, parser, vocabulary:  what the saved index does not have of its fields.
+    """
+
+    path: str
+    paths: tuple[str, ...]
+    sidecar: str
+    root: str
+    format: str
+    options: Mapping[str, Any]
+    fingerprint: str
+    mirrors: Sequence[tuple[str, Int, Int]]
+    as_dtype: np.dtype[Any] | None
+    parser: JsonFields | None
+    vocabulary: Mapping[str, int]
+
+    @classmethod
+    def make(cls, index: Index, path: str, paths: tuple[str, ...], sidecar: str) -> Self:
+        """Refer to the index that is saved at `sidecar`."""
+        dtypes = [part.as_dtype for part in index.fields]
+        dtypes += [attribute.as_dtype for attribute in index.attributes]
+        return cls(
+            path,
+            paths,
+            sidecar,
+            index.files.root,
+            index.format,
+            dict(index.options),
+            index.fingerprint,
+            [(mirror.root, mirror.size, mirror.mtime_ns) for mirror in index.files.mirrors],
+            next((dtype for dtype in dtypes if dtype is not None), None),
+            index.fields[0].parser,
+            {part.name: part.vocabulary for part in index.fields if part.vocabulary},
+        )
+
+    def open(self) -> tuple[Index, str | None]:
+        """Open the saved index, or else make a new one of the same data, not saved.
+
+        Return it, and the path at which it is saved. Raises ChangedError if the data is another.
+        """
+        try:
+            saved = load_index(self.sidecar, self.root)
+            if saved.fingerprint == self.fingerprint:
+                return self._complete(saved), self.sidecar
+        except (OSError, SidecarError):
+            pass  # moved or damaged since: the data itself decides
+        place, store = locate_data(*self.paths)
+        built = FORMATS[self.format].build(store, place, None, **self.options)
+        if built.fingerprint != self.fingerprint:
+            raise ChangedError(
+                f"{self.path} is not the data that was pickled (fingerprint {built.fingerprint}, "
+                f"was {self.fingerprint}): open it again"
+            )
+        return self._complete(replace(built, options=self.options)), None
+
+    def _complete(self, index: Index) -> Index:
+        if self.as_dtype is not None:
+            index = convert_integers(index, self.as_dtype, self.path)
+        index = set_vocabulary(index, self.vocabulary, self.path)
+        if self.parser is not None:
+            index = replace(index, fields=(replace(index.fields[0], parser=self.parser),))
+        mirrors = tuple(
+            replace(index.files, root=root, size=size, mtime_ns=mtime_ns)
+            for root, size, mtime_ns in self.mirrors
+        )
+        return replace(index, files=replace(index.files, mirrors=mirrors))
