@@ -15,8 +15,7 @@ from hypothesis.extra import numpy as st_np
 from penstock.checkpoint import Checkpoints, load
 from penstock.checkpoint.manifest import pad_length
 from penstock.checkpoint.pytree import rebuild_state, split_state
-from penstock.checkpoint.snapshot import divide_blocks
-from penstock.checkpoint.staging import Staging
+from penstock.checkpoint.staging import Staging, divide_blocks
 from penstock.engine.native import crc32c
 
 

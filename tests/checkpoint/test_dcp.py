@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint import Checkpoints, background
 from penstock.checkpoint.folder_repository import Folder
 from penstock.checkpoint.loading import verify_checkpoint
-from penstock.checkpoint.snapshot import divide_held_blocks
+from penstock.checkpoint.staging import divide_held_blocks
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
 torch = pytest.importorskip("torch")

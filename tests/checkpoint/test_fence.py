@@ -13,8 +13,7 @@ import pytest
 import torch
 from penstock.checkpoint import Checkpoints
 from penstock.checkpoint.pytree import split_state
-from penstock.checkpoint.snapshot import Fence
-from penstock.checkpoint.staging import Cut
+from penstock.checkpoint.staging import Cut, Fence
 from penstock.errors import UsageError
 
 Optimizer = torch.optim.Optimizer

@@ -19,15 +19,13 @@ from penstock.checkpoint import (
     Checkpoints,
     background,
     checkpoints,
-    drain,
     flushing,
+    held_saves,
     load,
-    snapshot,
     staging,
 )
 from penstock.checkpoint.background import BackgroundThread, JoinDeadline
-from penstock.checkpoint.snapshot import Fence
-from penstock.checkpoint.staging import Staging
+from penstock.checkpoint.staging import Fence, Staging
 from penstock.engine import threads
 from penstock.errors import StalledError, StorageError
 from tests.interrupts import end_in_thread, interrupt
@@ -111,7 +109,7 @@ def test_an_interrupt_in_save_leaves_one_writer(
         assert not gate.is_holding
         return reserve(memory, size)
 
-    modules = checkpoints, background, threads, threading, snapshot, staging
+    modules = checkpoints, background, threads, threading, staging
     place, interrupted, counts = 0, True, set()
     while interrupted:
         weights = torch.nn.Parameter(torch.empty(64, 64))
@@ -168,7 +166,7 @@ def test_an_interrupt_in_wait_loses_no_failure(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        modules = checkpoints, drain, background, threads, threading
+        modules = checkpoints, held_saves, background, threads, threading
         interrupted = interrupt(place, modules, wait)
         if interrupted and not told:
             end_in_thread(wait, place)
@@ -228,7 +226,7 @@ def test_an_interrupted_close_closes_when_called_again(
             except StorageError as error:
                 told.append(error)  # noqa: B023
 
-        modules = checkpoints, background, threads, threading, snapshot, staging
+        modules = checkpoints, background, threads, threading, staging
         interrupted = interrupt(place, modules, close)
         end_in_thread(close, place)
         assert len(told) == fails, f"place {place}"
@@ -273,7 +271,7 @@ def test_an_interrupt_at_the_fence_leaves_it_movable() -> None:
             stands = Fence()
             if first != "put_up":
                 stands.put_up()
-            interrupted = interrupt(place, (snapshot, threads, threading), getattr(stands, first))
+            interrupted = interrupt(place, (staging, threads, threading), getattr(stands, first))
             assert interrupted or first != "wait"  # which nobody ends
             end_in_thread(stands.take_down, place)
             end_in_thread(stands.wait, place)

@@ -16,8 +16,7 @@ from penstock.checkpoint.background import build_stall_error, mark_done, mark_po
 from penstock.checkpoint.flushing import Flush
 from penstock.checkpoint.manifest import Attempt
 from penstock.checkpoint.save import Save, SaveTarget
-from penstock.checkpoint.snapshot import Fence, StateSnapshot, divide_state
-from penstock.checkpoint.staging import Staging
+from penstock.checkpoint.staging import Fence, Staging, StateSnapshot, divide_state
 from penstock.checkpoint.tiers import LocalTier, Tiers
 from penstock.errors import FormatError, StorageError
 from penstock.ranks.place import detect

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.tier_choice import (
+from penstock.checkpoint.tiers import (
     REPOSITORY,
     Rates,
     TierChoice,

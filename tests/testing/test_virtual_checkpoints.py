@@ -41,7 +41,7 @@ SEEDS = range(1, 9)
 EASY = [
     "folder_repository: the name of a commit is not synced",
     "write_lock: a commit overwrites",
-    "recovery: tiers are not cleared",
+    "held_saves: tiers are not cleared",
 ]
 """Bugs that the first seeds find; the long test of the list looks for all of them."""
 

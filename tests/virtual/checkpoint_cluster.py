@@ -21,7 +21,7 @@ from typing import Any
 from penstock.budget import Budget
 from penstock.checkpoint import Flush, LocalTier, Staging
 from penstock.checkpoint.manifest import Attempt
-from penstock.checkpoint.snapshot import Fence, StateSnapshot, divide_state
+from penstock.checkpoint.staging import Fence, StateSnapshot, divide_state
 from penstock.clock import EventQueue
 from penstock.engine import ObjectRefused, storage_errors
 from penstock.errors import DataError, PenstockError, StorageError, UsageError, WorkerError
@@ -111,15 +111,14 @@ class CheckpointResult:
 
 
 DECIDING: dict[str, tuple[str, ...]] = {
-    "repository": (),
+    "repository": ("lock_repository",),
     "write_lock": (),
     "folder_repository": ("Folder",),
     "object_repository": ("Prefix",),
     "all_gather": ("Ranks",),
     "tiers": (),
     "save": ("Save", "SaveTarget"),
-    "recovery": ("lock_repository", "open_tiers"),
-    "drain": ("Drain",),
+    "held_saves": ("Drain", "open_tiers"),
     "loading": ("load_entry", "load_latest"),
 }
 """Modules of `penstock.checkpoint` that decide, and what of them ranks and readers call."""

@@ -25,16 +25,14 @@ from ..errors import ForkError, MissingError, UsageError
 from ..ranks import Gather, detect
 from .all_gather import Gathers, Ranks, connect_ranks
 from .background import BackgroundThread, JoinDeadline
-from .drain import Drain
 from .flushing import Flush
+from .held_saves import Drain, open_tiers
 from .interval import OVERHEAD, Advice, Costs, Failures, SavePace, advise_interval
 from .loading import Checkpoint, load, open_repository
 from .manifest import Attempt
-from .recovery import lock_repository, open_tiers
-from .repository import KEEP_MIN
+from .repository import KEEP_MIN, lock_repository
 from .save import CommittedSave, Save, SaveTarget
-from .snapshot import Fence, StateSnapshot, divide_state
-from .staging import Staging, count_staged_bytes
+from .staging import Fence, Staging, StateSnapshot, count_staged_bytes, divide_state
 from .tiers import Local, LocalTier, parse_local
 from .write_lock import WriteLock, describe_writer, make_session
 

@@ -227,3 +227,18 @@ class Repository(ABC):
     def delete_leftovers(self, lock: WriteLock) -> None:
         """Delete leftovers; files that cannot be removed stay. lock: this job's; the attempts of a
         job that has taken over stay."""
+
+
+def lock_repository(repository: Repository, writer: bytes, clear: bool) -> WriteLock:
+    """Become the job that writes to a repository. writer: see `describe_writer`.
+
+    clear:  delete leftovers; only once held saves were recovered, because leftovers may be theirs.
+    """
+    lock = repository.lock(writer)
+    try:
+        if clear:
+            repository.delete_leftovers(lock)
+    except BaseException:
+        lock.close()
+        raise
+    return lock

@@ -48,10 +48,8 @@ from .flushing import Flush, lay_out_pieces
 from .manifest import STATE, Attempt, CheckpointIndex, Piece, ShardEntry
 from .pytree import encode_content
 from .repository import Repository
-from .snapshot import StateSnapshot
-from .staging import Staged
-from .tier_choice import REPOSITORY
-from .tiers import HeldSave, Tiers, copy_to_repository
+from .staging import Staged, StateSnapshot
+from .tiers import REPOSITORY, HeldSave, Tiers, copy_to_repository
 from .write_lock import WriteLock
 
 SaveState = Literal["staged", "written", "held", "committed", "removed"]

@@ -46,9 +46,15 @@ from ..comparison import build_values_error, sum_samples
 from ..flushing import Flush, lay_out_pieces
 from ..loading import open_repository, resolve_path
 from ..manifest import Attempt, CheckpointIndex, Memory, Piece, pad_length
-from ..repository import KEEP_MIN, Repository
-from ..snapshot import choose_piece_bytes, divide_held_blocks
-from ..staging import Cut, Staged, Staging, count_staged_bytes
+from ..repository import KEEP_MIN, Repository, lock_repository
+from ..staging import (
+    Cut,
+    Staged,
+    Staging,
+    choose_piece_bytes,
+    count_staged_bytes,
+    divide_held_blocks,
+)
 from ..write_lock import WriteLock, describe_writer, make_session
 from .metadata import BYTES, DCP, LOADER, encode_metadata
 
@@ -144,8 +150,8 @@ class Storage:
         """Open the repository, made and locked by this process."""
         self._repository = self._repository or open_repository(self.path, make=True)
         if self._lock is None:
-            self._lock = self._repository.lock(describe_writer(self._session))
-            self._repository.delete_leftovers(self._lock)
+            writer = describe_writer(self._session)
+            self._lock = lock_repository(self._repository, writer, clear=True)
         return self._repository, self._lock
 
     def _open_shared(self) -> Repository:
