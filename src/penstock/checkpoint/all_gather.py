@@ -23,14 +23,14 @@ the threads that drain held saves to the repository."""
 
 
 class Ranks(NamedTuple):
-    """The ranks of a job, as one thread of this rank reaches them."""
+    """The ranks of a job, as one thread of this rank reaches them. gather: None if it is alone."""
 
     place: Place
-    gather: Gather
+    gather: Gather | None
 
     def run_together(self, work: Callable[[], Any]) -> list[Any]:
-        """Run `work` on each rank and return the results of all ranks, as JSON has them. If it
-        raises on any rank, all ranks raise."""
+        """Run `work` on each rank and return the results of all ranks, as JSON has them if there
+        are several. If it raises on any rank, all ranks raise."""
         return self.exchange_outcomes(work).take_results()
 
     def exchange_outcomes(self, work: Callable[[], Any]) -> RankOutcomes:
@@ -42,6 +42,8 @@ class Ranks(NamedTuple):
         except Exception as error:
             own_error = error
         error_row = None if own_error is None else [type(own_error).__name__, str(own_error)]
+        if self.gather is None:
+            return RankOutcomes(own_error, [[value, error_row]])
         text = json.dumps([value, error_row])
         mark_point("wait for the other ranks")
         texts = self.gather(text)
@@ -86,7 +88,7 @@ def connect_ranks(
             f"gather is {gather!r:.100}: give a function of a text, which all ranks call, or three"
         )
     if place.world_size == 1:
-        alone = Ranks(place, lambda text: [text])
+        alone = Ranks(place, None)
         return alone, alone, alone
     if gather is not None:
         train, save, drain = gather if isinstance(gather, tuple) else (gather, gather, gather)

@@ -20,8 +20,8 @@ _awaited: weakref.WeakSet[BackgroundThread] = weakref.WeakSet()
 class BackgroundThread(threading.Thread):
     """A thread whose end can be waited for, whatever interrupts come.
 
-    Python takes a thread for one that has ended once a `join` of it was interrupted, and refuses to
-    wait for one whose `start` was interrupted, which may begin later.
+    After an interrupted `join`, Python takes a thread for ended; after an interrupted `start` it
+    refuses to wait for the thread, though that may start later.
     """
 
     def __init__(self, name: str, work: Callable[[], Exception | None]) -> None:
@@ -34,7 +34,7 @@ class BackgroundThread(threading.Thread):
         self._news = WakeUp()  # of who waits for the end
 
     def start(self) -> None:
-        """Begin. After an interrupt here it may begin, now or later, until `call_off`."""
+        """Start. After an interrupt here the thread may start, now or later, until `call_off`."""
         super().start()
         self._has_to_begin = True
 
@@ -57,17 +57,17 @@ class BackgroundThread(threading.Thread):
         start_threads([self])
 
     def give_up(self) -> None:
-        """Let the process end without this thread, which may hang."""
+        """Let the process end without this thread: it may hang."""
         _awaited.discard(self)
 
     def call_off(self) -> bool:
-        """Keep it from beginning; False if it has begun, or has to."""
+        """Keep the thread from starting; False if it has started, or has to."""
         with self._lock:
             self._is_wanted = self._has_begun or self._has_to_begin
             return not self._is_wanted
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end. It is called off if its start was interrupted."""
+        """Wait for the end of the thread. Calls it off if its start was interrupted."""
         if self.call_off():
             return
         if self._news.wait_until(lambda: self._is_over, math.inf if timeout is None else timeout):
@@ -87,7 +87,7 @@ os.register_at_fork(after_in_child=_awaited.clear)
 
 
 class JoinDeadline:
-    """A time within which several joins have to end together; None is no limit."""
+    """A time limit for several joins together; None is no limit."""
 
     def __init__(self, timeout_s: float | None) -> None:
         if timeout_s is not None and not timeout_s >= 0:
@@ -96,8 +96,7 @@ class JoinDeadline:
         self._began_s = time.monotonic()
 
     def join(self, thread: threading.Thread, step: int) -> None:
-        """Return when a thread that saves a step has ended; StalledError if the time is over
-        before."""
+        """Wait for the end of a thread that saves a step; StalledError after the time limit."""
         if self._timeout_s is None:
             thread.join()
             return

@@ -40,7 +40,7 @@ Busy = Literal["wait", "skip"]
 
 
 class Checkpoints:
-    """The checkpoints of a job in one repository, which all its ranks share.
+    """The checkpoints of a job in one repository that all its ranks share.
 
     folder:            made if it is not there; or a URL, s3://bucket/name, gs:// or az://. One job
                        at a time writes to it. A second job is refused (UsageError); in an object
@@ -54,9 +54,9 @@ class Checkpoints:
     rank, world_size:  of the ranks that hold the same state; None detects them.
     gather:            how the ranks exchange texts; None makes groups of torch.distributed. See
                        `penstock.ranks.Gather`. Several of three functions are used at once; with a
-                       single function, the next save begins when the one before is committed.
+                       single function, the next save starts when the one before is committed.
     local:             a folder of this host, or several, the fastest first: see `LocalTier`. A save
-                       is held there until it is committed, so that the next may begin earlier. If
+                       is held there until it is committed, so that the next may start earlier. If
                        the job is killed meanwhile, the next job with the same tiers commits the
                        save before its own `Checkpoints` is made. All ranks of a host name the same
                        tiers. A tier that fails costs a RuntimeWarning.
@@ -113,7 +113,7 @@ class Checkpoints:
         self.last: CommittedSave | None = None
         """The last save that was committed."""
         self.skipped = 0
-        """Count of saves that were not begun because an earlier one was under way."""
+        """Number of saves that did not start because an earlier one was under way."""
         self._lock: WriteLock | None = None
         self._session = make_session()
         self._drain: Drain | None = None
@@ -138,8 +138,7 @@ class Checkpoints:
         return self._session
 
     def _recover_tiers(self, local: Sequence[LocalTier], drain_ranks: Ranks) -> Drain:
-        """Commit the saves held on the tiers, and make the drain of the tiers, which are empty
-        then."""
+        """Commit the saves held on the tiers, which empties them, and make their drain."""
         writer = describe_writer(self._session)
         tiers, last = open_tiers(local, self._target, self._train_ranks, writer, self._budget)
         self._target = self._target._replace(tiers=tiers)
@@ -156,14 +155,14 @@ class Checkpoints:
     # -- saving ------------------------------------------------------------------------------------
 
     def save(self, step: int, state: Any, loader: Any = None, *, per_rank: Any = None) -> bool:
-        """Begin to save a state, which may change once this returns. Returns False if the save was
-        skipped.
+        """Start to save a state. The state may change once this returns. Returns False if the save
+        was skipped.
 
         state:     see `penstock.checkpoint.pytree`; UsageError names the part of it that cannot be
                    saved.
         loader:    saved with it: an object with `state_dict`, or such a state.
-        per_rank:  this rank's own state, such as those of random generators or of other libraries'
-                   loaders. Each rank's is saved, and restored to that rank.
+        per_rank:  state of this rank alone, such as random generators or other libraries' loaders.
+                   It is saved for each rank, and restored to that rank.
 
         All ranks save one state. Its numbers, and its arrays below
         `limits.checkpoint_first_rank_bytes`, are rank 0's: under DDP, batch-norm statistics and
@@ -172,9 +171,8 @@ class Checkpoints:
         `penstock.checkpoint.comparison` says what they may miss.
 
         It takes as long as a copy in memory. The commit comes later: `wait` returns then. If an
-        earlier save failed, this raises its error: that save was not committed, and this one is not
-        begun. Saves that are held on tiers stay there, and are committed with the next save, or by
-        the next job.
+        earlier save failed, this raises its error: that save was not committed, and this one does
+        not start. Saves that are held on tiers are committed with the next save or by the next job.
         """
         began_s = time.perf_counter()
         self._check_usable()
@@ -220,13 +218,13 @@ class Checkpoints:
         return True
 
     def _start_task(self, save: Save) -> None:
-        """Start the thread of a save. It is known before: the next call waits for it, though an
-        interrupt comes while it begins."""
+        """Start the thread of a save. The thread is stored first, so that the next call waits for
+        it if an interrupt comes during the start."""
         self._task = BackgroundThread("penstock-checkpoint", lambda: self._finish_save(save))
         self._task.start_awaited()
 
     def _drop_save(self) -> None:
-        """Leave nothing of a save whose thread has not begun."""
+        """Leave nothing of a save whose thread has not started."""
         if self._task is None or self._task.call_off():
             self._task = None
             self._fence.take_down()  # nobody else would
@@ -296,7 +294,7 @@ class Checkpoints:
         timeout_s:  StalledError if it takes longer; the error names the action that is waited for.
                     The save is still under way then.
         until:      "held" is enough if there are tiers: the save survives a kill of the job, and
-                    its memory is free. The last save that was committed until then is returned.
+                    its memory is free.
         """
         if until not in ("committed", "held"):
             raise UsageError(f"until={until!r}: use 'committed' or 'held'")
@@ -305,8 +303,8 @@ class Checkpoints:
         return self.last
 
     def _wait_until(self, timeout_s: float | None, held: bool = False) -> None:
-        """Return once nothing is under way, or once the saves are held. Notes the error of a save
-        that failed."""
+        """Wait for the saves under way, or until they are held. Notes the error of a failed
+        save."""
         self._check_process()
         within = JoinDeadline(timeout_s)
         self._join_save(within)
@@ -323,13 +321,13 @@ class Checkpoints:
             raise failed
 
     def abandon(self, timeout_s: float | None = None) -> None:
-        """Give up the save under way, if there is one, and return soon, once it has ended. It is
-        not committed, unless the commit had begun; saves that are held stay held. For a job that
-        has to end before a deadline; called on all ranks.
+        """Give up the save under way and return soon, once it has ended. The save is not committed,
+        unless the commit had started; saves that are held stay held. For a job that has to end
+        before a deadline; called on all ranks.
 
-        timeout_s:  StalledError if it takes longer, because a call to storage that hangs cannot be
-                    ended. The save is given up all the same: neither `close` nor the end of the
-                    process waits for it, and if storage answers later, it is not committed.
+        timeout_s:  StalledError if it takes longer, because a hanging call to storage cannot be
+                    ended. Neither `close` nor the end of the process waits for the save, and if
+                    storage answers later, it is not committed.
         """
         if self._drain is not None:
             self._drain.stop(self._count)
@@ -340,8 +338,7 @@ class Checkpoints:
         self._failure = None
 
     def _join_save(self, within: JoinDeadline) -> None:
-        """Wait for the thread of the last save, and note its error; StalledError if the time is
-        over before."""
+        """Wait for the thread of the last save, and note its error."""
         if self._save is None or self._task is None:
             return
         within.join(self._task, self._save.step)
@@ -388,7 +385,7 @@ class Checkpoints:
     # -- loading -----------------------------------------------------------------------------------
 
     def latest(self, *, fall_back: bool = False) -> Checkpoint | None:
-        """Load the last committed checkpoint; None if there is none. See `load`."""
+        """Load the last committed checkpoint, or return None. See `load`."""
         try:
             return self.load(fall_back=fall_back)
         except MissingError:
@@ -415,8 +412,8 @@ class Checkpoints:
                       together (`penstock.engine.PurposeTotals`).
         held:         steps that are held and not committed yet.
         place:        where the last shard was written: a tier, or the repository.
-        predicted_s:  by place, the time after which the shard's memory would have been free: the
-                      reason of the choice. None if there was no room, or nothing is known.
+        predicted_s:  by place, the predicted time until the shard's memory is free: the reason of
+                      the choice. None without room or figures.
         bytes_per_s:  by place, as measured by all ranks of this host together.
         """
         tiers = {} if self._drain is None else self._drain.stats()
@@ -441,9 +438,9 @@ class Checkpoints:
             self._drain.adopt(budget)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait for the saves under way, then let others write to the folder. Raises as `wait` does;
-        after a StalledError it is not closed. A save that was abandoned and still hangs is not
-        waited for; the folder stays locked until the process ends."""
+        """Wait for the saves under way, then let other jobs write to the folder. Raises as `wait`
+        does; after a StalledError it is not closed. If an abandoned save still hangs, this does not
+        wait for it, and the folder stays locked until the process ends."""
         if not self._released:
             if self._save is None or not self._save.flush.stopped:
                 self._wait_until(timeout_s)
@@ -452,7 +449,7 @@ class Checkpoints:
         self._raise_failure()
 
     def _release(self) -> None:
-        """Let go of memory, tiers and folder. After an interrupt `close` calls it again."""
+        """Release memory, tiers and folder. After an interrupt `close` calls this again."""
         self._fence.detach()
         self._staging.close()
         hangs = self._task is not None and self._task.is_alive()

@@ -7,7 +7,7 @@ each save. k is `limits.checkpoint_sample_lines` at least, and one line for each
 `limits.checkpoint_sample_bytes` of the rank's own part of a large state; a block of k lines or
 fewer is compared whole. So
 
-    a block of which a fraction f of the lines differs is taken for equal with a probability of
+    a block in which a fraction f of the lines differs passes for equal with a probability of
     (1 - f)^k at most; in s saves, (1 - f)^(k s). A stretch of two k-ths of the block that differs
     throughout is always found.
 
@@ -82,8 +82,8 @@ def describe_blocks(blocks: Sequence[ArrayBlock], samples: Sequence[int]) -> lis
 def _draw_lines(
     sizes: npt.NDArray[np.int64], ranks: int, attempt: Attempt
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Draw the lines of blocks: at which byte of its block each begins, and where the lines of the
-    next block begin in this list."""
+    """Draw the lines of blocks: the byte of its block at which each line starts, and the place in
+    this list at which the lines of the next block start."""
     lines = -(-sizes // _LINE)
     counts = sizes // (limits.checkpoint_sample_bytes * ranks)
     counts = np.minimum(lines, np.maximum(limits.checkpoint_sample_lines, counts))
@@ -109,7 +109,7 @@ class _Span:
 
 
 def _begin_copy(block: ArrayBlock, starts: npt.NDArray[np.int64]) -> Any:
-    """Copy the lines of a block that begin at these bytes; those on a device are gathered there."""
+    """Copy the lines of a block that start at these bytes; on a device they are gathered there."""
     length, leaf = min(block.bytes, _LINE), block.leaves[0]
     if not block.dense:
         return _copy_elements(leaf, starts, length)
@@ -120,7 +120,7 @@ def _begin_copy(block: ArrayBlock, starts: npt.NDArray[np.int64]) -> Any:
 
 
 def _copy_elements(leaf: Leaf, starts: npt.NDArray[np.int64], length: int) -> Memory:
-    """Copy so many bytes from each start on, as they lie once the array is packed."""
+    """Copy `length` bytes from each start on, in the order of the packed array."""
     size = leaf.itemsize
     first = starts // size
     elements = first[:, None] + np.arange((length + size - 2) // size + 1)
@@ -136,8 +136,8 @@ def _copy_elements(leaf: Leaf, starts: npt.NDArray[np.int64], length: int) -> Me
 
 
 def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]]]) -> UsageError:
-    """Build the error for ranks whose states differ. rank_rows: `BlockSum` rows of all ranks, of
-    which one differs from the first's."""
+    """Build the error for ranks whose states differ. rank_rows: `BlockSum` rows of all ranks, not
+    all equal."""
     rank_sums = [[BlockSum(*row) for row in rows] for rows in rank_rows]
     shapes = [[(row.name, row.bytes, row.layout) for row in sums] for sums in rank_sums]
     others = [rank for rank, shape in enumerate(shapes) if shape != shapes[0]]
@@ -162,7 +162,7 @@ def build_difference_error(step: int, rank_rows: Sequence[Sequence[Sequence[Any]
 
 
 def build_values_error(step: int, name: str, first: int, others: Sequence[int]) -> UsageError:
-    """Build the error for an array of which some ranks have other values than the first."""
+    """Build the error for an array whose values differ between ranks."""
     return UsageError(
         f"the ranks save different values at step {step}: {name} of {_name_ranks(others)} from rank"
         f" {first}: make them equal before saving (send those of rank {first} to all), or save what"

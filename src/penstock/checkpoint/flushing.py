@@ -48,8 +48,8 @@ class ShardSource(Protocol):
         """Bytes of the shard."""
 
     def read(self, into: Memory, at: int) -> int:
-        """Fill memory with the bytes from `at` on. Returns how many were read: fewer than asked
-        only at the end."""
+        """Fill memory with the bytes from `at` on. Returns the bytes read: fewer only at the
+        end."""
 
 
 class Flush:
@@ -123,9 +123,8 @@ class Flush:
     def take_turns(
         self, size: int, file: int | None = None
     ) -> Generator[tuple[int, int], None, None]:
-        """Divide the bytes of a write into turns, [start, stop) each: whole MiB, or all that is
-        left. Waits before each turn until it may be written; it is over when the next one is asked
-        for. Raises as `check` does.
+        """Divide the bytes of a write into turns [start, stop): whole MiB, or the rest. Waits until
+        a turn may be written; a turn ends when the next one is asked for. Raises as `check` does.
 
         file:  descriptor of the file that is written, if it is one.
         """
@@ -143,7 +142,8 @@ class Flush:
                         self._permit = TransferPermit(size - start)
                 if self._permit is not None:
                     self._permit.wait(length)
-                turn = self._wait_in_queue(length, number, start) if self._shared else None
+                is_queued = self._shared and PROCESS_QUEUE.is_bounded
+                turn = self._wait_in_queue(length, number, start) if is_queued else None
                 written_bytes = 0
                 try:
                     yield start, start + length
@@ -301,8 +301,7 @@ class Flush:
 
 
 def _open_direct(path: str) -> int:
-    """Open a descriptor that writes past the page cache; -1 if the file system has no such
-    thing."""
+    """Open a descriptor that writes past the page cache; -1 if the file system refuses."""
     try:
         return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -323,7 +322,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 def lay_out_pieces(pieces: Sequence[Piece], checksums: Sequence[int]) -> list[Piece]:
-    """Lay the pieces one after the other, as they lie in their file, and give them their
+    """Return the pieces with their offsets in the file, one after the other, and their
     checksums."""
     placed, at = [], 0
     for piece, crc in zip(pieces, checksums, strict=True):

@@ -48,7 +48,7 @@ class Drain:
     drain_ranks:  exchange texts about saves to be drained. If the two share a function, a save ends
                   only when it is committed.
     last:         the attempt of the last checkpoint in the repository.
-    on_commit:    called when a save was committed.
+    on_commit:    called after each commit.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Drain:
 
     def hold(self, save: Save) -> Exception | None:
         """Return when the memory of a save is free on all ranks: the save is held. If this raises,
-        nothing of the save is left. Returns the error of an earlier save, which is held still."""
+        nothing of the save stays. Returns the error of an earlier save that is still held."""
         choices, line, ended = self._choose_places(save)
         self._choice = choice = choices[save.place.rank]
         try:
@@ -195,14 +195,14 @@ class Drain:
         self._on_commit(save)
 
     def _record_repository_failure(self, error: BaseException) -> None:
-        """Stop shards from being written straight to the repository, until a save was drained to it
-        again, or no tier has room."""
+        """Write no shard straight to the repository until a save was drained to it, or no tier has
+        room."""
         if isinstance(error, StorageError):
             self._tiers.rates.record_failure(REPOSITORY)
 
     @contextlib.contextmanager
     def _open_flush(self, number: int, flush: Flush) -> Iterator[Flush]:
-        """Give a flush, in a thread of a save, that `stop` ends, and `adopt` changes."""
+        """Open a flush in the thread of a save, for `stop` to end and `adopt` to change."""
         self._flushes.add(flush)
         if number <= self._stopped:
             flush.stop()
@@ -215,15 +215,14 @@ class Drain:
     # -- waiting -----------------------------------------------------------------------------------
 
     def settle(self, within: JoinDeadline, note: Callable[[Exception], None]) -> None:
-        """Do what `wait` does, and raise StalledError if it takes too long."""
+        """Call `wait`; StalledError if it takes too long."""
         task = self._tasks.get(self._newest)
         if task is not None:
             within.join(task, next((save.step for save, _ in list(self._queue)), 0))
         self.wait(note)
 
     def wait(self, note: Callable[[Exception], None]) -> None:
-        """Return when no save is on its way any more. note: takes each error since the last
-        call."""
+        """Wait until no save is on its way. note: takes each error since the last call."""
         return self._tell_failures(self._newest, note)
 
     @property
@@ -238,7 +237,8 @@ class Drain:
             task.join()
 
     def _tell_failures(self, over: int, note: Callable[[Exception], None]) -> None:
-        """Tell the errors up to the task of a save, which has ended on all ranks or does soon."""
+        """Pass on the errors of the threads up to a save; these have ended on all ranks or will
+        soon."""
         tasks = [(number, task) for number, task in self._tasks.items() if number <= over]
         for number, task in tasks:
             task.join()
@@ -255,8 +255,8 @@ class Drain:
             flush.adopt(budget)
 
     def stop(self, number: int) -> None:
-        """End the threads of the saves up to a number soon, or do not wait for them; the saves stay
-        held until the thread of a later save tries again."""
+        """End the threads of the saves up to a number soon, without waiting for them; the saves
+        stay held until the thread of a later save tries again."""
         self._stopped = number
         for flush in list(self._flushes):
             flush.stop()
@@ -295,8 +295,8 @@ def open_tiers(
     budget: Budget,
     storage: CheckpointStorage | None = None,
 ) -> tuple[Tiers, str | None]:
-    """Lock the tiers, and commit the saves held on them. Returns the tiers, which are empty then,
-    and the attempt of the last checkpoint."""
+    """Lock the tiers, and commit the saves held on them. Returns the tiers, now empty, and the
+    attempt of the last checkpoint."""
     tiers = Tiers.open(local, target.repository.path, ranks, writer, storage)
     try:
         return tiers, recover_held_saves(tiers, target, ranks, budget)
@@ -306,8 +306,7 @@ def open_tiers(
 
 
 class _HeldParts(NamedTuple):
-    """The parts of a save that lie on tiers. folders: by shard, the rank that has it, and its
-    folder."""
+    """The parts of a save on tiers. folders: by shard, the rank that has it, and its folder."""
 
     held: HeldSave | None
     folders: dict[ShardEntry, tuple[int, str]]
@@ -349,8 +348,8 @@ def recover_held_saves(
 def _find_held_saves(
     tiers: Tiers, target: SaveTarget, ranks: Ranks
 ) -> tuple[str | None, bool, dict[str, _HeldParts]]:
-    """Find the last attempt in the repository, True if its index is lost, and by attempt the parts
-    that lie on tiers. StorageError if a save is held, and that index is damaged on its way."""
+    """Return the last attempt in the repository, True if its index is lost, and the parts on tiers
+    by attempt. StorageError if a save is held, and that index is damaged on its way."""
 
     def look() -> Any:
         if target.lock is not None:
@@ -394,7 +393,7 @@ def _commit_held_save(
     ranks: Ranks,
     budget: Budget,
 ) -> bool:
-    """Commit a save if all its shards are there; False if some are missing."""
+    """Commit a save whose shards are all there; return False if some are missing."""
     own_shards: list[tuple[ShardEntry, str | None]] = []
     for shard in held.index.shards:
         rank, folder = folders.get(shard, (0, None))  # it went straight there, or it is lost
@@ -410,13 +409,13 @@ def _commit_held_save(
 
 
 def _is_next(attempt: str, after: str | None, last: str | None) -> bool:
-    """True if a save is the next after the last that was committed, or comes after it in one job,
-    which held it while those between were still on their way."""
+    """Return True if a save is the next after the last that was committed, or a later one of the
+    same job, held while the saves between were still on their way."""
     return last == after or _is_committed(last, attempt)
 
 
 def _is_committed(attempt: str | None, last: str | None) -> bool:
-    """True if a save is the last that was committed, or came before it in the same job."""
+    """Return True if a save is the last that was committed, or an earlier one of the same job."""
     if attempt is None or last is None:
         return False
     save, newest = Attempt.parse(attempt), Attempt.parse(last)

@@ -2,15 +2,15 @@
 little, short enough that failures cost little. Pure.
 
 A save takes from training the time for which it blocks, and the time by which steps take longer
-while the write goes on behind them. Let C be that cost, and M the mean time between failures, which
-come at random (a Poisson process). With work t between two saves, the part of all time that is
+while the write goes on behind them. Let C be that cost, and M the mean time between failures at
+random (a Poisson process). With work t between two saves, the part of all time that is
 lasting work is
 
     t / M * exp(-(t + L + R) / M) / (1 - exp(-(t + C) / M))
 
 L is the time from the call of `save` to the commit: a job that fails in between goes back to the
 save before. R is the time to start again. L and R are separate factors, so they do not move the
-best t, which is a root of x + log(1 - x) = -C / M with x = t / M. Young's sqrt(2 C M) is the first
+best t, a root of x + log(1 - x) = -C / M with x = t / M. Young's sqrt(2 C M) is the first
 term of its series and Daly's formula the first three terms. The root itself costs no more, and
 holds for any C / M.
 """

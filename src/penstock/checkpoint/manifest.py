@@ -43,14 +43,14 @@ TRAILER_BYTES = _TRAILER.size
 
 
 class Piece(NamedTuple):
-    """A part of a tensor, or of a block of bytes, that lies in one file without gaps.
+    """A part of a tensor or of a block of bytes, stored in one file without gaps.
 
     name:            of the tensor or block.
     dtype:           of its elements, in the writer's terms.
     shape:           of this part.
-    offsets:         where it begins in the whole, along each dimension.
+    offsets:         of its start in the whole, along each dimension.
     file:            the shard, relative to the checkpoint.
-    offset, length:  where its bytes lie in the shard.
+    offset, length:  of its bytes in the shard.
     crc32c:          of these bytes and the zeros after them, up to a multiple of ALIGNMENT.
     """
 
@@ -78,8 +78,8 @@ class ShardEntry(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """The name of a save in storage: the session, which is a job's own, and the number of the save
-    in the session. Numbers grow, but not by one: a save that failed has one, too."""
+    """The name of a save in storage: the session of its job, and the number of the save in the
+    session. Numbers have gaps, because a save that failed has one, too."""
 
     session: str
     number: int
@@ -98,7 +98,7 @@ class CheckpointIndex(NamedTuple):
 
     attempt:  the save that made it; see `Attempt`.
     ranks:    the number of ranks that wrote it.
-    kind:     the format of `content`: "state" is that of `penstock.checkpoint.pytree`.
+    kind:     the format of `content`; `penstock.checkpoint.pytree` makes "state".
     """
 
     step: int
@@ -300,7 +300,7 @@ def encode_index(index: CheckpointIndex) -> bytes:
 
 def decode_index(data: bytes, where: str) -> CheckpointIndex:
     """Decode an index from the bytes of its file; FormatError if it is damaged, or names files that
-    are not those of its checkpoint."""
+    belong to another checkpoint."""
     document = unseal("checkpoint", data, where)
     if not isinstance(document, Mapping) or set(document) != set(CheckpointIndex._fields):
         raise FormatError(

@@ -1,11 +1,11 @@
 """A repository below a prefix of an object store.
 
     <prefix>/00000007.index               a checkpoint: the seventh number; see `write_lock`
-    <prefix>/step-<N>.<attempt>/          its shards, or those of a save under way
+    <prefix>/step-<N>.<attempt>/          its shards, or the shards of a save under way
         rank-<r>.shard
 
 Shards have names that are used once. An object exists whole or not at all, and it survives once it
-exists. So the index, which names the shards' folder, is the commit, in one request.
+exists. So the index is the commit, in one request: it names the shards' folder.
 
 A service may perform a request late, though it gave no answer: then the index of a checkpoint that
 was deleted comes back, and its shards do not. Such an index counts as deleted.
@@ -111,8 +111,8 @@ class Prefix(Repository):
         return _Listing(paths, [entry for entry in entries if entry not in deleted], deleted)
 
     def read_index(self, entry: CheckpointEntry) -> CheckpointIndex:
-        """Read an index as `Repository.read_index` says; FormatError, too, if its head, which has
-        no checksum, was damaged when it was listed: `entry` has another path."""
+        """Read an index as `Repository.read_index` says; FormatError, too, if its head was damaged
+        when it was listed, because a head has no checksum: `entry` has another path."""
         try:
             index = super().read_index(entry)
             path = self.locate_shards(entry, index)

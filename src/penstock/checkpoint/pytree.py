@@ -1,11 +1,11 @@
 """States as trees: nested containers become JSON, and their arrays become blocks of bytes.
 
 A state is made of dicts, OrderedDicts, lists, tuples, None, bool, int, float, str, bytes, numpy
-arrays and scalars, and dense torch tensors. `split_state` splits it into a skeleton, which is JSON,
-and blocks; `rebuild_state` puts them together again. There is no pickle: loading runs no code from
+arrays and scalars, and dense torch tensors. `split_state` splits it into a skeleton (JSON) and
+blocks; `rebuild_state` joins them. There is no pickle: loading runs no code from
 the checkpoint.
 
-A block is memory that is written as it lies. Arrays that overlap in memory (tied weights, views)
+A block is memory that is written as it is. Arrays that overlap in memory (tied weights, views)
 share a block, and share it again when they are loaded: bytes that torch.save writes twice are
 written once. Arrays that are not dense, such as every tenth column, are made dense if nothing else
 overlaps them, so that the array they were cut from is not written whole.
@@ -39,13 +39,13 @@ _KINDS = "biufcmMSUV"
 
 
 class Leaf(NamedTuple):
-    """An array of the state, as it lies in memory.
+    """An array of the state in memory.
 
     kind:     "numpy", "torch" or "bytes": the type that it has again after loading.
     strides:  in bytes.
     lowest:   the address of its first byte.
     extent:   the bytes that it spans from there.
-    start:    where the element with all indices 0 lies, in bytes from `lowest`.
+    start:    offset of the element with all indices 0 from `lowest`, in bytes.
     device:   the device that its addresses belong to: "cpu", or the name that torch gives it.
     """
 
@@ -135,8 +135,7 @@ def rebuild_state(skeleton: Json, memory: Callable[[str], Memory], where: str) -
 
     memory:  returns the bytes of a block by its name; arrays are views of them.
 
-    FormatError, which names `where`, if the skeleton is not valid or asks for bytes that are not in
-    a block.
+    FormatError names `where` if the skeleton is not valid or asks for bytes outside a block.
     """
     try:
         return _decode_node(skeleton, memory)

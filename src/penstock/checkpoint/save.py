@@ -3,7 +3,7 @@
     staged ---> written ---> committed          straight to the repository
        |           |             ^
        |           +--> held ----+              with tiers; the saves that a killed job held
-       |           |      |                     begin here in the next job
+       |           |      |                     start here in the next job
        +-----------+------+---> removed
 
     staged:     the rank's part of the state is copied to staging memory, or will be by the thread
@@ -12,11 +12,10 @@
     held:       the index is on a tier of the first rank, so the save survives a kill of the job.
                 Its memory is free, and the next save may begin.
     committed:  the repository has all shards and the index: the save is a checkpoint.
-    removed:    the save is no checkpoint, and what was written of it is removed as far as that can
-                be done.
+    removed:    the save is no checkpoint, and its files are removed if possible.
 
-All ranks take the same steps together (`Ranks.run_together`). A step that fails on one rank raises
-on all: a save that is not held is removed then, and a save that is held stays held.
+All ranks make each transition together (`Ranks.run_together`). One that fails on one rank raises on
+all: a save that is not held is removed then, and a save that is held stays held.
 
     thread                       calls
     of the user                  Save, start                 `Checkpoints.save`
@@ -24,11 +23,10 @@ on all: a save that is not held is removed then, and a save that is held stays h
                                  write, hold                 `Drain.hold`, with tiers
     of the drain                 drain, which commits        `Drain`; again with the next save if it
                                                              failed
-    of the user, the next job    restore, drain              `recovery`
+    of the user, the next job    restore, drain              `recover_held_saves`
 
-A `Save` takes the steps, but does not decide on them. `Checkpoints` decides which saves begin and
-which checkpoints are kept; `Drain` decides which tier a shard goes to, and which save is drained
-next.
+A `Save` does not decide when: `Checkpoints` decides which saves start and which checkpoints are
+kept, and `Drain` which tier a shard goes to and which save is drained next.
 """
 
 from __future__ import annotations
@@ -109,11 +107,10 @@ class WrittenShard(NamedTuple):
 
 
 class Save:
-    """A rank's part of a save. Methods that take `ranks` are called on all ranks; those that return
-    steps are performed by a driver.
+    """A rank's part of a save. Methods that take `ranks` are called on all ranks.
 
     attempt:   equal on all ranks.
-    snapshot:  the copy of the state, or the error that prevented it, which all ranks raise; None
+    snapshot:  the copy of the state; or the error that prevented it, for all ranks to raise; None
                once the save is held.
     flush:     writes to the repository while the save is not held.
     began_s:   when `Checkpoints.save` was called, by `CheckpointStorage.read_clock`.
@@ -192,12 +189,12 @@ class Save:
         """Write and sync the shards of all ranks. Returns the reports of all ranks. UsageError if
         their states differ: see `comparison`.
 
-        write_shard:  calls `write_to_tier` or `write_straight`, which is the default.
+        write_shard:  calls `write_to_tier` or `write_straight`, the default.
         """
-        rows = self._step_together(ranks, write_shard or self.write_straight)
+        rows = self._run_together(ranks, write_shard or self.write_straight)
         self._written = [WrittenShard(ShardEntry(*row[0]), *row[1:]) for row in rows]
         if any(shard.digest != self._written[0].digest for shard in self._written):
-            rank_rows = self._step_together(ranks, self._get_sums)
+            rank_rows = self._run_together(ranks, self._get_sums)
             self.remove()
             raise build_difference_error(self.step, rank_rows)
         own = self._written[self.place.rank]
@@ -238,7 +235,7 @@ class Save:
         return f"rank-{self.place.rank}.shard"
 
     def _list_pieces(self) -> list[Piece]:
-        """List the pieces of the shard, as they lie in it; raises as `staged` does."""
+        """List the pieces of the shard in order; raises as `staged` does."""
         snapshot = self._get_snapshot()
         blocks = snapshot.parts.blocks
         pieces = [
@@ -273,7 +270,7 @@ class Save:
         self._enter("held")
 
     def _build_index(self) -> CheckpointIndex:
-        """Build the index of all ranks' shards, which are of one state."""
+        """Build the index of all ranks' shards."""
         self.flush.check()
         content = encode_content(self._get_snapshot().parts)
         ranks, entries = len(self._written), tuple(shard.entry for shard in self._written)
@@ -293,18 +290,18 @@ class Save:
         The save stays held if this raises. MissingError or FormatError if it is not whole any more.
         """
         if self._has_tried_commit:
-            paths = self._step_together(ranks, self._find_commit)
+            paths = self._run_together(ranks, self._find_commit)
             if paths[0] is not None:
                 self._end_commit(paths[0])
                 return []
         self._has_tried_commit = True
-        rows = self._step_together(ranks, lambda: self._copy_shards(open_flush))
+        rows = self._run_together(ranks, lambda: self._copy_shards(open_flush))
         self.commit(ranks)
         return [(size, seconds) for size, seconds in rows]
 
     def _find_commit(self) -> str | None:
-        """Find the path of a save that was committed although its commit raised an error; None if
-        it was not. StorageError if it cannot be told."""
+        """Return the path of the checkpoint if the save was committed although its commit raised an
+        error. StorageError if that is not known."""
         repository = self._target.repository
         if self._index is None:
             return None
@@ -352,7 +349,7 @@ class Save:
                     raise
                 raise StorageError(str(error)) from None  # what is held is whole
 
-        paths = self._step_together(ranks, commit_index)
+        paths = self._run_together(ranks, commit_index)
         self._end_commit(paths[0])
 
     def _end_commit(self, path: str) -> None:
@@ -363,14 +360,14 @@ class Save:
             self._target.tiers.remove(self.step, self.attempt)
 
     def describe_commit(self, now_s: float) -> CommittedSave:
-        """Describe the save, which has been committed just now."""
+        """Describe the save just after its commit."""
         size = self._written[self.place.rank].entry.bytes
         return CommittedSave(self.step, self.path, size, self.blocked_s, now_s - self.began_s)
 
     # -- removed -----------------------------------------------------------------------------------
 
     def remove(self) -> None:
-        """Remove what was written of the save, as far as that can be done. All ranks call it."""
+        """Remove everything written of the save; errors are ignored. All ranks call it."""
         if self._target.tiers is not None:
             self._target.tiers.remove(self.step, self.attempt)
         if self._target.lock is not None:  # also what others have written where this rank failed
@@ -380,10 +377,10 @@ class Save:
                 repository.abandon(path)
         self._enter("removed")
 
-    # -- steps -------------------------------------------------------------------------------------
+    # -- transitions -------------------------------------------------------------------------------
 
-    def _step_together(self, ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
-        """Run a step on all ranks and return their results. If it fails on one, all ranks raise,
+    def _run_together(self, ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
+        """Run `work` on all ranks and return their results. If it fails on one, all ranks raise,
         and remove a save that is not held."""
         try:
             return ranks.run_together(work)

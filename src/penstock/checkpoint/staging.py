@@ -124,7 +124,7 @@ class Staging:
         *,
         behind: bool = False,
     ) -> Staged:
-        """Copy these parts of the blocks into a part of the staging memory that is meant for them.
+        """Copy these parts of the blocks into a part of the staging memory.
 
         behind:  True copies on this thread alone, because training goes on meanwhile.
         """
@@ -188,8 +188,8 @@ def _copy_parts(addresses: list[int], lengths: list[int], memory: Memory, thread
 def divide_state(
     state: Any, loader: Any, place: Place, per_rank: Any = None
 ) -> tuple[SplitState, list[Cut]]:
-    """Split a state, and divide it among the ranks: the split state and this rank's cuts. The
-    blocks of what is this rank's own are the last."""
+    """Split a state, and divide it among the ranks. Returns the split state and this rank's cuts;
+    the blocks of this rank alone are the last."""
     split = split_state({"state": state, "loader": loader})
     sizes, ranks = [block.bytes for block in split.blocks], place.world_size
     piece_bytes = choose_piece_bytes(sizes, ranks)
@@ -204,7 +204,7 @@ def divide_state(
 
 
 def _split_own(per_rank: Any) -> tuple[ArrayBlock, ...]:
-    """Split what is this rank's own: its blocks, and one that describes them."""
+    """Split the state of this rank alone: its blocks, and one that describes them."""
     split = split_state({"per_rank": per_rank})
     (tree,) = split_state(json.dumps(encode_content(split)).encode()).blocks
     own = tuple(replace(block, kind=OWN_BLOCK) for block in split.blocks)
@@ -226,7 +226,7 @@ def _cut_block(block: int, size: int, piece_bytes: int) -> list[Cut]:
 
 
 def cut_blocks(sizes: Sequence[int], piece_bytes: int) -> list[Cut]:
-    """Cut blocks into pieces of at most so many bytes."""
+    """Cut blocks into pieces of at most `piece_bytes`."""
     return [cut for block, size in enumerate(sizes) for cut in _cut_block(block, size, piece_bytes)]
 
 
@@ -284,8 +284,8 @@ class StateSnapshot:
     """A rank's part of a state, on its way to staging memory. Once this is made, the state may
     change, except for the tensors that the fence protects until `staged` has been read.
 
-    parts:  the split state, without its arrays, which may have changed.
-    cuts:   the parts of its blocks that this rank writes, as they will lie.
+    parts:  the split state without its arrays: these may have changed.
+    cuts:   the parts of its blocks that this rank writes, in order.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class StateSnapshot:
 
     @property
     def waited_s(self) -> float:
-        """Time for which steps of optimizers have waited for this copy."""
+        """Time for which optimizers have waited for this copy."""
         return self._fence.waited_s if self._later else 0.0
 
 
@@ -347,7 +347,7 @@ def _list_common_blocks(parts: SplitState) -> list[ArrayBlock]:
 
 
 class Fence:
-    """Stands between the copy of a state and the next steps of the optimizers attached to it."""
+    """A barrier between the copy of a state and the next steps of the attached optimizers."""
 
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
@@ -355,7 +355,7 @@ class Fence:
         self._is_up = False
         self._news = WakeUp()  # of who waits
         self.waited_s = 0.0
-        """Time for which steps have waited here since the fence was put up."""
+        """Time for which optimizers have waited since the fence was put up."""
 
     def attach(self, optimizer: Any) -> None:
         """Make the steps of an optimizer of torch wait at this fence."""
@@ -372,9 +372,8 @@ class Fence:
     def divide_cuts(
         self, blocks: Sequence[ArrayBlock], cuts: Sequence[Cut]
     ) -> tuple[list[Cut], list[Cut]]:
-        """Divide the cuts into those to copy at once and those that may be copied while the fence
-        stands. The latter are of blocks that are exactly a parameter of the attached optimizers, or
-        a tensor of their state."""
+        """Divide the cuts into cuts to copy at once, and cuts to copy while the fence is up: blocks
+        that are exactly a parameter of the attached optimizers, or a tensor of their state."""
         changed = {
             (tensor.data_ptr(), tensor.nbytes, str(tensor.device))
             for optimizer in self._optimizers
@@ -390,12 +389,12 @@ class Fence:
         return now, [cut for cut in cuts if can_wait[cut.block]]
 
     def put_up(self) -> None:
-        """Make the steps wait from now on."""
+        """Make the optimizers wait from now on."""
         self.waited_s = 0.0
         self._is_up = True
 
     def take_down(self) -> None:
-        """Let the steps go on."""
+        """Let the optimizers continue."""
         self._is_up = False
         self._news.send()
 

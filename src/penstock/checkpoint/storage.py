@@ -260,7 +260,7 @@ _lock_files: weakref.WeakSet[_LockFile] = weakref.WeakSet()
 
 
 def _release_locks() -> None:
-    """Release the locks in a forked worker, which may outlive the job."""
+    """Release the locks in a forked worker: it may outlive the job."""
     for lock in _lock_files:
         lock.close()
 

@@ -44,10 +44,10 @@ def pack_tensor(tensor: torch.Tensor) -> Memory:
 
 
 def begin_copy(tensor: torch.Tensor, address: int, into: Memory) -> None:
-    """Begin to copy from the memory of a tensor's device into memory of the host. The copy is done
+    """Start to copy from the memory of a tensor's device into memory of the host. The copy is done
     once `wait_for_copies` has returned.
 
-    address:  where to begin, in the storage of the tensor.
+    address:  of the first byte, in the storage of the tensor.
     """
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -64,7 +64,7 @@ def copy_elements(tensor: torch.Tensor, index: Sequence[npt.NDArray[np.int64]]) 
 def begin_gather(
     tensor: torch.Tensor, addresses: npt.NDArray[np.int64], length: int
 ) -> torch.Tensor:
-    """Begin to gather so many bytes from each address in the storage of a device's tensor."""
+    """Start to gather `length` bytes from each address in the storage of a device's tensor."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     starts = torch.from_numpy(addresses - storage.data_ptr()).to(tensor.device)
@@ -78,8 +78,8 @@ def end_gather(rows: torch.Tensor) -> Memory:
 
 
 def record_marks(devices: Iterable[str]) -> dict[str, Any]:
-    """Record, on each of these CUDA devices, the point that the work queued by this thread has come
-    to; see `use_side_streams`."""
+    """Record, on each of these CUDA devices, the end of the work that this thread has queued; see
+    `use_side_streams`."""
     return {
         device: torch.cuda.current_stream(device).record_event() for device in _find_cuda(devices)
     }
@@ -87,8 +87,8 @@ def record_marks(devices: Iterable[str]) -> dict[str, Any]:
 
 @contextmanager
 def use_side_streams(marks: Mapping[str, Any]) -> Iterator[None]:
-    """Make copies from each device in this context begin once the device has come to the mark that
-    another thread recorded there, and go on beside its later work."""
+    """Let copies from each device in this context start once the device has reached the mark that
+    another thread recorded there, and run beside its later work."""
     with ExitStack() as stack:
         for device, mark in marks.items():
             stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -98,8 +98,8 @@ def use_side_streams(marks: Mapping[str, Any]) -> Iterator[None]:
 
 
 def wait_for_copies(devices: Iterable[str]) -> None:
-    """Return once all copies from these devices have been made that were begun by this thread, on
-    the streams that are current there."""
+    """Wait for all copies from these devices that this thread has started, on the streams that are
+    current there."""
     for device in _find_cuda(devices):
         torch.cuda.current_stream(device).synchronize()
 
@@ -109,7 +109,7 @@ def _find_cuda(devices: Iterable[str]) -> list[str]:
 
 
 def pin_memory(memory: Memory) -> bool:
-    """Let the device copy to this memory by itself, at full speed; False if it cannot."""
+    """Let devices copy to this memory at full speed; False if they cannot."""
     if not torch.cuda.is_available():
         return False
     code = _get_cuda_runtime().cudaHostRegister(memory.ctypes.data, len(memory), 0)
@@ -133,8 +133,7 @@ def _get_cuda_runtime() -> Any:
 def view_tensor(
     block: Memory, dtype: str, shape: Sequence[int], strides: Sequence[int] | None, at: int
 ) -> torch.Tensor:
-    """Make a tensor that is a view of a block; ValueError or RuntimeError if it does not lie in
-    it."""
+    """Make a tensor that is a view of a block; ValueError or RuntimeError if it does not fit."""
     kind = getattr(torch, dtype)
     if not isinstance(kind, torch.dtype):
         raise ValueError(f"unknown dtype {dtype!r}")
@@ -142,7 +141,7 @@ def view_tensor(
         return torch.empty(tuple(shape), dtype=kind)
     size = kind.itemsize
     memory = torch.from_numpy(block[at : at + (len(block) - at) // size * size])
-    if at % size:  # numpy lets elements lie anywhere
+    if at % size:  # numpy allows elements without alignment
         memory = memory.clone()
     whole = memory.view(kind)
     if strides is None:

@@ -97,7 +97,7 @@ def choose_tiers(
     line: Sequence[WaitingSave],
     repository_bytes_per_s: float | None,
 ) -> list[TierChoice]:
-    """Choose where the ranks of a host write their shards, which all begin now: one rank after the
+    """Choose where the ranks of a host write their shards, all from now on: one rank after the
     other.
 
     sizes:  bytes of each rank's shard.
@@ -394,8 +394,7 @@ class Tiers:
         return write_synced(self.storage, self._make_folder(number, step, attempt), name, write)
 
     def put_index(self, held: HeldSave) -> None:
-        """Put the index of a save on the first tier that takes it; the save is held from then
-        on."""
+        """Write the index of a save to the first tier that takes it; then the save is held."""
         data = seal("held", held.encode())
         step, attempt = held.index.step, held.index.attempt
         for number in range(len(self.paths)):

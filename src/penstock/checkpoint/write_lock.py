@@ -112,7 +112,7 @@ class NumberedObject(NamedTuple):
 
 
 class NumberedObjects:
-    """The numbered objects below a key, which ends with a slash or is empty. url: the key in
+    """The numbered objects below a key. The key ends with a slash, or is empty. url: the key in
     messages."""
 
     def __init__(self, storage: ObjectStorage, key: str, url: str) -> None:

@@ -145,7 +145,7 @@ class Reader(StorageReader):
         return False
 
     def _get_storage_order(self, item: ReadItem) -> tuple[str, int]:
-        """Return the sort key of an item: items as they lie in storage, those of one chunk
+        """Return the sort key of an item: the order in storage, with the items of a chunk
         together."""
         key, _ = self._locate_chunk(item)
         pieces = self._chunks.get(key)

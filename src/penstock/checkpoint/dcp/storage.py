@@ -7,12 +7,11 @@ resharded by DCP's planners, with penstock's commit, checksums, and loader state
     reader = Reader("run/checkpoints")
     dcp.load(state, storage_reader=reader); loader.load_state_dict(reader.loader)
 
-Errors that are raised while ranks work together come as DCP's CheckpointException, which holds them
-by rank.
+DCP raises errors of ranks that work together as a CheckpointException with the errors by rank.
 
-A chunk, in DCP's terms a part of a tensor that one rank has, lies in one piece or several. Such a
-piece has `shape` bytes and begins at byte `offsets[-1]` of the chunk; the offsets before the last
-are the chunk's own. Chunks that several ranks have are cut and divided by size, so that each byte
+A chunk (in DCP's terms a part of a tensor that one rank has) is stored in one piece or several. A
+piece has `shape` bytes and starts at byte `offsets[-1]` of the chunk; the offsets before the last
+are the chunk's. Chunks that several ranks have are cut and divided by size, so that each byte
 is written once, by ranks that write about equally much. They are compared first (`comparison`).
 """
 
@@ -155,7 +154,7 @@ class Storage:
         return self._repository, self._lock
 
     def _open_shared(self) -> Repository:
-        """Open the repository, which the coordinator has made."""
+        """Open the repository that the coordinator has made."""
         self._repository = self._repository or open_repository(self.path)
         return self._repository
 
