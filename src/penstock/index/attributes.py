@@ -98,10 +98,7 @@ class Attribute:
         fit = np.iinfo(dtype)
         least, most = (int(end) for end in (self.values.min(initial=0), self.values.max(initial=0)))
         if least < fit.min or most > fit.max:
-            raise UsageError(
-                f"as_dtype is {dtype}, which does not hold {least if least < fit.min else most} of "
-                f"field {self.name!r}: use 'int64'"
-            )
+            raise UsageError(f"as_dtype is {dtype}, too narrow for {self.name!r}: use 'int64'")
         return replace(self, as_dtype=dtype)
 
     # -- saving --------------------------------------------------------------------------------

@@ -199,9 +199,7 @@ class JointIndex(Index):
         return self.parts[number].where(int(own[0]), field)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        raise UsageError(
-            f"{path}: the index of a mixture cannot be saved: save those of its datasets"
-        )
+        raise UsageError(f"{path}: save the indexes of a mixture's datasets, not the mixture's")
 
 
 def join_indexes(parts: Sequence[Index], has_shapes: bool = True) -> JointIndex:
@@ -281,9 +279,7 @@ def rename_fields(index: Index, names: Mapping[str, str | None]) -> Index:
     if (parser := index.fields[0].parser) is not None:
         for name in names:
             if name not in parser.keys:
-                raise UsageError(
-                    f"rename: there is no field {name!r}, but {', '.join(parser.keys)}"
-                )
+                raise UsageError(f"rename: no field {name!r}, but {', '.join(parser.keys)}")
         return replace(index, fields=(replace(index.fields[0], parser=parser.rename(names)),))
     known = [part.name for part in index.fields]
     held = [part.name for part in index.attributes]
@@ -316,10 +312,7 @@ def join_unlike_indexes(parts: Sequence[Index]) -> JointIndex:
     spread = []
     for number, own in enumerate(parts):
         if any(part.name == SUMS_FIELD for part in own.fields):
-            raise UsageError(
-                f"dataset {number} compares checksums, which cannot be mixed by decode=: open it "
-                "without verify=True"
-            )
+            raise UsageError(f"dataset {number} compares checksums: mix it without verify=True")
         if own.attributes:
             raise UsageError(
                 f"dataset {number} has annotations ({own.attributes[0].name!r}), which cannot be "
@@ -367,10 +360,7 @@ def _check_alike(one: Index, other: Index, number: int) -> None:
             "the same names by rename=, or a decode= for each"
         )
     if (one.label_column is None) != (other.label_column is None):
-        raise UsageError(
-            f"only one of dataset 0 and dataset {number} has labels: mix datasets that all have "
-            "them, or none"
-        )
+        raise UsageError(f"only one of dataset 0 and dataset {number} has labels: leave them out")
     shapes = [[part.shape for part in index.attributes] for index in (one, other)]
     if shapes[0] != shapes[1]:
         raise UsageError(

@@ -111,10 +111,7 @@ class JsonFields:
         kept = [name for name in self.keys if names.get(name, name) is not None]
         new = {name: names.get(name) or name for name in kept}
         if not new or len(set(new.values())) < len(new):
-            raise UsageError(
-                f"rename: the fields would be {list(new.values())}: give each its own name, and "
-                f"keep one"
-            )
+            raise UsageError(f"rename: the fields would be {list(new.values())}: name each once")
         return replace(
             self,
             keys={new[name]: self.keys[name] for name in kept},
@@ -418,8 +415,5 @@ def load_object(line: memoryview) -> dict[str, Any]:
             f"broken='mask'"
         ) from None
     if not isinstance(record, dict):
-        raise ValueError(
-            f"no object, but a {_name_type(record)}, {reprlib.repr(record)}: mend the line, or "
-            f"give broken='mask'"
-        )
+        raise ValueError(f"no object, but a {_name_type(record)}: mend it, or give broken='mask'")
     return record

@@ -147,21 +147,15 @@ def read_sidecar(
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _PRELUDE.size:
-            raise damaged_error(
-                path, f"truncated: {size} bytes are fewer than the first fields of a sidecar have"
-            )
+            raise damaged_error(path, f"truncated: it has {size} bytes")
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
     magic, version, crc, header_bytes, file_bytes = _PRELUDE.unpack_from(data)
     if magic != MAGIC:
         raise damaged_error(path, f"not a sidecar: it starts with {bytes(magic)!r}")
     if version != VERSION:
-        raise damaged_error(
-            path, f"it has version {version}, but this penstock reads version {VERSION}"
-        )
+        raise damaged_error(path, f"version {version}, but penstock reads {VERSION}")
     if header_bytes > size - _PRELUDE.size or file_bytes != size:
-        raise damaged_error(
-            path, f"truncated or damaged: it has {size:,} bytes, but {file_bytes:,} were written"
-        )
+        raise damaged_error(path, f"truncated or damaged: {file_bytes:,} bytes were written")
     start = _PRELUDE.size + header_bytes
     if zlib.crc32(data[16:start]) != crc:
         raise damaged_error(path, "the header's checksum does not match")
@@ -200,9 +194,7 @@ def _view_section(
         or nbytes % itemsize
         or offset + nbytes > len(body)
     ):
-        raise damaged_error(
-            path, f"section {name!r} (offset {offset:,}, {nbytes:,} bytes) lies outside the file"
-        )
+        raise damaged_error(path, f"section {name!r} lies outside the file")
     part = body[offset : offset + nbytes]
     if verify and zlib.crc32(part) != crc:
         raise damaged_error(path, f"section {name!r}: its checksum does not match")

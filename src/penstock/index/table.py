@@ -145,10 +145,7 @@ class Index:
         """
         layout = self.layouts[field]
         if isinstance(layout, Pieces | Chunked):
-            raise UsageError(
-                f"field {self.fields[field].name!r} lies in pieces or compressed chunks: use "
-                f"Index.units"
-            )
+            raise UsageError(f"field {self.fields[field].name!r} is in pieces: use Index.units")
         return layout.extents(self._checked(samples))
 
     def lengths(self, samples: Samples, field: int = 0) -> Int:
@@ -233,9 +230,7 @@ class Index:
         Seen as unsigned, negative numbers are too large, so that one pass finds both.
         """
         if samples.dtype.kind not in "ui" or samples.ndim != 1:
-            raise UsageError(
-                f"samples are {samples.dtype} of shape {samples.shape}: use one row of integers"
-            )
+            raise UsageError(f"samples are {samples.dtype} {samples.shape}: use a row of integers")
         wide = samples if samples.itemsize == 8 else samples.astype(np.int64)
         if len(wide) and int(wide.view(np.uint64).max()) >= self.count:
             unsigned = wide.view(np.uint64)

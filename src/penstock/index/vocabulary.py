@@ -43,16 +43,13 @@ def set_vocabulary(index: Index, vocabulary: Any, path: str) -> Index:
         found = named if len(parts) > 1 else list(parts)
         if len(found) != 1:
             raise UsageError(
-                f"vocabulary is {vocabulary!r}, and {path} has {_list(parts)}: name the field of "
-                f"tokens, vocabulary={{name: number}}"
+                f"vocabulary: name the field, {{name: number}}; {path} has {_list(parts)}"
             )
         sizes = {found[0]: vocabulary}
     for name, size in sizes.items():
         check_whole("vocabulary", size, 1, _VOCABULARY_MAX)
         if name not in parts:
-            raise UsageError(
-                f"vocabulary has {name!r}, and {path} has {_list(parts)}: name one of these"
-            )
+            raise UsageError(f"vocabulary has {name!r}, and {path} has {_list(parts)}")
     parser = index.fields[0].parser
     if parser is not None:
         parser = replace(parser, vocabulary=sizes)

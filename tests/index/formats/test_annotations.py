@@ -401,7 +401,7 @@ def test_voc_samples(tmp_path: Path) -> None:
     assert dataset[0]["boxes"].shape == (0, 4)
     assert len(dataset.select(where="'dog' in labels")) == 1
     assert penstock.open(tmp_path, split="val")[0]["labels"].tolist() == [1]
-    with pytest.raises(UsageError, match="one class which images have it"):
+    with pytest.raises(UsageError, match="open a list, and use where="):
         penstock.open(tmp_path, split="cat_train")
     with pytest.raises(UsageError, match="no list 'test'"):
         penstock.open(tmp_path, split="test")

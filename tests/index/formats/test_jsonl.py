@@ -182,8 +182,8 @@ GOOD = {"text": "a", "n": 1}
 BROKEN_LINES: list[tuple[bytes, str]] = [
     (b'{"text": "\xff", "n": 1}', r"no JSON \(.*it begins with"),
     (b'{"text": "a", "n": 1', "no JSON"),
-    (b"[1, 2]", r"no object, but a list, \[1, 2\]"),
-    (b'"text"', "no object, but a string, 'text'"),
+    (b"[1, 2]", "no object, but a list"),
+    (b'"text"', "no object, but a string"),
     (b"null", "no object"),
     (b'{"n": 1}', r"it has no field 'text', but 'n': .*defaults=\{'text': \.\.\.\}"),
     (b'{"text": "a", "n": null}', "field 'n' is null"),
@@ -323,7 +323,7 @@ def test_masked_values(tmp_path: Path) -> None:
     assert math.isnan(sample["float"])
     assert [sample[name] for name in ("str", "int", "bool", "any")] == [None, 0, False, None]
     assert len(sample["ints"]) == len(sample["floats"]) == 0
-    with pytest.raises(FormatError, match="no line of the first thousand has the fields a"):
+    with pytest.raises(FormatError, match="the first lines lack the fields"):
         opened(tmp_path / "x.jsonl", b"{}", fields="a", broken="mask")
 
 
@@ -358,7 +358,7 @@ def test_mixtures(tmp_path: Path) -> None:
     other = opened(tmp_path / "c.jsonl", {"x": "c"}, fields={"text": "x"})
     with pytest.raises(UsageError, match="other keys"):
         penstock.mix([(one, 1), (other, 1)])
-    with pytest.raises(UsageError, match="rename: there is no field 'data', but text"):
+    with pytest.raises(UsageError, match="no field 'data', but text"):
         penstock.mix(both, rename=[{"data": "t"}, {"data": "t"}])
 
 
@@ -400,7 +400,7 @@ def test_mixtures_of_unlike_fields(tmp_path: Path) -> None:
         ({"fields": ["a", "a"]}, "name each once"),
         ({"fields": 3}, "fields is 3"),
         ({"fields": "a", "broken": "skip"}, "use 'raise' or 'mask'"),
-        ({"fields": "a", "defaults": {"b": 1}}, "give a dict by field, of a"),
+        ({"fields": "a", "defaults": {"b": 1}}, "give a dict by field"),
         ({"fields": "broken", "broken": "mask"}, "marks broken lines"),
     ],
 )

@@ -126,9 +126,7 @@ def test_fields_and_saved_index(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"sample 907: .*1\.jsonl\.gz at byte .*: line 8 \(blank"):
         wrong[907]
     (tmp_path / "2.jsonl").write_text("{}\n")
-    with pytest.raises(
-        FormatError, match=r"0\.jsonl\.zst is compressed, and .*2\.jsonl is not: open"
-    ):
+    with pytest.raises(FormatError, match="zst and others are compressed"):
         opened(tmp_path)
 
 

@@ -169,7 +169,7 @@ def test_integers_as_text_of_old_releases(tmp_path):
     [
         ({"encryption": {"algorithm": "fernet"}}, "encrypted"),
         ({"data_format": None}, "needs a list 'data_format'"),
-        ({"data_format": ["no_header_numpy:9", "int"]}, "no multiple of the size of"),
+        ({"data_format": ["no_header_numpy:9", "int"]}, "has 'image' of no whole float"),
         ({"data_format": ["jpeg"]}, "do not add up|does not add up"),
     ],
 )
@@ -184,8 +184,8 @@ def test_a_configuration_that_cannot_be(config, message, tmp_path):
 @pytest.mark.parametrize(
     ("chunk", "error", "message"),
     [
-        ({"chunk_size": 4}, FormatError, "says 3 samples"),
-        ({"chunk_size": 1 << 61}, FormatError, "more than the file"),
+        ({"chunk_size": 4}, FormatError, "samples, and index"),
+        ({"chunk_size": 1 << 61}, FormatError, "samples is larger than the file"),
         ({"chunk_size": None}, FormatError, "not a number"),
         ({"filename": "../x"}, FormatError, "not the path of a file"),
         ({"filename": "chunk-0-9.bin"}, MissingError, "does not exist"),

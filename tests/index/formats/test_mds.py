@@ -165,21 +165,21 @@ def changed_index(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 1}, "version 1"),
+        ({"version": 1}, "write it with MDSWriter"),
         ({"format": "csv"}, "'csv'"),
-        ({"samples": 4}, "says 3 samples"),
+        ({"samples": 4}, "samples, and index"),
         ({"samples": -1}, "not a number"),
-        ({"samples": 1 << 61}, "more than the file"),
-        ({"column_sizes": [None, None, 4]}, "has 4 bytes, not 8"),
+        ({"samples": 1 << 61}, "samples is larger than the file"),
+        ({"column_sizes": [None, None, 4]}, "column 'y' of int has"),
         ({"column_sizes": [None, 1 << 70, 8]}, "has a size of"),
         ({"column_sizes": [None, 7, 8]}, "bytes has a size of 7"),
         ({"column_names": ["a", "a", "y"]}, "two columns"),
-        ({"column_names": ["a"]}, "has 1 columns"),
+        ({"column_names": ["a"]}, "columns, encodings and sizes are not as many"),
         ({"column_names": None}, "no list 'column_names'"),
         ({"raw_data": {"basename": "../shard.00000.mds", "bytes": 9}}, "not the path of a file"),
         ({"raw_data": {"basename": "/etc/passwd", "bytes": 9}}, "not the path of a file"),
         ({"raw_data": {"basename": "a\0b", "bytes": 9}}, "not the path of a file"),
-        ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, "says 9"),
+        ({"raw_data": {"basename": "shard.00000.mds", "bytes": 9}}, "fetch it again"),
         ({"raw_data": {"basename": "shard.00001.mds", "bytes": 9}}, "twice"),
         ({"raw_data": None}, "does not name its file"),
     ],
@@ -204,14 +204,14 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     write_mds(folder, COLUMNS, [samples(3)])
     (folder / "shard.00000.mds").rename(tmp_path / "elsewhere")
     (folder / "shard.00000.mds").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FormatError, match="outside the data set"):
+    with pytest.raises(FormatError, match="mds is a link out of the data set"):
         opened(folder)
 
 
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        (0, 2, "says 2 samples"),
+        (0, 2, "samples, and index"),
         (1, 0, "within the table"),
         (2, 0xFFFFFFFF, "ends before it begins"),
         (2, 1, "ends before it begins"),

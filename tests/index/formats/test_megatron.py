@@ -133,15 +133,15 @@ def changed(path: Path, at: int, kind: str, value: int) -> None:
         (17, "<B", 5, "does not fit"),
         (18, "<Q", 1 << 63, "truncated or damaged"),
         (26, "<Q", 5, "truncated or damaged"),
-        (34, "<i", -1, "sequence 0 has tokens -1"),
+        (34, "<i", -1, "tokens is negative"),
         (34, "<i", 1 << 30, "does not fit"),
         (42, "<i", 1, "does not fit"),
-        (46, "<q", -1, "sequence 0 has pointer -1"),
+        (46, "<q", -1, "pointer is negative"),
         (54, "<q", (1 << 63) - 1, "does not fit"),
         (54, "<q", 4, "overlap"),
-        (70, "<q", 1, "do not begin at sequence 0"),
+        (70, "<q", 1, "documents do not cover"),
         (78, "<q", 9, "ends before it begins"),
-        (94, "<q", 2, "do not begin at sequence 0"),
+        (94, "<q", 2, "documents do not cover"),
     ],
 )
 def test_an_index_that_cannot_be(at, kind, value, message, tmp_path):
@@ -161,9 +161,9 @@ def test_other_files_are_refused(tmp_path):
         opened(tmp_path / "old.idx")
     write_megatron(tmp_path / "a", numbered(3, 4, 5))
     write_megatron(tmp_path / "b", numbered(3, dtype="<i4"), 4)
-    with pytest.raises(FormatError, match="open them separately"):
+    with pytest.raises(FormatError, match="bin is int"):
         opened([tmp_path / "a.idx", tmp_path / "b.idx"])
-    with pytest.raises(FormatError, match="too few for one window"):
+    with pytest.raises(FormatError, match="shorten it"):
         opened(tmp_path / "a", window=12)
     with pytest.raises(UsageError, match="number from 1 on"):
         opened(tmp_path / "a", window=True)
@@ -183,9 +183,9 @@ def test_flat_tokens(tmp_path):
         list(range(9 * k, 9 * k + 10)) for k in range(11)
     ]
     assert len(opened(path, format="tokens", window=9, dtype="uint32", header_bytes=4)) == 5
-    with pytest.raises(FormatError, match="check dtype= and header_bytes="):
+    with pytest.raises(FormatError, match="bytes are no whole uint"):
         opened(path, format="tokens", window=9, header_bytes=3)
-    with pytest.raises(UsageError, match="need a window"):
+    with pytest.raises(UsageError, match="penstock formats"):
         opened(path, format="tokens")
     with pytest.raises(UsageError, match="such as 'uint16'"):
         opened(path, format="tokens", window=9, dtype="object")

@@ -139,7 +139,7 @@ def test_notes_among_many_lines_are_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("about the data\n")
     with pytest.raises(FormatError, match=r"README\.md"):
         penstock.open(tmp_path, index="memory")
-    with pytest.raises(FormatError, match=r"README\.md, which is not called so: give extensions="):
+    with pytest.raises(FormatError, match="give extensions="):
         penstock.open(tmp_path, index="memory", format="jsonl")
     assert len(penstock.open(tmp_path, index="memory", extensions=[".jsonl"])) == 40
 
@@ -149,7 +149,7 @@ def test_copies_of_lines_are_refused(copy: str, tmp_path: Path) -> None:
     """Lines in a file that is not called so, beside one that is, would come twice."""
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 3)
     (tmp_path / copy).write_text('{"text": "a"}\n' * 3)
-    with pytest.raises(FormatError, match="which is not called so: give extensions="):
+    with pytest.raises(FormatError, match="give extensions="):
         penstock.open(tmp_path, index="memory")
     assert len(penstock.open(tmp_path, index="memory", extensions=[".jsonl"])) == 3
     (tmp_path / copy).rename(tmp_path / "b.NDJSON")

@@ -116,7 +116,7 @@ def test_nulls_inside_lists(compression, tmp_path):
         [pa.py_buffer(b"\x01"), pa.py_buffer(np.array([0, 1, 2], "<i4")), pa.py_buffer(b"ab")],
     )
     write(path, pa.table({"t": pa.ListArray.from_arrays([0, 2], covering)}), compression)
-    with pytest.raises(FormatError, match="nulls inside of lists that have content"):
+    with pytest.raises(FormatError, match="t' has nulls in lists with content"):
         penstock.open(path, index="memory", nulls="empty")
 
 

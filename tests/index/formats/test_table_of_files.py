@@ -122,8 +122,8 @@ def test_integers_beyond_the_dtype_are_refused(tmp_path):
     """`as_dtype` does not wrap numbers around."""
     path = write(tmp_path, "csv", {"f": folder_of(tmp_path, 2), "x": ["200", "-3"]})
     assert [each["x"] for each in penstock.open(path, files="f", as_dtype="int16")] == [200, -3]
-    for dtype, number in (("int8", 200), ("uint8", -3)):
-        with pytest.raises(UsageError, match=f"is {dtype}, which does not hold {number} of field"):
+    for dtype in ("int8", "uint8"):
+        with pytest.raises(UsageError, match=f"is {dtype}, too narrow for 'x'"):
             penstock.open(path, files="f", as_dtype=dtype)
 
 
@@ -145,10 +145,10 @@ def test_types_of_json(tmp_path):
     with pytest.raises(FormatError, match="line 2: column 'x' has 'a', and 1 before"):
         penstock.open(path, files="f", index="memory")
     path.write_text("".join(json.dumps({"f": names[0], "x": x}) + "\n" for x in (None, 2**53 + 1)))
-    with pytest.raises(FormatError, match="line 2: column 'x' has 9007199254740993, which neither"):
+    with pytest.raises(FormatError, match="fits no dtype"):
         penstock.open(path, files="f", index="memory")
     path.write_text(json.dumps({"f": names[0], "x": 1}) + "\n\n" + json.dumps({"f": names[1]}))
-    with pytest.raises(FormatError, match="line 3: it has no 'x', unlike the first row"):
+    with pytest.raises(FormatError, match="give columns= without it"):
         penstock.open(path, files="f", index="memory")
 
 
@@ -199,8 +199,8 @@ def test_wrong_tables_and_calls(tmp_path):
         (tmp_path / "none.csv").write_text("x,y\n1,2\n")
         penstock.open(tmp_path / "none.csv")
     for data, message in (
-        (b"f,x\nf0.bin,1,2\n", "line 2: 3 values for 2 columns"),
-        (b'f,x\nf0.bin,"1\n', "line 2: .*mend the quotes"),
+        (b"f,x\nf0.bin,1,2\n", "values, not"),
+        (b'f,x\nf0.bin,"1\n', "unexpected end of data"),
         (b"f,x\nf0.bin,\xff\n", "line 2: byte 0xff is no UTF-8"),
         (b"f,f\n", "two columns 'f'"),
         (b"f,x\n", "names no files"),

@@ -121,7 +121,7 @@ def test_damage_since_the_index_was_made(
 def test_verify_is_of_whole_records(tmp_path: Path) -> None:
     """Parts of records have no checksum; other formats do not know the option."""
     for options, message in [
-        ({"verify": True, "example": {"image": "x"}}, "leave example out"),
+        ({"verify": True, "example": {"image": "x"}}, "leave example= out"),
         ({"verify": 1}, "verify is 1: use True or False"),
     ]:
         with pytest.raises(penstock.errors.UsageError, match=message):

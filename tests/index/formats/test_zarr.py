@@ -100,7 +100,7 @@ def test_groups(version, tmp_path):
     with pytest.raises(UsageError, match="lead down"):
         penstock.open(tmp_path / "g", index="memory", dataset="../g/x")
     group.create_array("v", data=x[:4])
-    with pytest.raises(FormatError, match="different numbers of samples"):
+    with pytest.raises(FormatError, match="give fields="):
         penstock.open(tmp_path / "g", index="memory")
 
 
@@ -131,7 +131,7 @@ def test_damaged_shards(tmp_path):
     )
     made[:4] = 1
     made[4:6] = 2
-    with pytest.raises(FormatError, match="1 of its 4 chunks are absent"):
+    with pytest.raises(FormatError, match="chunks are absent"):
         penstock.open(path, index="memory")
     assert_rows(penstock.open(path, index="memory", fill=True), {"data": made[:]})
     shard = path / "c" / "0" / "0"

@@ -78,17 +78,13 @@ def decode_leaves(options: Mapping[str, Any], compressed: CompressedChunk) -> De
     start, end = np.empty(compressed.samples, np.int64), np.empty(compressed.samples, np.int64)
     for sample in range(compressed.samples):
         if at + head.size > len(data):
-            raise ValueError(
-                f"sample {sample} of {compressed.samples} begins beyond the end of the decoded data"
-            )
+            raise ValueError(f"sample {sample} begins beyond the end of the decoded data")
         sizes = head.unpack_from(data, at)
         start[sample] = at + head.size + sum(sizes[:leaf])
         end[sample] = start[sample] + sizes[leaf]
         at += head.size + sum(sizes)
     if at != len(data):
-        raise ValueError(
-            f"{compressed.samples} samples end at byte {at:,} of {len(data):,} decoded bytes"
-        )
+        raise ValueError(f"samples end at byte {at:,} of {len(data):,} decoded bytes")
     if options["dtype"] is None:
         return Packed(memoryview(data), start, end)
     dtype = np.dtype(options["dtype"])

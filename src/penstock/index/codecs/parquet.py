@@ -141,10 +141,7 @@ def _check_times(data: bytes) -> None:
             array = array.flatten()[0] if pa.types.is_struct(array.type) else array.flatten()
         times = array.view(pa.int64()).drop_null().to_numpy()
         if (abs(times.astype(np.float64)) > (1 << 63) / 1000 - 1).any():
-            raise ValueError(
-                "a time (INT96) is before 1678 or after 2261, and does not fit 64 bits of "
-                "nanoseconds: write it as TIMESTAMP of microseconds"
-            )
+            raise ValueError("a time (INT96) is not of 1678 to 2261: write TIMESTAMP")
 
 
 def _check_repeats(data: bytes, name: str) -> None:

@@ -229,9 +229,7 @@ def _decode_chunk(
             error.chunk = compressed.number
             raise
         if len(held) != compressed.samples:
-            raise ValueError(
-                f"{len(held)} samples were decoded, but {compressed.samples} are expected"
-            )
+            raise ValueError(f"{len(held)} samples were decoded, not {compressed.samples}")
         if key is not None:
             RECENT.put(key, held)
     return held

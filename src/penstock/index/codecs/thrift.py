@@ -116,9 +116,7 @@ class ThriftReader:
     def _length(self) -> int:
         length = self._varint()
         if length > len(self.data) - self.at:
-            raise self._flaw(
-                f"a length of {length:,}, but only {len(self.data) - self.at:,} bytes are left"
-            )
+            raise self._flaw(f"a length of {length:,} leaves the data")
         return length
 
     def _whole(self) -> int:

@@ -122,9 +122,7 @@ def paste_chunks(
     """
     grid = tuple(-(-size // step) for size, step in zip(shape[1:], chunk[1:], strict=True))
     if len(parts) != int(np.prod(grid, dtype=np.int64)) or shape[0] > chunk[0]:
-        raise ValueError(
-            f"{len(parts)} chunks of shape {chunk} do not make up rows of shape {shape[1:]}"
-        )
+        raise ValueError(f"{len(parts)} chunks {chunk} do not make up rows {shape[1:]}")
     rows = np.empty(shape, dtype)
     for cell, part in zip(np.ndindex(*grid), parts, strict=True):
         start = tuple(c * step for c, step in zip(cell, chunk[1:], strict=True))

@@ -80,10 +80,7 @@ def _read_records(source: StoreFile) -> tuple[Int, Int]:
         chosen = tag == wanted
         column[number[chosen]] = value[chosen]
     for row in np.flatnonzero(records != 1)[:1]:
-        raise source.flaw(
-            int(begin[row]),
-            f"a chunk of {records[row]:,} records, whose sizes are stored separately: {_OPTIONS}",
-        )
+        raise source.flaw(int(begin[row]), f"a chunk of {records[row]:,} records: {_OPTIONS}")
     if not count:
         return begin, length
     head = _read_chunk(source, int(begin[0]), 1)
@@ -95,30 +92,21 @@ def _read_records(source: StoreFile) -> tuple[Int, Int]:
     end = np.maximum(_find_end(begin, _CHUNK_HEAD + stored), _round_to_chunk(begin + 1))
     following = np.append(begin[1:], footer_at)
     for row in np.flatnonzero(end != following)[:1]:
-        raise source.flaw(
-            int(begin[row]),
-            f"record {int(row):,} of {length[row]:,} bytes ends at {end[row]:,}, but the next "
-            f"begins at {following[row]:,}: the file is damaged, or not uncompressed: {_OPTIONS}",
-        )
+        raise source.flaw(int(begin[row]), f"record {int(row):,} ends elsewhere: {_OPTIONS}")
     return begin, length
 
 
 def _find_footer(source: StoreFile) -> int:
     """Find the footer: the last block gives its place three times."""
     if source.size % _BLOCK or source.size < 2 * _BLOCK:
-        raise FormatError(
-            f"{source.path} has {source.size:,} bytes, but an ArrayRecord file has a multiple of "
-            f"{_BLOCK:,}: it is truncated, or a plain Riegeli file, which has no footer: {_OPTIONS}"
-        )
+        raise FormatError(f"{source.path} is no ArrayRecord file, or cut: {_OPTIONS}")
     at = source.size - _BLOCK
     sizes, values = _parse_simple(source, at, _read_chunk(source, at))
     ends = np.cumsum(sizes)
     number, tag, value = _decode_fields(source, at, values, ends)
     offsets, magics = value[tag == 8], value[tag == 16]
     if len(sizes) != 3 or len(offsets) != 3 or len(magics) != 3 or len(number) != 6:
-        raise source.flaw(
-            at, "the last block is no postscript: the file was not closed, or is truncated"
-        )
+        raise source.flaw(at, "the last block is no postscript: not closed, or truncated")
     if (magics != _MAGIC).any() or (offsets != offsets[0]).any():
         raise source.flaw(at, "the three parts of the postscript differ: the file is damaged")
     footer_at = int(offsets[0])
@@ -171,16 +159,12 @@ def _parse_simple(source: StoreFile, begin: int, chunk: _RecordChunk) -> tuple[I
     width = int(_count_varint_bytes(head[:1])[0])
     edge = width + int(head[0])
     if int(head[0]) < 0 or edge > len(data):
-        raise source.flaw(
-            begin, f"the sizes of a chunk have {head[0]:,} bytes, more than the chunk has"
-        )
+        raise source.flaw(begin, f"sizes of a chunk have {head[0]:,} bytes: damaged")
     sizes = _decode_varints(source, begin, data[width:edge])
     if len(sizes) != chunk.records or (sizes < 0).any() or (sizes > len(data)).any():
         raise source.flaw(begin, f"{len(sizes):,} sizes for {chunk.records:,} records")
     if int(sizes.sum()) != len(data) - edge:
-        raise source.flaw(
-            begin, "the sizes of a chunk's records do not add up to the size of the chunk"
-        )
+        raise source.flaw(begin, "the sizes of a chunk's records do not add up: damaged")
     return sizes, data[edge:].tobytes()
 
 

@@ -127,10 +127,7 @@ def build(
     held = store.parse(files, lambda _, source: parse_file(source, fields, label), progress)
     found = sum(sum(content.rows) for content in held)
     if rows is not None and found != rows:
-        raise FormatError(
-            f"{store.root}/dataset_info.json says {rows:,} rows, but the files hold {found:,}: "
-            f"some are of another run; make the cache again"
-        )
+        raise FormatError(f"{store.root}: {found:,} rows, and dataset_info.json says {rows:,}")
 
     def read_names(column: str) -> list[Any] | None:
         return saved_datasets.read_class_names(store, column)
@@ -171,11 +168,7 @@ def make_index(
     for name, column_parts in parts.items():
         if columns is None and sum(part.nulls for part in column_parts) == total:
             if f"{name}.path" in parts:
-                raise FormatError(
-                    f"{files.path(0)}: column {name!r} holds no bytes, only paths of files that "
-                    f"may lie anywhere: embed them (save_to_disk of `datasets` does), or name the "
-                    f"columns to read (fields=)"
-                )
+                raise FormatError(f"{files.path(0)}: {name!r} holds only paths: embed the files")
             continue
         _check_nulls(files, held, column_parts, name, nulls)
         field, layout = _make_field(held, column_parts)
@@ -208,10 +201,7 @@ def parse_file(source: StoreFile, columns: Sequence[str] | None, label: str | No
     batches = [batch for batch in batches if batch.rows]
     methods = {batch.compression for batch in batches}
     if len(methods) > 1:
-        raise FormatError(
-            f"{source.path} holds batches of different compression ({', '.join(sorted(methods))}): "
-            f"write it again"
-        )
+        raise FormatError(f"{source.path}: batches are compressed in several ways")
     held = ArrowContent(
         schema, [batch.rows for batch in batches], methods.pop() if methods else "", {}
     )
@@ -222,10 +212,7 @@ def parse_file(source: StoreFile, columns: Sequence[str] | None, label: str | No
                 raise FormatError(f"{source.path}: column {column.name!r} {column.refused}")
             if "of type null" not in column.refused:
                 rest = [other.name for other in schema.columns if not other.refused]
-                raise FormatError(
-                    f"{source.path}: column {column.name!r} {column.refused}; or name the others "
-                    f"(fields={rest})"
-                )
+                raise FormatError(f"{source.path}: {column.name!r} {column.refused}: fields={rest}")
             continue
         part = held.parts[column.name] = ArrowPart(column)
         row = 0
@@ -273,10 +260,7 @@ def _add_batch(
     elif column.kind == "fixed":
         size = rows * _count_row_bytes(column)
         if size > first[1]:
-            raise source.flaw(
-                first[0],
-                f"column {column.name!r} has {first[1]:,} bytes for {rows:,} rows: write it again",
-            )
+            raise source.flaw(first[0], f"{column.name!r} has too few bytes for {rows:,} rows")
         part.bases.append(first[0])
     else:
         ends = _read_offsets(source, batch, column, offsets, first)
@@ -303,11 +287,7 @@ def _count_nulls(
         raise source.flaw(batch.at, "the record batch has fewer columns than the schema")
     held, null_count = (int(value) for value in batch.nodes[node.number])
     if not 0 <= null_count <= held or (rows >= 0 and held != rows):
-        raise source.flaw(
-            batch.at,
-            f"column {column.name!r} has {held:,} rows and {null_count:,} nulls, in a "
-            f"batch of {batch.rows:,} rows: write the file again",
-        )
+        raise source.flaw(batch.at, f"{column.name!r} is of {held:,} rows, {null_count:,} null")
     return null_count
 
 
@@ -325,9 +305,7 @@ def _check_inner(
             continue
         slots = int(batch.nodes[node.number][0])
         if node.levels >= len(column.levels):
-            raise source.flaw(
-                batch.at, f"column {column.name!r} has nulls inside of lists: fill them"
-            )
+            raise source.flaw(batch.at, f"{column.name!r} has nulls inside of lists: fill them")
         mask = batch.buffer(node.buffer, node.views, source)
         missing = _read_nulls(source, batch, [mask], slots)
         part.inner_nulls += int(np.count_nonzero(missing))
@@ -343,11 +321,7 @@ def _check_inner(
             f"offsets of {column.name!r}",
         )
         if (np.diff(ends)[missing] != 0).any():
-            raise source.flaw(
-                batch.at,
-                f"column {column.name!r} has nulls inside of lists that have content: write the "
-                f"file again, or fill them",
-            )
+            raise source.flaw(batch.at, f"{column.name!r} has nulls in lists with content")
 
 
 def _read_numbers(
@@ -366,11 +340,7 @@ def _read_numbers(
     elif size <= extent[1]:
         data = source.read(extent[0], size)
     if len(data) < size:
-        raise source.flaw(
-            extent[0],
-            f"there are {len(data) if batch.compression else extent[1]:,} bytes of {what} for "
-            f"{count:,}: the file is truncated or damaged, write it again",
-        )
+        raise source.flaw(extent[0], f"too few bytes of {what} for {count:,}: truncated")
     return np.frombuffer(data, dtype, count)
 
 
@@ -398,11 +368,7 @@ def _read_offsets(
         )
         if int(ends[0]) < 0 or (np.diff(ends) < 0).any() or int(ends[-1]) > most:
             beyond = f"{most:,} lists" if below else f"{values[1]:,} bytes"
-            raise source.flaw(
-                extent[0],
-                f"the offsets of {column.name!r} are not ascending, or lead beyond its {beyond}: "
-                f"the file is damaged",
-            )
+            raise source.flaw(extent[0], f"the offsets of {column.name!r} leave its {beyond}")
         found.append(ends)
         slots = int(ends[-1])
     return found
@@ -430,33 +396,21 @@ def _add_coded(
     which = segments[0].at, segments[-1].at
     for segment in segments if part.located is None or part.located[0] != which else ():
         if _count_nulls(source, segment, values, ColumnNode(0, 0, 0), segment.rows):
-            raise source.flaw(
-                segment.at, f"the dictionary of {values.name!r} holds a null: fill it"
-            )
+            raise source.flaw(segment.at, f"the dictionary of {values.name!r} holds a null")
     count = sum(segment.rows for segment in segments)
     used = indices if missing is None else indices[~missing]
     if len(used) and not 0 <= int(used.min()) <= int(used.max()) < count:
-        raise source.flaw(
-            extent[0],
-            f"column {column.name!r} has the index {int(used.max()):,} or {int(used.min()):,} into "
-            f"a dictionary of {count:,} values: the file is damaged",
-        )
+        raise source.flaw(extent[0], f"an index of {column.name!r} leaves its dictionary")
     if is_label:
         if part.known is None or part.known[0] != which:
             part.known = which, _read_dictionary(source, values, segments)
         part.label_rows.append((indices, part.known[1]))
     if batch.compression or segments[0].compression:
         if len(segments) > 1:
-            raise FormatError(
-                f"{source.path}: the dictionary of column {column.name!r} grows, and is "
-                f"compressed: write it without compression, or cast to its value type"
-            )
+            raise FormatError(f"{source.path}: the compressed dictionary of {column.name!r} grows")
         (held,) = segments
         if held.compression != batch.compression:
-            raise FormatError(
-                f"{source.path}: column {column.name!r} and its dictionary are compressed "
-                f"differently: write the file again"
-            )
+            raise FormatError(f"{source.path}: the dictionary of {column.name!r} is compressed")
         inside = [
             held.buffer(level.node.buffer + 1, level.node.views, source) for level in values.levels
         ]
@@ -489,11 +443,7 @@ def _locate_dictionary(
             continue
         size = _count_row_bytes(values)
         if segment.rows * size > data[1]:
-            raise source.flaw(
-                data[0],
-                f"the dictionary of {values.name!r} has {data[1]:,} bytes for "
-                f"{segment.rows:,} values: write it again",
-            )
+            raise source.flaw(data[0], f"the dictionary of {values.name!r} is truncated")
         places.append(data[0] + np.arange(segment.rows) * size)
         lengths.append(np.full(segment.rows, size, np.int64))
     return np.concatenate(places), np.concatenate(lengths)
@@ -574,18 +524,9 @@ def _collect_parts(files: Files, held: list[ArrowContent]) -> dict[str, list[Arr
             ours, theirs = first.parts.get(name), content.parts.get(name)
             same = ours is not None and theirs is not None and _are_alike(ours, theirs, content)
             if not same:
-                units = [part.column.held.unit for part in (theirs, ours) if part is not None]
-                both = " and ".join(unit or "no time" for unit in units) if any(units) else ""
-                raise FormatError(
-                    f"{files.path(number)}: column {name!r} is not the same as in "
-                    f"{files.path(0)}{both and f' ({both})'}: open files of one schema"
-                )
+                raise FormatError(f"{files.path(number)}: {name!r} is not as in {files.path(0)}")
         if content.rows and content.compression != compression:
-            raise FormatError(
-                f"{files.path(number)} is of compression {content.compression or 'none'}, and "
-                f"others "
-                f"are of {compression or 'none'}: write them alike"
-            )
+            raise FormatError(f"{files.path(number)} is compressed in another way than others")
     return {name: [content.parts[name] for content in held] for name in first.parts}
 
 
@@ -685,10 +626,7 @@ def _choose_label(held: ArrowContent, label: str | None) -> str | None:
     columns_by_name = {name: part.column for name, part in held.parts.items()}
     named = column_choice.find_label(columns_by_name, label)
     if named is not None and not column_choice.holds_integers(columns_by_name[named]):
-        raise UsageError(
-            f"label is {named!r}, a column of {columns_by_name[named].dtype}: labels are single "
-            f"integers"
-        )
+        raise UsageError(f"label is {named!r}, and labels are single integers")
     return named
 
 

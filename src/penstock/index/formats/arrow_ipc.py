@@ -173,11 +173,7 @@ class RecordBatch:
             raise source.flaw(self.at, f"the record batch has no buffer {number}: write it again")
         offset, length = (int(value) for value in self.buffers[number])
         if offset < 0 or length < 0 or offset > self.body - length:
-            raise source.flaw(
-                self.at,
-                f"buffer {number} of the record batch is {length:,} bytes at {offset:,} of a body "
-                f"of {self.body:,}: write the file again",
-            )
+            raise source.flaw(self.at, f"buffer {number} lies outside the batch of {self.body:,}")
         return self.start + offset, length
 
 
@@ -188,19 +184,14 @@ def read_messages(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     except (ValueError, IndexError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(
-            f"{source.path}: the Arrow metadata are damaged ({error}): write the file again"
-        ) from None
+        raise FormatError(f"{source.path}: Arrow metadata are damaged ({error})") from None
 
 
 def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     size = source.size
     tail = source.read(max(size - 10, 0), 10)
     if size < 20 or tail[4:] != MAGIC:
-        raise source.flaw(
-            max(size - 6, 0),
-            "an Arrow file ends with ARROW1, but this one does not: it is truncated",
-        )
+        raise source.flaw(max(size - 6, 0), "no ARROW1 at the end: the file is truncated")
     length = int.from_bytes(tail[:4], "little", signed=True)
     if not 4 <= length <= min(size - 18, 64 * limits.header_bytes_max):
         raise source.flaw(size - 10, f"the footer has {length:,} bytes: the file is damaged")
@@ -217,20 +208,14 @@ def _read_file(source: StoreFile) -> tuple[Schema, list[RecordBatch]]:
     held_first = footer.structs(2, BLOCK)
     for at, metadata, _, body in sorted([*blocks.tolist(), *held_first.tolist()]):
         if at < last or metadata < 8 or body < 0 or at > end - metadata - body:
-            raise source.flaw(
-                end,
-                f"the footer lists a batch of {metadata:,} + {body:,} bytes at byte {at:,}, which "
-                f"overlaps another or lies outside: write the file again",
-            )
+            raise source.flaw(end, f"the footer's batch at byte {at:,} is outside, or overlaps")
         last = at + metadata + body
     dictionaries: _Dictionaries = {}
     for kind, listed in ((_DICTIONARY, held_first), (_BATCH, blocks)):
         for at, metadata, _, body in listed.tolist():
             held = _parse_message(source.read(at, metadata), source, at)
             if held is None or held.kind != kind or held.body != body:
-                raise source.flaw(
-                    at, "the footer lists a batch here, but there is none: write the file again"
-                )
+                raise source.flaw(at, "the footer lists a batch here, but there is none")
             if kind == _DICTIONARY:
                 dictionaries = _add_dictionary(dictionaries, held, source, at, at + metadata)
             else:
@@ -270,37 +255,23 @@ def _walk_stream(source: StoreFile) -> Iterator[tuple[int, _Message]]:
     while True:
         head = source.read(at, min(_PEEKED_BYTES, size - at))
         if len(head) < 8:
-            raise source.flaw(
-                at,
-                "the stream ends without its end marker: it is truncated, or was not closed",
-            )
+            raise source.flaw(at, "the stream has no end marker: truncated, or not closed")
         length = int.from_bytes(head[4:8], "little", signed=True)
         if head[:4] != MARKER:
-            raise source.flaw(
-                at,
-                f"a message begins with {head[:4]!r}, not with {MARKER!r}: the file is damaged, or "
-                f"older than Arrow 0.15; write it again",
-            )
+            raise source.flaw(at, f"{head[:4]!r} starts no message: damaged, or before Arrow 0.15")
         if length == 0:
             if at + 8 != size:
-                raise source.flaw(
-                    at + 8, f"{size - at - 8:,} bytes follow the end of the stream: cut them off"
-                )
+                raise source.flaw(at + 8, "bytes follow the end of the stream: cut them off")
             return
         if not 0 < length <= min(size - at - 8, 64 * limits.header_bytes_max):
-            raise source.flaw(
-                at, f"metadata of {length:,} bytes, but {size - at - 8:,} are left: it is truncated"
-            )
+            raise source.flaw(at, f"metadata of {length:,} bytes: it is truncated")
         held = _parse_message(
             head if length + 8 <= len(head) else source.read(at, 8 + length), source, at
         )
         if held is None:
             raise source.flaw(at, "a message without content: write the file again")
         if not 0 <= held.body <= size - at - 8 - length:
-            left = size - at - 8 - length
-            raise source.flaw(
-                at, f"a body of {held.body:,} bytes, but {max(left, 0):,} are left: it is truncated"
-            )
+            raise source.flaw(at, f"a body of {held.body:,} bytes: it is truncated")
         yield at, held
         at += 8 + length + held.body
 
@@ -336,10 +307,7 @@ def _add_dictionary(
     batch = _parse_batch(data, held.body, source, at, start)
     grown = before.get(key, ()) if held.header.integer(2, 1) else ()
     if len(grown) >= _SEGMENTS_MAX:
-        raise FormatError(
-            f"{source.path}: a dictionary grew {_SEGMENTS_MAX:,} times: write the file again, with "
-            f"the whole dictionary first"
-        )
+        raise FormatError(f"{source.path}: a dictionary grew {_SEGMENTS_MAX:,} times")
     return before | {key: (*grown, batch)}
 
 
@@ -362,11 +330,7 @@ def _parse_batch(
     buffers = header.structs(2, PAIR)
     claimed = float(buffers["second"].clip(0).astype(np.float64).sum())
     if claimed > _OVERLAP_MAX * body + 4096:
-        raise source.flaw(
-            at,
-            f"the buffers of a record batch claim {claimed:,.0f} bytes of a body of {body:,}: they "
-            f"overlap, write the file again",
-        )
+        raise source.flaw(at, f"buffers claim {claimed:,.0f} bytes of a body of {body:,}")
     return RecordBatch(at, start, body, rows, header.structs(1, PAIR), buffers, method, views)
 
 
@@ -375,10 +339,7 @@ def _parse_batch(
 
 def _parse_schema(table: FlatTable, source: StoreFile) -> Schema:
     if table.integer(0, 2):
-        raise FormatError(
-            f"{source.path} is big-endian Arrow, which cannot be read: write it again on this "
-            f"machine"
-        )
+        raise FormatError(f"{source.path} is big-endian Arrow: write it on this machine")
     walk = _ColumnCounter()
     for part in table.tables(1):
         walk.column(part, part.text(0), _Around(), 0)

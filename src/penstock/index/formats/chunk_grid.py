@@ -81,10 +81,7 @@ def check_shape(where: str, shape: Sequence[int], chunk: Sequence[int] | None, s
     if len(chunk) != len(shape) or min(chunk) < 1 or math.prod(chunk) * size >= 1 << 40:
         raise FormatError(f"{where} has chunks {tuple(chunk)} for the shape {tuple(shape)}")
     if math.prod(count_cells(shape, chunk)) > CELLS_MAX:
-        raise FormatError(
-            f"{where} has {math.prod(count_cells(shape, chunk)):,} chunks, more than "
-            f"{CELLS_MAX:,}: write it with larger chunks"
-        )
+        raise FormatError(f"{where} has more than {CELLS_MAX:,} chunks: write larger ones")
 
 
 def group_chunks(grid: ChunkGrid) -> Chunked:

@@ -162,9 +162,7 @@ def _build(
     first = sheets[0]
     for number, sheet in enumerate(sheets[1:], 1):
         if any(list(sheet.images[key]) != list(first.images[key]) for key in ("id", "file_name")):
-            raise FormatError(
-                f"{read.path(number)} lists other images than {read.path(0)}: open one"
-            )
+            raise FormatError(f"{read.path(number)} lists other images than {read.path(0)}")
     for kind, number in (
         ("captions", sum(sheet.has_captions for sheet in sheets)),
         ("boxes", sum(not sheet.has_captions for sheet in sheets)),
@@ -330,9 +328,7 @@ def _parse_categories(path: str, lists: JsonLists) -> tuple[list[tuple[int, str]
     skeletons = [entry.get("keypoints") or [] for entry in entries]
     counts = {len(points) if isinstance(points, list) else -1 for points in skeletons} - {0}
     if len(counts) > 1 or -1 in counts:
-        raise FormatError(
-            f"{path}: categories: keypoints are no lists of one length: divide the file"
-        )
+        raise FormatError(f"{path}: categories: keypoints are no lists of one length")
     names = zip(columns["id"].tolist(), columns["name"], strict=True)
     return sorted(names), counts.pop() if counts else 0
 

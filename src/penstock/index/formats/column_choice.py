@@ -114,10 +114,7 @@ def choose_columns(
     if not names:
         raise UsageError(f"{path}: nothing is left but the label: give fields=")
     if label and "label" in names:
-        raise UsageError(
-            f"{path}: the field 'label' would hide the label {label!r}: name the fields "
-            f"without it (fields=), or give label=''"
-        )
+        raise UsageError(f"{path}: the field 'label' would hide the label {label!r}: label=''")
     return names, label or None
 
 

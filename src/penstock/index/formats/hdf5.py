@@ -40,6 +40,7 @@ from ..fields import Codec, Field
 from ..layout import Chunked, Fixed, Layout
 from ..table import Index
 from . import column_choice
+from .block_file import BlockFile
 from .chunk_grid import ChunkGrid, chain_layouts, check_shape, group_chunks, lay_out_verbatim
 from .sandbox import Sandbox
 from .shards import Location, list_files
@@ -109,10 +110,7 @@ def build(
         if content.parts.keys() != held[0].parts.keys() or (
             (content.labels is None) != (held[0].labels is None)
         ):
-            raise FormatError(
-                f"{files.path(number)} holds other datasets than {files.path(0)} does "
-                f"({', '.join(content.parts)}): name those that all files have with fields="
-            )
+            raise FormatError(f"{files.path(number)} holds other datasets than {files.path(0)}")
     for name in held[0].parts:
         field, layout = _join_parts(name, [each.parts[name] for each in held], files.path)
         joined_fields.append(field)
@@ -133,15 +131,10 @@ def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Lay
     first = parts[0].field
     for number, part in enumerate(parts):
         if (part.field.dtype, part.field.shape) != (first.dtype, first.shape):
-            raise FormatError(
-                f"{path(number)}: {name!r} is {part.field.dtype} of {part.field.shape}, and in "
-                f"{path(0)} {first.dtype} of {first.shape}: open files of one kind"
-            )
+            raise FormatError(f"{path(number)}: {name!r} is unlike that of {path(0)}")
     layout = chain_layouts([part.layout for part in parts])
     if layout is None:
-        raise FormatError(
-            f"{path(0)}: {name!r} is decoded in some files and not in others: write them alike"
-        )
+        raise FormatError(f"{path(0)}: {name!r} is decoded in some files, not in others")
     if not isinstance(layout, Chunked):
         return first, layout
     variants: list[dict[str, Any]] = []
@@ -163,57 +156,12 @@ def _join_parts(name: str, parts: list[Hdf5Part], path: Any) -> tuple[Field, Lay
 # -- one file --------------------------------------------------------------------------------------
 
 
-class _BlockFile(io.RawIOBase):
-    """File object for h5py, over a source: read in blocks, of which the latest are kept."""
-
-    block_bytes = 1 << 18
-    kept_max = 64
-
-    def __init__(self, source: StoreFile) -> None:
-        super().__init__()
-        self.size, self.at = source.size, 0
-        self.error: PenstockError | None = None
-
-        @functools.lru_cache(self.kept_max)
-        def read_block(number: int) -> bytes:
-            start = number * self.block_bytes
-            return source.read(start, max(0, min(self.block_bytes, source.size - start)))
-
-        self._read_block = read_block
-
-    def readinto(self, target: Any) -> int:
-        """Fill `target` from the current place."""
-        try:
-            view, done = memoryview(target).cast("B"), 0
-            while done < len(view):
-                number, inside = divmod(self.at + done, self.block_bytes)
-                part = self._read_block(number)[inside : inside + len(view) - done]
-                if not part:
-                    break
-                view[done : done + len(part)] = part
-                done += len(part)
-            self.at += done
-            return done
-        except PenstockError as error:  # h5py would make an OSError of it
-            self.error = error
-            raise
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
-        self.at = offset + (0, self.at, self.size)[whence]
-        return self.at
-
-    def tell(self) -> int:
-        """Return the current place."""
-        return self.at
-
-
 @contextlib.contextmanager
 def _open_file(source: StoreFile) -> Iterator[Any]:
     """Open the file in h5py, and turn its errors into FormatError."""
     import h5py
 
-    blocks = _BlockFile(source)
+    blocks = BlockFile(source)
     try:
         with h5py.File(blocks, "r") as file:
             yield file
@@ -222,10 +170,7 @@ def _open_file(source: StoreFile) -> Iterator[Any]:
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         if blocks.error is not None:
             raise blocks.error from None
-        raise FormatError(
-            f"{source.path} cannot be read as HDF5: {error}: it is truncated or damaged, or in use "
-            f"by a writer"
-        ) from None
+        raise FormatError(f"{source.path} is no HDF5, or damaged, or in use: {error}") from None
     except (MemoryError, RecursionError, OverflowError, UnicodeError) as error:
         raise FormatError(f"{source.path} is damaged: {error!r}") from None
 
@@ -255,9 +200,7 @@ def _parse_file(
             counts[label] = len(labels)
         if len(set(counts.values())) > 1:
             raise FormatError(
-                f"{source.path} holds different numbers of samples: "
-                + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
-                + ": name the datasets that belong together with fields={field: dataset}"
+                f"{source.path}: rows differ ({counts}): give fields={{field: dataset}}"
             )
         return Hdf5Content(parts, labels)
 
@@ -275,10 +218,7 @@ def _list_root(source: StoreFile, file: Any) -> dict[str, str]:
     if not datasets:
         inside: list[str] = []
         file.visit(lambda name: inside.append(name) if len(inside) < 20 else True)
-        raise FormatError(
-            f"{source.path} has no datasets in its root group; name some with "
-            f"fields={{field: path}}, among {', '.join(map(str, inside)) or 'none'}"
-        )
+        raise FormatError(f"{source.path} has no datasets at its root: give fields= of {inside}")
     return datasets
 
 
@@ -297,9 +237,7 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
         name = todo.pop(0)
         link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
         if link is None:
-            raise FormatError(
-                f"{source.path} has no dataset {where!r}: it has {', '.join(list(file)[:20])}"
-            )
+            raise FormatError(f"{source.path} has no dataset {where!r}, but {list(file)[:20]}")
         if isinstance(link, h5py.SoftLink):
             links += 1
             if links > _LINKS_MAX:
@@ -309,9 +247,7 @@ def _find_dataset(source: StoreFile, file: Any, where: str) -> Any:
         elif isinstance(link, h5py.HardLink):
             group = group[name]
         else:
-            raise FormatError(
-                f"{source.path}: {where!r} is a link into another file: open that one"
-            )
+            raise FormatError(f"{source.path}: {where!r} links to another file: open that")
     if not isinstance(group, h5py.Dataset):
         raise FormatError(f"{source.path}: {where!r} is a group: name a dataset in it")
     return group
@@ -344,30 +280,19 @@ def _lay_out_dataset(
     if chunk is None:
         size, offset = dataset.id.get_storage_size(), dataset.id.get_offset()
         if offset is None or size != row * shape[0]:
-            raise FormatError(
-                f"{at} has {size:,} bytes, and its shape {shape} needs {row * shape[0]:,}: it was "
-                f"never written"
-            )
+            raise FormatError(f"{at} has {size:,} bytes for shape {shape}: it was never written")
         _check_inside(at, source, int(offset), size)
         first, base = np.array([0, shape[0]], np.int64), np.array([offset], np.int64)
         return Hdf5Part(field, Fixed(first, base, row), None, [])
     grid, masks = _find_chunks(at, source, dataset, shape, tuple(chunk), dtype.itemsize, bias)
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
-        cell = np.unravel_index(int(absent[0]), grid.cells)
-        start = [int(c) * step for c, step in zip(cell, chunk, strict=True)]
-        raise FormatError(
-            f"{at}: {len(absent):,} of its {len(grid.length):,} chunks were never written, the "
-            f"first at {start}: write them, or take them as the fill value with fill=True"
-        )
+        raise FormatError(f"{at}: {len(absent):,} chunks were never written: give fill=True")
     filters = _list_filters(layout)
     if not filters and not len(absent):
         wrong = np.flatnonzero(grid.length != grid.chunk_bytes)
         if len(wrong):
-            raise FormatError(
-                f"{at}: a chunk of {int(grid.length[wrong[0]]):,} bytes at byte "
-                f"{int(grid.offset[wrong[0]]):,}, {grid.chunk_bytes:,} are expected: damaged"
-            )
+            raise FormatError(f"{at}: a chunk is not of {grid.chunk_bytes:,} bytes: damaged")
         found_layout = lay_out_verbatim(grid, 1)
         if found_layout is not None:
             return Hdf5Part(field, found_layout, None, [])
@@ -389,10 +314,7 @@ def _check_dtype(at: str, dataset: Any) -> np.dtype[Any]:
 
     dtype: np.dtype[Any] = dataset.dtype
     if dtype.hasobject:
-        raise FormatError(
-            f"{at} holds values of varying length or references, which lie elsewhere in the file: "
-            f"write an array of numbers or of strings of one length"
-        )
+        raise FormatError(f"{at} holds values of varying length or references: write numbers")
     if dtype.names is not None or dtype.subdtype is not None or dtype.kind not in "iufcbS":
         raise FormatError(f"{at} is of type {dtype}: write one dataset of numbers for each member")
     stored = dataset.id.get_type()
@@ -452,19 +374,14 @@ def _find_chunks(
 
 def _check_inside(at: str, source: StoreFile, offset: int, size: int) -> None:
     if offset < 0 or size <= 0 or offset > source.size - size:
-        raise FormatError(
-            f"{at} claims {size:,} bytes at byte {offset:,} of a file of {source.size:,}: it is "
-            f"truncated"
-        )
+        raise FormatError(f"{at} claims {size:,} bytes at byte {offset:,}: it is truncated")
 
 
 def _read_labels(source: StoreFile, dataset: Any, where: str, bias: int, fill: bool) -> Int:
     """Read the labels; chunks that are absent are an error here too."""
     at = f"{source.path}, dataset {where!r}"
     if dataset.ndim != 1 or dataset.dtype.kind not in "iu":
-        raise UsageError(
-            f"{at} is {dataset.dtype} of {dataset.shape}: labels are one axis of integers"
-        )
+        raise UsageError(f"{at} is {dataset.dtype} of {dataset.shape}, no axis of integers")
     if dataset.id.get_create_plist().get_layout() != _compact_layout():
         _lay_out_dataset(source, dataset, "label", where, bias, fill)
     if dataset.shape[0] * dataset.dtype.itemsize > _INFLATED_MAX * source.size:

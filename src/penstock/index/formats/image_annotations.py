@@ -142,10 +142,7 @@ def read_whole(store: Store, files: Files, number: int) -> bytes:
     """Read a whole list of names; FormatError if it is too large."""
     size = int(files.size[number])
     if size > limits.annotation_file_bytes_max:
-        raise FormatError(
-            f"{files.path(number)} has {size:,} bytes, more than limits.annotation_file_bytes_max: "
-            f"divide it"
-        )
+        raise FormatError(f"{files.path(number)} has {size:,} bytes: divide the list")
     return store.read(files.name(number), 0, size)
 
 

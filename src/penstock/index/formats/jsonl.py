@@ -95,11 +95,7 @@ def build(
     if framed:
         if len(framed) < len(walked):
             kinds = [isinstance(lines, jsonl_frames.FileChunks) for lines in walked]
-            raise FormatError(
-                f"{files.path(kinds.index(True))} is compressed, and "
-                f"{files.path(kinds.index(False))} is not: open them as two data sets, by "
-                f"patterns or extensions=, and mix those (penstock.mix)"
-            )
+            raise FormatError(f"only {files.path(kinds.index(True))} and others are compressed")
         shards.check_any(files, sum(int(lines.counts.sum()) for lines in framed), "lines")
         coded = (replace(fields[0], codec=Codec("lines")),)
         return Index("jsonl", files, coded, (jsonl_frames.lay_out(framed),), sources)
@@ -128,10 +124,7 @@ def _check_names(files: Files) -> None:
     known = (*SUFFIXES, ".json")
     other = next((file for file, ending in enumerate(endings) if ending not in known), None)
     if other is not None and not set(SUFFIXES).isdisjoint(endings):
-        raise FormatError(
-            f"{files.root} holds JSON lines, and {files.name(other)}, which is not called so: give "
-            f"extensions= with those of all samples, such as ['.jsonl'], or move it elsewhere"
-        )
+        raise FormatError(f"{files.root} holds {files.name(other)}, too: give extensions=")
 
 
 def _find_ending(name: str) -> str:
@@ -178,16 +171,10 @@ def _walk_file(source: StoreFile) -> FileLines | jsonl_frames.FileChunks:
 def _check_head(source: StoreFile, head: bytes) -> None:
     """Check that text begins with a line of UTF-8 (FormatError)."""
     if head.startswith(_WIDE_MARKS):
-        raise source.flaw(
-            0, "text in UTF-16 or UTF-32, and JSON lines are UTF-8: convert it, as by `iconv`"
-        )
+        raise source.flaw(0, "text in UTF-16 or UTF-32: convert it to UTF-8 by `iconv`")
     first, newline, _ = head.removeprefix(_BYTE_ORDER_MARK).lstrip().partition(b"\n")
     if newline and first.rstrip() in (b"{", b"["):
-        raise source.flaw(
-            0,
-            "one JSON document over several lines, where each line must be an object: write it "
-            "anew, a list as by `jq -c '.[]'`",
-        )
+        raise source.flaw(0, "one JSON document over several lines: `jq -c '.[]'` it")
 
 
 def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None:
@@ -199,12 +186,7 @@ def _check_end(source: StoreFile, offset: int, number: int, tail: bytes) -> None
     except RecursionError:
         return
     except ValueError as error:
-        raise source.flaw(
-            offset,
-            f"line {number:,} (blank ones not counted) has no newline at its end and is "
-            f"no JSON ({error}): the file was cut, or is still being written: restore it, or "
-            f"remove that line",
-        ) from None
+        raise source.flaw(offset, f"line {number:,}: the file was cut ({error})") from None
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -230,17 +212,12 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
         ):
             raise UsageError(f"fields is {fields!r}: name each once")
     if not names or not all(map(_is_name, [*names, *names.values()])):
-        raise UsageError(
-            f"fields is {fields!r}: give names, such as ['text', 'label'], or {{field: name in the "
-            f"object}}; none begins with '__'"
-        )
+        raise UsageError(f"fields is {fields!r}: give names, or {{field: name in the object}}")
     normalized["fields"] = dict(names)
     for option in ("types", "defaults"):
         values = normalized.setdefault(option, {})
         if not isinstance(values, Mapping) or not set(values) <= set(names):
-            raise UsageError(
-                f"{option} is {values!r}: give a dict by field, of {', '.join(map(str, names))}"
-            )
+            raise UsageError(f"{option} is {values!r}: give a dict by field")
         normalized[option] = dict(values)
     for name, kind in normalized["types"].items():
         if kind not in KINDS:
@@ -249,10 +226,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if broken not in ("raise", "mask"):
         raise UsageError(f"broken is {broken!r}: use 'raise' or 'mask'")
     if broken == "mask" and BROKEN in names:
-        raise UsageError(
-            f"fields has {BROKEN!r}, the field that marks broken lines: give it another name, as "
-            f"by fields={{'other': {BROKEN!r}}}"
-        )
+        raise UsageError(f"fields has {BROKEN!r}, which marks broken lines: rename it")
     return normalized
 
 
@@ -312,10 +286,7 @@ def _find_kinds(
             continue
         records.append(record)
     if not records:
-        raise FormatError(
-            f"{index.files.path(0)}: no line of the first thousand has the fields "
-            f"{', '.join(fields.values())}: correct fields=, or give types= of all of them"
-        )
+        raise FormatError(f"{index.files.path(0)}: the first lines lack the fields: give types=")
     for name, key in fields.items():
         values = [record[key] for record in records if record.get(key) is not None]
         if defaults.get(name) is not None:
@@ -342,10 +313,7 @@ def _read_first_lines(index: Index) -> list[memoryview]:
     start, size = int(offset[0]), int(ends[count - 1] - offset[0])
     path = index.files.path(int(file[0]))
     if size > _FIRST_LINE_BYTES_MAX:
-        raise UsageError(
-            f"{path}: the first line has {size:,} bytes, too many to find the types of fields by "
-            f"it: give types= of all fields"
-        )
+        raise UsageError(f"{path}: the first line has {size:,} bytes: give types= of all fields")
     data = read_extent(index.files, int(file[0]), start, size, path)
     text = memoryview(data)
     return [text[offset[i] - start : ends[i] - start] for i in range(count)]

@@ -218,11 +218,7 @@ def iterate_frames(source: StoreFile) -> Iterator[Frame]:
         elif at and not any(window.view(at, _WINDOW_BYTES)):
             at += _WINDOW_BYTES  # zeros that fill up a block of a tape or an object
         else:
-            raise source.flaw(
-                at,
-                f"{magic!r} is the start of no frame of Zstandard or gzip: restore the file from a "
-                f"good copy",
-            )
+            raise source.flaw(at, f"{magic!r} is the start of no frame: restore the file")
 
 
 def _read_zstd_frame(source: StoreFile, window: FileWindow, at: int) -> Frame:

@@ -158,9 +158,7 @@ def _split_columns(
     for line in lines:
         name, label = split(line.text)
         if label == "" or (label is None and split is not _keep_whole):
-            raise FormatError(
-                f"{path}, line {line.number}: no label, but the first line has one: {line.text!r}"
-            )
+            raise FormatError(f"{path}, line {line.number}: no label, unlike the first line")
         names.append(os.path.join(base, name))
         labels.append(label or "")
     return names, None if split is _keep_whole else labels
@@ -197,9 +195,7 @@ def _number_labels(
         row = next(
             row for row, label in enumerate(labels) if not -(1 << 63) <= int(label) < 1 << 63
         )
-        raise FormatError(
-            f"{path}, line {lines[row].number}: label {labels[row]} does not fit 64 bits"
-        ) from None
+        raise FormatError(f"{path}: label {labels[row]} does not fit 64 bits") from None
     classes = sorted(set(labels))
     number = {name: label for label, name in enumerate(classes)}
     return tuple(classes), np.array([number[label] for label in labels], np.int64)

@@ -130,10 +130,7 @@ def build(
     kind = bodies[0].kind
     for number, body in enumerate(bodies):
         if body.kind != kind:
-            raise manifest.flaw(
-                f"{chunks[number].name} is of kind {body.kind!r}, but {chunks[0].name} {kind!r}: "
-                f"write all chunks in one way"
-            )
+            raise manifest.flaw(f"{chunks[number].name} is {body.kind!r}, others {kind!r}")
     if kind == "arrow":
         return _index_tables(store, manifest, files, chunks, bodies, fields, label)
     if not sum(chunk.samples for chunk in chunks):
@@ -142,10 +139,7 @@ def build(
     scalars = {leaf.name for leaf in leaves if leaf.scalar and leaf.dtype.kind == "i"}
     integers = scalars if kind == "plain" else set()
     if label and label in scalars and not integers:
-        raise UsageError(
-            f"{manifest.path}: the samples are compressed, so that {label!r} cannot be the label: "
-            f"take it as a field"
-        )
+        raise UsageError(f"{manifest.path}: {label!r} is compressed: take it as a field")
     chosen, label = column_choice.choose_columns(manifest.path, names, integers, fields, label)
     numbers = [names.index(name) for name in chosen]
     if kind != "plain":
@@ -283,10 +277,7 @@ def _make_field(manifest: Manifest, leaf: _Leaf, layout: Fixed | RowTable) -> Fi
 
 def _check_elements(manifest: Manifest, name: str, dtype: np.dtype[Any], length: Int) -> None:
     for sample in np.flatnonzero(length % dtype.itemsize)[:1]:
-        raise manifest.flaw(
-            f"sample {int(sample):,} has {int(length[sample]):,} bytes of {name!r}, no multiple "
-            f"of the size of {dtype}: the chunks or their configuration are damaged"
-        )
+        raise manifest.flaw(f"sample {int(sample):,} has {name!r} of no whole {dtype}: damaged")
 
 
 # -- chunks ----------------------------------------------------------------------------------------
@@ -320,10 +311,7 @@ def _read_edges(source: StoreFile, chunk: _LitChunk) -> Int:
     """Read where each document of a chunk of tokens begins, and where the last ends."""
     body = _parse_body(source, chunk)
     if body.kind != "plain":
-        raise FormatError(
-            f"{source.path} is compressed, or holds no tokens ({body.kind}): write tokens as they "
-            f"are, or anew with `penstock convert`"
-        )
+        raise FormatError(f"{source.path} is compressed, or holds no tokens ({body.kind})")
     return body.edges
 
 
@@ -337,15 +325,11 @@ def _parse_framed(source: StoreFile, chunk: _LitChunk) -> _Body:
     if version != 1:
         raise source.flaw(8, f"frames of version {version}: only version 1 can be read")
     if samples != chunk.samples:
-        raise source.flaw(
-            12, f"the chunk has {samples:,} samples, but index.json says {chunk.samples:,}"
-        )
+        raise source.flaw(12, f"{samples:,} samples, and index.json says {chunk.samples:,}")
     at = _FRAME_HEAD + 4 * (samples + 1)
     end = at + _FRAME.itemsize * count
     if end > source.size:
-        raise source.flaw(
-            20, f"{count:,} frames need {end:,} bytes of tables, more than the file has"
-        )
+        raise source.flaw(20, f"the tables of {count:,} frames leave the file")
     data = source.read(at, end - at)
     if len(data) != end - at:
         raise source.flaw(at, "the file ends within its tables")
@@ -417,9 +401,7 @@ def _index_tables(
         content = arrow.parse_file(table, columns, label)
         held, announced = sum(content.rows), chunks[number].samples
         if held != announced:
-            raise source.flaw(
-                start, f"a table has {held:,} rows, but index.json says {announced:,}"
-            )
+            raise source.flaw(start, f"a table of {held:,} rows, in index.json {announced:,}")
         return arrow.shift_places(content, start)
 
     contents = store.parse(files, parse)
@@ -434,7 +416,5 @@ def _count_blocks(
     base = int(edges[0])
     held = (source.size - base) // dtype.itemsize
     if chunk.tokens is not None and chunk.tokens != held:
-        raise source.flaw(
-            base, f"index.json says {chunk.tokens:,} tokens, but {held:,} are here: fetch it again"
-        )
+        raise source.flaw(base, f"{held:,} tokens, and index.json says {chunk.tokens:,}")
     return base, held // block_size

@@ -64,9 +64,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
         database = os.fsdecode(database)
     if database is not None:
         if not isinstance(database, str):
-            raise UsageError(
-                f"database is {database!r}: give the name of a database in the environment"
-            )
+            raise UsageError(f"database is {database!r}: give the name of one in the environment")
         normalized["database"] = database
     for name in ("datum", "verify"):
         value = options.get(name)
@@ -133,10 +131,7 @@ def build(
         now = _read_stamp(source)
         stamp = [records["txnid"], records["psize"], records["version"]]
         if now != stamp:
-            raise ChangedError(
-                f"{source.path}: transaction {now[0]:,} was committed while {stamp[0]:,} was "
-                f"indexed: open it again when nothing writes to it"
-            )
+            raise ChangedError(f"{source.path}: it was written to meanwhile: open it again")
         keys = Names(records["keys"], records["ends"])
         return _LmdbRecords(
             _write_decimal(keys) if records["integer_keys"] else keys,
@@ -150,11 +145,7 @@ def build(
     walked = store.parse(files, parse, progress)
     counts = [len(records.length) for records in walked]
     if not sum(counts):
-        raise FormatError(
-            f"{files.path(0)} holds no samples"
-            + (f" in the database {database!r}" if database else "")
-            + ": write some, or see exclude="
-        )
+        raise FormatError(f"{files.path(0)} holds no samples: write some, or see exclude=")
     filled = [each for each in walked if len(each.length)]
     shape = filled[0].shape if len({each.shape for each in filled}) == 1 else None
     labelled = any(each.label is not None for each in filled)
@@ -231,9 +222,7 @@ def list_environments(store: Store, place: Location) -> list[str]:
         else:  # shell patterns give files alone
             paths = store.match(os.path.join(pattern, DATA))
         if not paths:
-            raise MissingError(
-                f"{os.path.join(store.root, pattern)} matches no environment: check the pattern"
-            )
+            raise MissingError(f"{os.path.join(store.root, pattern)} matches no environment")
         names += paths
     check_named_once(store, names)
     return names
@@ -245,11 +234,7 @@ def _check_environments(store: Store, names: Sequence[str]) -> None:
     for name, error in zip(names, errors.tolist(), strict=True):
         if error == errno.ENOENT:
             folder = os.path.dirname(os.path.join(store.root, name))
-            raise FormatError(
-                f"{folder} is a folder without {DATA}, and of folders only LMDB environments can "
-                f"be opened together: open each by itself, and join them by penstock.mix; or list "
-                f"files"
-            )
+            raise FormatError(f"{folder} is a folder without {DATA}: open it by itself, and mix")
 
 
 def _concatenate(columns: Sequence[Int]) -> Int:

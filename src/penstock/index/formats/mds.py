@@ -117,18 +117,12 @@ def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) ->
     where = f"shard {number}"
     version, kind = entry.get("version"), entry.get("format")
     if version != 2 or kind != "mds":
-        raise manifest.flaw(
-            f"{where} is of format {kind!r}, version {version!r}, but penstock reads 'mds', 2: "
-            f"write it anew with MDSWriter, or with `penstock convert`"
-        )
+        raise manifest.flaw(f"{where} is of {kind!r} {version!r}: write it with MDSWriter")
     names = manifest.list_of(entry, "column_names", where)
     encodings = manifest.list_of(entry, "column_encodings", where)
     sizes = manifest.list_of(entry, "column_sizes", where)
     if not names or not len(names) == len(encodings) == len(sizes):
-        raise manifest.flaw(
-            f"{where} has {len(names)} columns, but {len(encodings)} encodings and {len(sizes)} "
-            f"sizes"
-        )
+        raise manifest.flaw(f"{where}: columns, encodings and sizes are not as many")
     if not all(isinstance(text, str) for text in (*names, *encodings)):
         raise manifest.flaw(f"{where} has columns whose names or encodings are not text")
     if len(set(names)) < len(names):
@@ -140,9 +134,7 @@ def _parse_columns(manifest: Manifest, entry: Mapping[str, Any], number: int) ->
         if size is not None and (type(size) is not int or size < 0 or size > limits.MIB << 20):
             raise manifest.flaw(f"{where}: column {name!r} has a size of {size!r}")
         if own is not None and (size or None) != (own or None):
-            raise manifest.flaw(
-                f"{where}: column {name!r} of {encoding} has {size} bytes, not {own}"
-            )
+            raise manifest.flaw(f"{where}: column {name!r} of {encoding} has {size} bytes")
         if own is None and size and (encoding in _VARIES or encoding.startswith("ndarray")):
             raise manifest.flaw(f"{where}: column {name!r} of {encoding} has a size of {size}")
         if own is None and size:
@@ -203,8 +195,7 @@ def _list_files(
     for number, shard in enumerate(shards):
         if int(files.size[number]) != shard.size:
             raise FormatError(
-                f"{files.path(number)} has {files.size[number]:,} bytes, but {manifest.path} says "
-                f"{shard.size:,}: it is truncated or of another data set: fetch it again"
+                f"{files.path(number)} is not of {shard.size:,} bytes: fetch it again"
             )
     return files
 

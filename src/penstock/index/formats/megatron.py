@@ -79,10 +79,7 @@ def build(
     dtype = contents[0].dtype
     for file, each in enumerate(contents):
         if each.dtype != dtype:
-            raise FormatError(
-                f"{files.path(file)} holds {each.dtype}, but {files.path(0)} {dtype}: open them "
-                f"separately"
-            )
+            raise FormatError(f"{files.path(file)} is {each.dtype}, and {files.path(0)} {dtype}")
     if window is None:
         part, layout = _lay_out_documents(files, contents, dtype)
     else:
@@ -103,26 +100,17 @@ def _parse_idx(source: StoreFile, path: str, size: int) -> _MegatronTokens:
     """Parse an .idx, and compare it with the size of its .bin."""
     head = source.read(0, _HEAD_BYTES)
     if head.startswith(_OLD):
-        raise FormatError(
-            f"{source.path} is of the older format TNTIDX: write it anew with preprocess_data.py "
-            f"of Megatron-Core"
-        )
+        raise FormatError(f"{source.path} is of TNTIDX: write it anew by preprocess_data.py")
     if not head.startswith(_MAGIC) or len(head) < _HEAD_BYTES:
         raise FormatError(f"{source.path} is not an .idx of Megatron: it starts with {head[:9]!r}")
     version, code = int.from_bytes(head[9:17], "little"), head[17]
     if version != 1 or code not in _DTYPES:
-        raise source.flaw(
-            9, f"version {version} and type {code}: only version 1 with types 1 to 9 can be read"
-        )
+        raise source.flaw(9, f"version {version}, type {code}: use version 1, types 1 to 9")
     sequences = int.from_bytes(head[18:26], "little")
     entries = int.from_bytes(head[26:34], "little")
     expected = _HEAD_BYTES + 12 * sequences + 8 * entries
     if source.size not in (expected, expected + sequences):  # with or without modes
-        raise source.flaw(
-            18,
-            f"{sequences:,} sequences and {entries:,} document entries make {expected:,} bytes, "
-            f"but the file has {source.size:,}: it is truncated or damaged",
-        )
+        raise source.flaw(18, f"{expected:,} bytes are announced: truncated or damaged")
     data = source.read(_HEAD_BYTES, expected - _HEAD_BYTES)
     if len(data) != expected - _HEAD_BYTES:
         raise source.flaw(_HEAD_BYTES + len(data), "the file ends here, before its tables do")
@@ -142,14 +130,10 @@ def _check_tables(
         ("pointer", offset, _HEAD_BYTES + 4 * sequences, 8),
     ):
         for row in np.flatnonzero(column < 0)[:1]:
-            raise source.flaw(
-                start + width * int(row), f"sequence {row:,} has {name} {column[row]:,}"
-            )
+            raise source.flaw(start + width * int(row), f"sequence {row:,}: {name} is negative")
     start = _HEAD_BYTES + 12 * sequences
     if not len(documents) or documents[0] != 0 or documents[-1] != sequences:
-        raise source.flaw(
-            start, f"the documents do not begin at sequence 0 and end at {sequences:,}"
-        )
+        raise source.flaw(start, f"documents do not cover 0 to {sequences:,}: damaged")
     for row in np.flatnonzero(np.diff(documents) < 0)[:1]:
         raise source.flaw(start + 8 * int(row + 1), f"document {row:,} ends before it begins")
 
@@ -175,16 +159,10 @@ def _find_dtype(
         if (offset[1:] < offset[:-1] + length[:-1]).any():
             order = np.lexsort((length, offset))  # type: ignore[assignment]
         start, stop = offset[order], (offset + length)[order]
-        for row in np.flatnonzero(start[1:] < stop[:-1])[:1]:
-            raise source.flaw(
-                _HEAD_BYTES, f"two sequences overlap at byte {start[row + 1]:,} of {path}"
-            )
+        if (start[1:] < stop[:-1]).any():
+            raise source.flaw(_HEAD_BYTES, f"two sequences overlap in {path}: damaged")
         return dtype
-    raise source.flaw(
-        17,
-        f"type {code} does not fit {path} of {size:,} bytes ({'; '.join(ends)}): one of the two "
-        f"files is truncated, or of other data",
-    )
+    raise source.flaw(17, f"type {code} does not fit {path} ({'; '.join(ends)})")
 
 
 def _lay_out_documents(

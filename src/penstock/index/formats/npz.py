@@ -61,11 +61,7 @@ def build(
         if arrays.fields != contents[0].fields or (arrays.labels is None) != (
             contents[0].labels is None
         ):
-            raise FormatError(
-                f"{files.path(file)} holds {_describe_fields(arrays.fields)}, but {files.path(0)} "
-                f"{_describe_fields(contents[0].fields)}: open them separately, or choose with "
-                f"fields="
-            )
+            raise FormatError(f"{files.path(file)} holds other arrays: choose some by fields=")
     first = number_first([arrays.rows for arrays in contents])
     if not first[-1]:
         raise FormatError(f"{files.path(0)} holds no samples: its arrays have no rows")
@@ -120,10 +116,7 @@ def _parse_arrays(source: StoreFile, fields: Sequence[str] | None, label: str | 
             base.append(members[name].offset + header.data_offset)
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
-        raise UsageError(
-            f"{source.path}: the arrays do not have the same number of rows ({counts}): choose "
-            f"those that belong together with fields="
-        )
+        raise UsageError(f"{source.path}: numbers of rows differ ({counts}): give fields=")
     labels = None
     if label:
         header, member = headers[label], members[label]
@@ -141,11 +134,7 @@ def _read_header(source: StoreFile, member: zip.ZipMember) -> npy.NpyHeader:
     if member.encrypted:
         raise FormatError(f"{what} is encrypted: save the arrays with numpy.savez")
     if member.method != zip.STORED:
-        raise FormatError(
-            f"{what} is compressed (method {member.method}), so that its rows have no place: save "
-            f"the arrays with numpy.savez instead of savez_compressed, or write them anew with "
-            f"`penstock convert`"
-        )
+        raise FormatError(f"{what} is compressed, and has no place: use numpy.savez")
     return npy.read_header(source, what, member.offset)
 
 

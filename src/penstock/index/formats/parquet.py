@@ -238,10 +238,7 @@ def _parse_file(
     if tail[4:] == b"PARE":
         raise FormatError(f"{source.path} is encrypted: write it without encryption")
     if size < 12 or tail[4:] != MAGIC:
-        raise source.flaw(
-            max(size - 4, 0),
-            "a Parquet file ends with PAR1, but this one does not: it is truncated",
-        )
+        raise source.flaw(max(size - 4, 0), "no PAR1 at the end: the file is truncated")
     length = int.from_bytes(tail[:4], "little")
     if not 0 < length <= min(size - 12, _FOOTER_BYTES_MAX):
         raise source.flaw(size - 8, f"the footer has {length:,} bytes: the file is damaged")
@@ -281,10 +278,7 @@ def _take_groups(
     for column in wanted.values():
         if column.refused:
             rest = [other.name for other in leaves if not other.refused]
-            raise FormatError(
-                f"{source.path}: column {column.name!r} {column.refused}; or name others "
-                f"(fields={rest})"
-            )
+            raise FormatError(f"{source.path}: {column.name!r} {column.refused}: fields={rest}")
     label = column_choice.find_label(wanted, label)
     if label is not None and not column_choice.holds_integers(wanted[label]):
         raise UsageError(f"label is {label!r}, a column of {wanted[label].dtype}: use integers")
@@ -296,9 +290,7 @@ def _take_groups(
         if rows < 0 or total > limits.order_count_max:
             raise source.flaw(end, f"row group {number} has {rows:,} rows: damaged")
         if len(chunks) != len(leaves):
-            raise source.flaw(
-                end, f"row group {number} has {len(chunks)} of {len(leaves)} columns: damaged"
-            )
+            raise source.flaw(end, f"row group {number} lacks columns: damaged")
         if rows:
             held.rows.append(rows)
             for column in wanted.values():
@@ -322,34 +314,20 @@ def _locate_chunk(
         raise FormatError(f"{source.path}: {what} is encrypted: write it without encryption")
     meta = chunk[3]
     if meta[1] != column.physical or tuple(meta[3]) != column.path:
-        raise source.flaw(
-            end,
-            f"{what} is type {column.physical} in the schema, but in a row group it is type "
-            f"{meta[1]}, named {b'.'.join(meta[3])!r}: the file is damaged",
-        )
+        raise source.flaw(end, f"{what} is of another type in a row group: damaged")
     start, size = meta[9], meta[7]
     if 0 < meta.get(11, 0) < start:
         start = meta[11]
     values = meta[5]
     is_short = values < rows if column.lists else values != rows
     if start < 4 or size <= 0 or start > end - size or is_short:
-        raise source.flaw(
-            end,
-            f"the footer claims {size:,} bytes at {start:,} with {meta[5]:,} values of "
-            f"{column.name!r}, for {rows:,} rows: the file is damaged",
-        )
+        raise source.flaw(end, f"the footer claims {size:,} bytes at {start:,}: damaged")
     row_bytes = (column.length or np.dtype(column.dtype).itemsize) + 4 * (column.shape is None)
     row_bytes += 4 * column.lists
     if max(meta[6], values * row_bytes) > limits.decoded_chunk_bytes_max:
-        raise source.flaw(
-            start,
-            f"a row group of {rows:,} rows, {meta[6]:,} bytes of {column.name!r}: write smaller "
-            f"row groups",
-        )
+        raise source.flaw(start, f"a row group has {meta[6]:,} bytes of {column.name!r}")
     if meta[4] not in _COMPRESSIONS:
-        raise source.flaw(
-            end, f"{what} is compressed by method {meta[4]}, which pyarrow does not know: use zstd"
-        )
+        raise source.flaw(end, f"{what} is compressed by method {meta[4]}: use zstd")
     form = {
         "physical": column.physical,
         "length": column.length,
@@ -567,10 +545,7 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
     found: dict[str, Any] = {}
     for name, column in held.columns.items():
         if column.lists or column.shape not in (None, ()):
-            raise FormatError(
-                f"{source.path}: column {name!r} does not hold one value a row: name the columns "
-                f"to take without it (columns=)"
-            )
+            raise FormatError(f"{source.path}: {name!r} has lists: give columns= without")
         parts = list(_decode_chunks(source, held, name, "empty"))
         if column.shape == ():
             numbers = [np.zeros(0, column.dtype), *(np.asarray(part) for part in parts)]
@@ -579,10 +554,7 @@ def read_columns(source: StoreFile, names: Sequence[str] | None) -> dict[str, An
         try:
             found[name] = [str(part[row], "utf-8") for part in parts for row in range(len(part))]
         except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{source.path}: column {name!r} is no text ({error}): name the columns to take "
-                f"without it (columns=)"
-            ) from None
+            raise FormatError(f"{source.path}: {name!r} is no text ({error})") from None
     return found
 
 
@@ -603,6 +575,6 @@ def _decode_chunks(
             raise source.flaw(start, f"column {name!r} is damaged: {error}") from None
         if len(values) != held.rows[number]:
             raise source.flaw(
-                start, f"{len(values):,} values of {name!r} for {held.rows[number]:,} rows"
+                start, f"{len(values):,} values of {name!r}, not {held.rows[number]:,}"
             )
         yield values

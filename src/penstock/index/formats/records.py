@@ -76,20 +76,13 @@ def _make_field(record_bytes: int | None, dtype: Any, shape: Sequence[int] | Non
     try:
         kind = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise UsageError(
-            f"dtype is {dtype!r}, which numpy does not know: use such as 'uint8'"
-        ) from None
+        raise UsageError(f"dtype is {dtype!r}, which numpy does not know") from None
     if kind.hasobject or kind.names is not None or kind.subdtype is not None or not kind.itemsize:
-        raise UsageError(
-            f"dtype is {kind}: use a plain number type, or record_bytes= for raw bytes"
-        )
+        raise UsageError(f"dtype is {kind}: use a number type, or record_bytes= for bytes")
     sizes = () if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
     part = Field("data", kind, tuple(check_whole("shape", size, 1) for size in sizes))
     if record_bytes is not None and check_whole("record_bytes", record_bytes, 1) != part.nbytes:
-        raise UsageError(
-            f"record_bytes is {record_bytes}, but {kind} of shape {part.shape} has {part.nbytes} "
-            f"bytes: give one of the two"
-        )
+        raise UsageError(f"record_bytes is {record_bytes}, not {part.nbytes}: leave it out")
     return part
 
 

@@ -45,15 +45,11 @@ def read_table(source: StoreFile, samples: int) -> Int:
     """Read the table that a shard begins with: a count, and samples + 1 offsets as u32."""
     head_bytes = 4 * (samples + 2)
     if head_bytes > source.size:
-        raise source.flaw(
-            0, f"{samples:,} samples need a table of {head_bytes:,} bytes, more than the file has"
-        )
+        raise source.flaw(0, f"the table of {samples:,} samples is larger than the file")
     head = np.frombuffer(source.read(0, head_bytes), "<u4")
     if len(head) != samples + 2 or head[0] != samples:
         announced = int(head[0]) if len(head) else 0
-        raise source.flaw(
-            0, f"the shard says {announced:,} samples, but index.json {samples:,}: fetch it again"
-        )
+        raise source.flaw(0, f"{announced:,} samples, and index.json says {samples:,}: fetch again")
     return head[1:].astype(np.int64)
 
 
@@ -70,9 +66,7 @@ def check_table(source: StoreFile, edges: Int) -> None:
     if edges[0] < head_bytes:
         raise source.flaw(4, f"samples begin at {edges[0]:,}, within the table before them")
     if edges[-1] != source.size:
-        raise source.flaw(
-            head_bytes - 4, f"samples end at {edges[-1]:,}, but the file ends at {source.size:,}"
-        )
+        raise source.flaw(head_bytes - 4, f"samples end at {edges[-1]:,}, not where the file ends")
 
 
 def parse_rows(
@@ -162,10 +156,7 @@ def _is_even(shard_rows: Sequence[ShardRows], column: int, stride: int) -> bool:
 
 def _refuse(source: StoreFile, edges: Int, wrong: npt.NDArray[np.bool_], why: str) -> None:
     for sample in np.flatnonzero(wrong)[:1]:
-        raise source.flaw(
-            int(edges[sample]),
-            f"the sample of {edges[sample + 1] - edges[sample]:,} bytes is damaged: {why}",
-        )
+        raise source.flaw(int(edges[sample]), f"the sample here is damaged: {why}")
 
 
 def _check_ends(source: StoreFile, edges: Int, left: Int) -> None:
@@ -203,7 +194,5 @@ def _make_fetch(source: StoreFile, edges: Int) -> Fetch:
 def _read_exactly(source: StoreFile, offset: int, length: int) -> Bytes:
     data = source.read(offset, length)
     if len(data) != length:
-        raise source.flaw(
-            offset, f"{length:,} bytes are announced here, but only {len(data):,} exist"
-        )
+        raise source.flaw(offset, f"{length:,} bytes are announced, {len(data):,} are here")
     return np.frombuffer(data, np.uint8)

@@ -92,10 +92,7 @@ class Sandbox:
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not sys.executable:
-            raise UsageError(
-                f"{self.what} runs in a Python interpreter of its own, but none is known here "
-                f"(sys.executable): give isolate=False"
-            )
+            raise UsageError(f"{self.what} needs sys.executable: give isolate=False")
         process = subprocess.Popen(
             [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

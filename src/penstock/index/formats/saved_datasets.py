@@ -37,10 +37,7 @@ def list_streams(store: Store) -> tuple[Files, Files, int | None]:
     elif _has(store, _SPLITS):
         splits = _read_json(store, _SPLITS).get("splits")
         listed = [f"{store.root}/{name}" for name in splits] if isinstance(splits, list) else []
-        raise UsageError(
-            f"{store.root} holds several splits: open one of its folders"
-            + (f", such as {', '.join(listed[:8])}" if listed else "")
-        )
+        raise UsageError(f"{store.root} holds several splits: open one of {listed[:8]}")
     else:
         names, rows = _find_split(store)
         listed_by = _INFO
@@ -81,21 +78,14 @@ def _read_state(store: Store) -> list[str]:
     state = _read_json(store, _STATE)
     mapped = [key for key, value in state.items() if "indices" in key and value]
     if mapped:
-        raise FormatError(
-            f"{store.root}/{_STATE} has {mapped[0]!r}: the rows are a selection of those in the "
-            f"files, in another order: call flatten_indices() in `datasets`, and save it again"
-        )
+        raise FormatError(f"{store.root} is a selection: call flatten_indices(), and save")
     try:
         names = [entry["filename"] for entry in state["_data_files"]]
     except (KeyError, TypeError):
         names = []
     wrong = [n for n in names if not isinstance(n, str) or _leads_out(n)]
     if not names or wrong:
-        raise FormatError(
-            f"{store.root}/{_STATE} lists no files"
-            + (f", but {wrong[0]!r:.100}" if wrong else "")
-            + ": save the dataset again"
-        )
+        raise FormatError(f"{store.root}/{_STATE} lists no files that can be: save it again")
     return names
 
 
@@ -113,20 +103,13 @@ def _find_split(store: Store) -> tuple[list[str], int | None]:
         stem, number, count = parts.groups()
         found.setdefault(stem, []).append((int(number or 0), int(count or 1), name))
     if len(found) != 1:
-        patterns = ", ".join(f"{store.root}/{stem}*.arrow" for stem in sorted(found)[:8])
-        raise UsageError(
-            f"{store.root} is a cache of `datasets` with "
-            + (f"several splits: open one of them, as {patterns}" if found else "no split in it")
-        )
+        raise UsageError(f"{store.root} is a cache of `datasets`: open one of {sorted(found)}")
     ((stem, streams),) = found.items()
     streams.sort()
     if [(number, count) for number, count, _ in streams] != [
         (number, len(streams)) for number in range(len(streams))
     ]:
-        raise FormatError(
-            f"{store.root} has {len(streams):,} files {stem}*.arrow, and their names say "
-            f"{streams[0][1]:,}: some are missing, or of several runs; make the cache again"
-        )
+        raise FormatError(f"{store.root}: some of {stem}*.arrow are missing: make the cache again")
     splits = _read_json(store, _INFO).get("splits")
     known = splits if isinstance(splits, dict) else {}
     rows = [

@@ -68,9 +68,7 @@ def list_names(store: Store, place: Location) -> list[str]:
     for pattern in place.names:
         matches = store.match(pattern)
         if not matches:
-            raise MissingError(
-                f"{os.path.join(store.root, pattern)} matches no files: check the pattern"
-            )
+            raise MissingError(f"{os.path.join(store.root, pattern)} matches no files: check it")
         names += matches
     check_named_once(store, names)
     return names
@@ -95,10 +93,7 @@ def check_below(by: str, name: str) -> str:
     """
     parts = name.split("/")
     if not name or name.startswith("/") or "\0" in name or ".." in parts or "\\" in name:
-        raise FormatError(
-            f"{by}{name!r} is not the path of a file below the data set: lists may come from "
-            f"anywhere, and may not name files outside it"
-        )
+        raise FormatError(f"{by}{name!r} is not the path of a file below the data set")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -117,10 +112,7 @@ def check_inside(store: Store, by: str, names: Sequence[str]) -> None:
     for name in names:
         real = os.path.realpath(os.path.join(store.root, name))
         if not real.startswith(root) and not is_blob(store.root, real):
-            raise FormatError(
-                f"{by}{os.path.join(store.root, name)} is a link to {real}, outside the data set: "
-                f"copy the file to its place"
-            )
+            raise FormatError(f"{by}{os.path.join(store.root, name)} is a link out of the data set")
 
 
 def make_file_column(counts: Sequence[int]) -> FileIds:

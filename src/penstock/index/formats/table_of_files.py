@@ -58,9 +58,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in canonical form."""
     normalized = {name: value for name, value in options.items() if value is not None}
     if not isinstance(normalized.get("files"), str):
-        raise UsageError(
-            f"files is {normalized.get('files')!r}: give the name of the column with the paths"
-        )
+        raise UsageError(f"files is {normalized.get('files')!r}: name the column of the paths")
     columns = normalized.get("columns")
     if columns is not None:
         names = [columns] if isinstance(columns, str) else columns
@@ -100,9 +98,7 @@ def build(
     names = []
     for row, name in enumerate(table.columns[files]):
         if not isinstance(name, str) or not name or "\0" in name:
-            raise FormatError(
-                f"{locate(row)}column {files!r} is {name!r:.100}: each row names a file there"
-            )
+            raise FormatError(f"{locate(row)}column {files!r} is {name!r:.100}, no name of a file")
         names.append(os.path.join(base, name))
     if not names:
         raise FormatError(f"{path} names no files: it has no rows")
@@ -118,10 +114,7 @@ def build(
     made = tuple(_make_column(path, name, values, locate) for name, values in rest.items())
     for name in rest:
         if name in _RESERVED or (name == "label" and labels is not None):
-            raise UsageError(
-                f"{path}: the column {name!r} would hide what each sample has under that name: "
-                f"name the columns to take without it (columns=)"
-            )
+            raise UsageError(f"{path}: a column {name!r} would hide another: give columns= without")
     return Index(
         format="table",
         files=found,
@@ -187,15 +180,12 @@ def _read_separated(path: str, data: bytes, wanted: Sequence[str] | None) -> _Ta
                 continue
             if len(row) != len(header):
                 raise FormatError(
-                    f"{path}, line {reader.line_num:,}: {len(row)} values for {len(header)} "
-                    f"columns: quote values that hold a {separator!r}"
+                    f"{path}, line {reader.line_num:,}: {len(row)} values, not {len(header)}"
                 )
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
-        raise FormatError(
-            f"{path}, line {reader.line_num:,}: {error}: mend the quotes there"
-        ) from None
+        raise FormatError(f"{path}, line {reader.line_num:,}: {error}") from None
     header = header or []
     kept = [n for n, name in enumerate(header) if wanted is None or name in wanted]
     if wanted is not None:
@@ -233,19 +223,11 @@ def _read_json(path: str, data: bytes, is_list: bool, wanted: Sequence[str] | No
             if not row:
                 columns[name] = []
             if name not in record or name not in columns:
-                listed = ", ".join(map(repr, list(columns)[:20]))
-                raise FormatError(
-                    f"{where}: it has {'no' if name not in record else 'a'} {name!r}, unlike the "
-                    f"first row (which has {listed}): give all rows the same keys, or name those "
-                    f"to take (columns=)"
-                )
+                raise FormatError(f"{where}: {name!r} is not in all rows: give columns= without it")
             columns[name].append(record[name])
         if wanted is None and len(record) < len(columns):
             missing = next(name for name in columns if name not in record)
-            raise FormatError(
-                f"{where}: it has no {missing!r}, unlike the first row: give all rows the same "
-                f"keys, or name those to take (columns=)"
-            )
+            raise FormatError(f"{where}: it has no {missing!r}: give columns= without it")
     return _Table(dict(columns), lines)
 
 
@@ -283,10 +265,7 @@ def _make_column(path: str, name: str, values: Sequence[Any], locate: Any) -> At
             numbers = [np.nan if value is None else value for value in values]
             return Attribute(name, "numbers", np.array(numbers, np.float64))
         row = next(row for row, value in enumerate(values) if is_rounded(value))
-        raise FormatError(
-            f"{locate(row)}column {name!r} has {values[row]!r:.100}, which neither int64 nor "
-            f"float64 holds, with the other rows: write it as text, or name others (columns=)"
-        )
+        raise FormatError(f"{locate(row)}column {name!r}: {values[row]!r:.60} fits no dtype")
     if known <= {str}:
         return make_texts(name, "text", [value or "" for value in values])
     first = type(values[0])
@@ -328,14 +307,10 @@ def _make_labels(
     column = _make_column(path, name, values, locate)
     if column.kind == "numbers":
         if column.dtype.kind not in "iu":
-            raise UsageError(
-                f"{path}: the label {name!r} is {column.dtype}: labels are whole numbers or names"
-            )
+            raise UsageError(f"{path}: label {name!r} is {column.dtype}, neither whole nor a name")
         return None, column_choice.convert_labels(path, name, column.values)
     texts = [value or "" for value in values]
     if "" in texts:
-        raise FormatError(
-            f"{locate(texts.index(''))}the label {name!r} is empty: give each row one, or label=''"
-        )
+        raise FormatError(f"{locate(texts.index(''))}the label {name!r} is empty: give label=''")
     classes = {text: number for number, text in enumerate(sorted(set(texts)))}
     return tuple(classes), np.array([classes[text] for text in texts], np.int64)

@@ -105,10 +105,7 @@ def _normalize_fields(fields: Any) -> dict[str, list[str]]:
         )
         names = [one.strip().lower().lstrip(".") for one in split if isinstance(one, str)]
         if not names or not all(names) or not isinstance(name, str):
-            raise UsageError(
-                f"fields is {fields!r}: name extensions, such as ['jpg;png', 'json'], or "
-                f"{{'image': 'jpg;png'}}"
-            )
+            raise UsageError(f"fields is {fields!r}: name extensions, such as ['jpg;png', 'json']")
         key = name if named else names[0]
         if key in normalized:
             raise UsageError(f"fields has {key!r} twice: name each field once")
@@ -163,10 +160,7 @@ def build(
         if not fields:
             raise _nothing_common_error(files, contents)
     if wanted is not None and "label" in fields:
-        raise UsageError(
-            f"{files.path(0)}: the field 'label' would hide the label {wanted!r}: name fields "
-            f"without it (fields=), or give label=''"
-        )
+        raise UsageError(f"{files.path(0)}: a field would hide the label {wanted!r}: label=''")
     file = shards.make_file_column(counts)
     layouts = []
     for alternatives in fields.values():

@@ -66,19 +66,13 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
         isinstance(name, str) and name and isinstance(feature, str) and feature
         for name, feature in example.items()
     ):
-        raise UsageError(
-            f"example is {example!r}: give a feature for each field, such as "
-            f"{{'image': 'image/encoded'}}"
-        )
+        raise UsageError(f"example is {example!r}: give {{field: feature}}")
     if not isinstance(normalized.get("verify", False), bool):
         raise UsageError(f"verify is {normalized['verify']!r}: use True or False")
     if not normalized.get("verify"):
         normalized.pop("verify", None)
     elif example:
-        raise UsageError(
-            "verify=True compares the checksum of whole records, and example= reads parts of them: "
-            "leave example out and decode with penstock.index.parse_example, or use check='all'"
-        )
+        raise UsageError("verify=True is of whole records: leave example= out")
     if "example" in normalized:
         normalized["example"] = dict(example)
     label = normalized.get("label")
@@ -160,10 +154,7 @@ def _find_extents(
         for row in np.flatnonzero(wrong)[:1]:
             raise _refused_error(files, file, records, int(row), name, feature)
     if len(kinds) > 1:
-        raise FormatError(
-            f"{files.path(0)} and the files beside it: the feature {name!r} holds bytes in some "
-            f"records and floats in others: leave it out of example="
-        )
+        raise FormatError(f"{files.path(0)} and others: {name!r} is bytes here, floats there")
     dtype = np.dtype(np.uint8) if kinds == {_BYTES} else np.dtype("<f4")
     offset = np.concatenate([each.features[number].offset for each in walked])
     return dtype, offset, np.concatenate([each.features[number].length for each in walked])

@@ -53,11 +53,7 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def normalize_flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of flat files in canonical form."""
     if ("window" in options) == ("eos" in options):
-        raise UsageError(
-            "flat tokens need a window or an end token, and not both: give window=, the length of "
-            "a sequence, or eos=, the token that ends a document (for sequences that know their "
-            "documents: penstock.pack(documents, length, join=True))"
-        )
+        raise UsageError("flat tokens need either window= or eos=: see `penstock formats`")
     normalized = normalize_options(options)
     if "eos" in options:
         normalized["eos"] = check_whole("eos", options["eos"], 0, (1 << 63) - 1)
@@ -95,10 +91,7 @@ def build(
     kind = runs[0][0]
     for file, (other, _) in enumerate(runs):
         if other != kind:
-            raise FormatError(
-                f"{files.path(file)} holds {other}, but {files.path(0)} {kind}: open them "
-                f"separately"
-            )
+            raise FormatError(f"{files.path(file)} holds {other}, and {files.path(0)} {kind}")
     if eos is not None:
         starts = [int(run.offset[0]) for _, run in runs]
         ends = store.parse(files, lambda file, source: _find_ends(source, starts[file], kind, eos))
@@ -147,15 +140,10 @@ def _parse_file(
         kind, start = np.dtype(dtype or "<u2"), header_bytes or 0
     size = source.size - start
     if size < 0 or size % kind.itemsize:
-        raise FormatError(
-            f"{source.path} has {size:,} bytes after a header of {start:,}, and tokens of {kind} "
-            f"have {kind.itemsize}: check dtype= and header_bytes="
-        )
+        raise FormatError(f"{source.path}: {size:,} bytes are no whole {kind}: give dtype=")
     count = size // kind.itemsize
     if announced not in (-1, count):
-        raise source.flaw(
-            8, f"the header says {announced:,} tokens, but {count:,} follow: fetch it again"
-        )
+        raise source.flaw(8, f"the header says {announced:,} tokens, but {count:,} follow")
     return kind, TokenRun(np.array([start], np.int64), np.array([count], np.int64))
 
 
@@ -168,10 +156,7 @@ def lay_out_windows(
     counts = [max(0, total - 1) // window for total in totals]
     first = number_first(counts)
     if not first[-1]:
-        raise FormatError(
-            f"{files.path(int(np.argmax(totals)))} holds {max(totals):,} tokens, too few for one "
-            f"window of {window:,} and the one after it: give a shorter window="
-        )
+        raise FormatError(f"{files.path(0)} and others have no window of {window:,}: shorten it")
     part = Field("tokens", dtype, (window + 1,))
     if all(len(each.tokens) <= 1 for each in joined):
         base = np.array([int(each.offset[0]) if len(each.offset) else 0 for each in joined])

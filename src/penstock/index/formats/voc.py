@@ -160,10 +160,7 @@ def _list_keys(
         raise UsageError(f"{store.root}/{_SPLITS} has no list {split!r}, but {there}")
     name = lists[split]
     if _has_flags(store, name):
-        raise UsageError(
-            f"{store.root}/{name} says of one class which images have it: open a list of names, "
-            f"and select by where="
-        )
+        raise UsageError(f"{store.root}/{name} is of one class: open a list, and use where=")
     return name, _parse_keys(f"{store.root}/{name}", _read_list(store, name))
 
 
@@ -215,9 +212,7 @@ def parse_sheet(path: str, data: bytes) -> VocSheet:
     names, corners, *flags = (column.read(f"{path}: object", entries) for column in _OBJECT)
     boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
     if not all(names) or (boxes[:, 2:] < 0).any():
-        raise FormatError(
-            f"{path}: an object has no name, or a bndbox of negative size: correct it"
-        )
+        raise FormatError(f"{path}: an object has no name, or a bndbox of negative size")
     width, height = map(int, sides)
     return VocSheet(width, height, names, boxes.tolist(), *(values.tolist() for values in flags))
 

@@ -113,11 +113,7 @@ def build(
     if labels_of is not None:
         counts[str(label)] = labels_of.shape[0]
     if len(set(counts.values())) > 1:
-        raise FormatError(
-            f"{store.root} holds different numbers of samples: "
-            + ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
-            + ": name the arrays that belong together with fields={field: array}"
-        )
+        raise FormatError(f"{store.root}: rows differ ({counts}): give fields={{field: array}}")
     tables = [_list_chunk_files(store, array, fill, progress) for array in arrays.values()]
     files = tables[0][0]
     for table, _ in tables[1:]:
@@ -285,11 +281,7 @@ def _parse_version_3(name: str, where: str, meta: str, document: Any) -> ZarrArr
         raise FormatError(f"{where} is not an array of version 3: name an array in it with fields=")
     shape = _check_sizes(document["shape"])
     if document["chunk_grid"]["name"] != "regular" or document["data_type"] not in _TYPES:
-        raise FormatError(
-            f"{where}: chunks {document['chunk_grid']['name']!r} of {document['data_type']!r} "
-            f"are not "
-            f"read: write regular chunks of numbers"
-        )
+        raise FormatError(f"{where}: write regular chunks, and numbers")
     if document.get("storage_transformers"):
         raise FormatError(f"{where} has storage transformers, which are not read")
     key = document["chunk_key_encoding"]
@@ -417,10 +409,7 @@ def _locate_chunks(
         outer.length[number] = files.size
         if array.plain:
             for row in np.flatnonzero(files.size != outer.chunk_bytes)[:1]:
-                raise FormatError(
-                    f"{files.path(int(row))} has {int(files.size[row]):,} bytes, but a chunk has "
-                    f"{outer.chunk_bytes:,}: it is truncated"
-                )
+                raise FormatError(f"{files.path(int(row))}: a chunk is truncated")
         for row in np.flatnonzero(files.size == 0)[:1]:
             raise FormatError(f"{files.path(int(row))} is empty: write the chunk again")
         return outer
@@ -432,10 +421,7 @@ def _locate_chunks(
         return _read_shard_index(source, array, size, grid.chunk_bytes if array.plain else None)
 
     for row in np.flatnonzero(files.size < size)[:1]:  # before tables of that size are made
-        raise FormatError(
-            f"{files.path(int(row))} has {int(files.size[row]):,} bytes, less than its index of "
-            f"{size:,}: it is truncated"
-        )
+        raise FormatError(f"{files.path(int(row))}: a shard's index is truncated")
     inside = np.stack(np.unravel_index(np.arange(math.prod(per_shard)), per_shard), axis=1)
     for row, entries in enumerate(store.parse(files, parse, progress)):
         start = np.array(np.unravel_index(int(number[row]), outer.cells)) * np.array(per_shard)
@@ -446,10 +432,7 @@ def _locate_chunks(
         grid.file[at], grid.offset[at], grid.length[at] = row, offset, length
     absent = np.flatnonzero(grid.length < 0)
     if len(absent) and not fill:
-        raise FormatError(
-            f"{array.where}: {len(absent):,} of its {len(grid.length):,} chunks are absent from "
-            f"their shards: write them, or take them as the fill value with fill=True"
-        )
+        raise FormatError(f"{array.where}: {len(absent):,} chunks are absent: give fill=True")
     return grid
 
 
@@ -471,11 +454,7 @@ def _read_shard_index(
     if chunk_bytes is not None:
         outside |= table[:, 1] != chunk_bytes
     for row in np.flatnonzero(outside & ~absent)[:1]:
-        raise source.flaw(
-            place,
-            f"the shard's index claims {int(table[row, 1]):,} bytes at {int(table[row, 0]):,} for "
-            f"chunk {int(row)}: it is damaged",
-        )
+        raise source.flaw(place, f"the shard's index leads chunk {int(row)} outside")
     entries[absent] = 0, -1
     return entries
 
