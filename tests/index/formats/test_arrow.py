@@ -268,10 +268,10 @@ def test_wrong_calls_and_files(tmp_path):
     (tmp_path / "y.arrow").unlink()
     whole = path.read_bytes()
     path.write_bytes(whole[:-8])  # the end marker alone: all rows are there
-    with pytest.raises(FormatError, match="without its end marker"):
+    with pytest.raises(FormatError, match="no end marker"):
         penstock.open(path, index="memory")
     path.write_bytes(whole + b"\0" * 8)
-    with pytest.raises(FormatError, match="8 bytes follow the end"):
+    with pytest.raises(FormatError, match="bytes follow the end"):
         penstock.open(path, index="memory")
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     write(path, twice, "file", None)

@@ -82,17 +82,17 @@ def test_several_splits_are_asked_for(tmp_path):
     (cache / FILES[0]).rename(cache / "web-train-00000-of-00001.arrow")
     (cache / "cache-1.arrow").write_bytes(b"what map left")
     (cache / FILES[1]).rename(cache / "web-test.arrow")
-    with pytest.raises(UsageError, match=r"web-test\*\.arrow, .*web-train\*\.arrow"):
+    with pytest.raises(UsageError, match="web-test.*web-train"):
         penstock.open(cache, index="memory")
     assert len(penstock.open(f"{cache}/web-train*.arrow", index="memory")) == 4
     (cache / "web-test.arrow").unlink()
     assert len(penstock.open(cache, index="memory")) == 4
     info = {"splits": {"train": {"num_examples": 5}}}
     (cache / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(FormatError, match="says 5 rows, but the files hold 4"):
+    with pytest.raises(FormatError, match="dataset_info.json says 5"):
         penstock.open(cache, index="memory")
     (cache / "web-train-00000-of-00001.arrow").rename(cache / "web-train-00000-of-00002.arrow")
-    with pytest.raises(FormatError, match="their names say 2: some are missing"):
+    with pytest.raises(FormatError, match="make the cache again"):
         penstock.open(cache, index="memory")
 
 
