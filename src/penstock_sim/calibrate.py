@@ -18,7 +18,7 @@ import yaml
 from penstock.errors import UsageError
 
 from . import fluid_model
-from .arguments import import_scipy
+from .closed_forms import import_scipy
 from .devices import Floats
 from .policies import NodeTraffic
 from .record import EpochRecord, LiveRun
@@ -357,7 +357,7 @@ class _Calibrator:
         return seconds
 
     def _part(self) -> float:
-        """Part of the run's epoch in the model, which leaves out samples that fill no step."""
+        """Part of the run's epoch in the model, without samples that fill no step."""
         scenario = self._scenario()
         if self._run.rank.steps == scenario.steps:
             return 1.0

@@ -17,7 +17,7 @@ data is kept by some node. With shares of S that come from storage (s) and from 
     `storage`          s = 1, r = 0        s = 1, r = 0: a loader without a cache
 
 Storage must give S - N C bytes in each later epoch, whatever is evicted when. Each sample is used
-once an epoch, so between two epochs lies an instant that every reuse spans, and data that is not
+once an epoch, so every reuse spans the instant between two epochs, and data that is not
 cached then is read again. A fixed owner for each sample reaches that bound.
 
 Sources: Dryden, Boehringer, Ben-Nun, Hoefler, Clairvoyant Prefetching for Distributed Machine
@@ -27,15 +27,26 @@ no node keeps are derived here.
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import UsageError
 from penstock.extent import Int
 
-from .arguments import Float, import_scipy
+from .devices import Floats
+
+
+def import_scipy(module: str) -> Any:
+    """Import a module of SciPy. Raises UsageError if SciPy is not installed."""
+    try:
+        return importlib.import_module(f"scipy.{module}")
+    except ImportError:
+        raise UsageError("this needs SciPy: pip install 'penstock[sim]'") from None
+
 
 FORM = "closed form"
 """Value of `form` for results that were computed without a simulation."""
@@ -90,11 +101,11 @@ class Forecast(NamedTuple):
     binding:                 number of the one of `RESOURCES` that a later epoch waits for.
     """
 
-    first_s: Float
-    later_s: Float
-    storage: Float
-    remote: Float
-    local: Float
+    first_s: Floats
+    later_s: Floats
+    storage: Floats
+    remote: Floats
+    local: Floats
     binding: Int
 
 
@@ -135,23 +146,23 @@ def forecast_least(settings: Settings) -> Forecast:
     return _forecast(settings, 1 - _share_kept(settings), 0.0, cache=False)
 
 
-def _total_bytes(settings: Settings) -> Float:
-    total: Float = settings.samples * settings.sample_bytes
+def _total_bytes(settings: Settings) -> Floats:
+    total: Floats = settings.samples * settings.sample_bytes
     return total
 
 
-def _share_kept(settings: Settings) -> Float:
+def _share_kept(settings: Settings) -> Floats:
     """Share of the data that some node keeps."""
-    share: Float = np.minimum(1, settings.nodes * settings.cache_bytes / _total_bytes(settings))
+    share: Floats = np.minimum(1, settings.nodes * settings.cache_bytes / _total_bytes(settings))
     return share
 
 
 def _forecast(
     settings: Settings,
-    storage: Float | float,
-    remote: Float | float,
+    storage: Floats | float,
+    remote: Floats | float,
     *,
-    first_remote: Float | float = 0.0,
+    first_remote: Floats | float = 0.0,
     cache: bool = True,
 ) -> Forecast:
     of_first = _busy_seconds(settings, 1.0, first_remote, cache)
@@ -168,8 +179,8 @@ def _forecast(
 
 
 def _busy_seconds(
-    settings: Settings, storage: Float | float, remote: Float | float, cache: bool
-) -> Float:
+    settings: Settings, storage: Floats | float, remote: Floats | float, cache: bool
+) -> Floats:
     """Seconds that each of `RESOURCES` is busy in an epoch: (resources, ...)."""
     own = _total_bytes(settings) / settings.nodes
     seconds = np.empty((len(RESOURCES), *settings.shape))
@@ -180,14 +191,14 @@ def _busy_seconds(
     return seconds
 
 
-def _storage_bytes_per_s(settings: Settings) -> Float:
+def _storage_bytes_per_s(settings: Settings) -> Floats:
     """Rate that all nodes together get from storage."""
     links = settings.nodes * settings.storage_node_bytes_per_s
-    rate: Float = np.minimum(settings.storage_bytes_per_s, links)
+    rate: Floats = np.minimum(settings.storage_bytes_per_s, links)
     return rate
 
 
-def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Float:
+def remote_share(capacity: Numbers, nodes: Numbers, kept: Numbers = 1.0) -> Floats:
     """Share of samples that local assignment fetches from another node.
 
     capacity:  b, samples of each step that a node processes.
@@ -220,12 +231,12 @@ class _Law(NamedTuple):
     degree:  (points - 1,), the power that `nobody` nearly follows between two points.
     """
 
-    fraction: Float
-    covered: Float
-    nobody: Float
-    degree: Float
+    fraction: Floats
+    covered: Floats
+    nobody: Floats
+    degree: Floats
 
-    def shares(self, fraction: Float) -> tuple[Float, Float]:
+    def shares(self, fraction: Floats) -> tuple[Floats, Floats]:
         """Interpolate both shares between the points."""
         covered = np.interp(fraction, self.fraction, self.covered)
         after = np.searchsorted(self.fraction, fraction).clip(1, len(self.degree))
@@ -235,10 +246,10 @@ class _Law(NamedTuple):
         return covered, _blend(*ends, part, self.degree[after - 1])
 
 
-def _blend(start: Float, end: Float, part: Float | float, degree: Float | float) -> Float:
+def _blend(start: Floats, end: Floats, part: Floats | float, degree: Floats | float) -> Floats:
     """Interpolate between two values of a function whose root of that degree is linear."""
     root = 1 / degree
-    blend: Float = ((1 - part) * start**root + part * end**root) ** degree
+    blend: Floats = ((1 - part) * start**root + part * end**root) ** degree
     return blend
 
 
@@ -246,7 +257,7 @@ _points = 16
 _negligible = 1e-15
 
 
-def find_shares(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Float, Float]:
+def find_shares(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Floats, Floats]:
     """Share of a node's accesses that hit its cache, and share of samples that no node keeps.
 
     Each node's cache holds the fraction q of all samples: those that it will use most often,
@@ -254,7 +265,7 @@ def find_shares(epochs: Numbers, nodes: Numbers, fraction: Numbers) -> tuple[Flo
 
     A node processes a sample in X ~ Bin(E, 1/N) of E epochs. Take samples by descending X until
     their probability is q: the first share is the part of E[X] = E/N that has been taken. First
-    accesses, which cannot be hits, are counted as hits.
+    accesses cannot be hits, and are counted as hits.
 
     NoPFS reads the samples of the second share from storage in every epoch. The N nodes' counts are
     multinomial. A node keeps a sample that it uses X times with probability w(X): 1 above a
@@ -311,7 +322,7 @@ def _tabulate_law(epochs: int, nodes: int) -> _Law:
     )
 
 
-def _tabulate_nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float:
+def _tabulate_nobody(epochs: int, nodes: int, counts: Int, kept: Floats) -> Floats:
     """Tabulate P[no node keeps a sample] by threshold and the part kept there: (counts, kept)."""
     special = import_scipy("special")
     k = np.arange(counts.max() + 1)
@@ -337,7 +348,7 @@ def _tabulate_nobody(epochs: int, nodes: int, counts: Int, kept: Float) -> Float
 
 
 def _raise_power(base: Any, exponent: int) -> Any:
-    """Raise to a power by squaring, which takes a fraction of the time of complex `**`."""
+    """Raise to a power by squaring, in a fraction of the time of complex `**`."""
     power = base if exponent & 1 else np.ones_like(base)
     while exponent := exponent >> 1:
         base = base * base

@@ -16,7 +16,7 @@ Rates = Mapping[int, float]
 def interpolate_rates(rates: Rates, readers: npt.ArrayLike) -> Floats:
     """Interpolate the total rate of `readers` readers, MB/s.
 
-    It is linear between measured points, and that of the nearest point outside them.
+    Linear between measured points, constant outside them.
     """
     points = sorted(rates)
     counts = np.asarray(readers, np.float64)

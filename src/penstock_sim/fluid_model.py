@@ -14,9 +14,10 @@ import numpy as np
 from penstock.arguments import check_choice
 from penstock.errors import UsageError
 
-from . import _kernels, contention, frequency, importance_policies, policies
+from . import _kernels, frequency, importance_policies, policies
 from .devices import Floats, divide_rates, interpolate_rates
 from .importance import Value, fedcase
+from .networks import contention
 from .policies import NodeTraffic
 from .results import SOURCES, Result
 from .scenario import SAMPLED, ImportanceSampling, Policy, Scenario
@@ -182,7 +183,7 @@ def bound_epochs(workload: SimulatedWorkload, need: Ints) -> Ints:
     need:  bytes that each node processes in each step.
 
     Three things bound the time, from cold caches, if every epoch uses each of its samples once and
-    all of its uses come before those of the next epoch:
+    all of its uses come before the next epoch's:
 
     - computing: a step takes as long as its slowest node computes, and steps follow each other;
     - storage: let D be all memory and disks of the cluster, staging included, and U_e the bytes

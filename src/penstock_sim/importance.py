@@ -4,11 +4,11 @@ FedCaSe (SoCC'24) keeps the samples that are drawn often and whose loss is high,
 of higher value more often. Here that is a baseline for comparison, and a plug-in: any function of
 the samples' history is a `Value`.
 
-It has two prices, which the hits of caches do not show:
+It has two prices that hits of caches do not show:
 
-- **It changes the training.** Sample i is drawn with probability p_i instead of 1/n. Only with its
-  loss weighted by 1/(n p_i), which `correct_bias` gives, is the expected gradient that of
-  uniform drawing; it has another variance then.
+- **It changes the training.** Sample i is drawn with probability p_i instead of 1/n. The expected
+  gradient is uniform drawing's only if its loss is weighted by 1/(n p_i), by `correct_bias`; the
+  variance then differs.
 - **It destroys clairvoyance.** The order depends on losses that are not known yet. So nothing can
   be planned or prefetched beyond the current draw, no run can be resumed or checked from its seed
   alone, and exact eviction by next use, the better rule where the order is known, is impossible.
@@ -19,7 +19,7 @@ planned, resumed and checked as without weights. Where each epoch uses every sam
 can beat the fixed division that the loader uses: hits are at most cache/data.
 
 The published 2.06 times is on a simulated clock. The original repeats samples that are cached
-within a round as well, which is not rebuilt: such hits replace samples instead of serving them.
+within a round as well. That is not rebuilt: such hits replace samples instead of serving them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from penstock.arguments import check_whole
 from penstock.errors import UsageError
 from penstock.extent import Int
 
-from .arguments import Float, check_whole
+from .devices import Floats
 
 Bool = npt.NDArray[np.bool_]
 
@@ -52,7 +53,7 @@ class History:
     """
 
     rank: Int
-    loss: Float
+    loss: Floats
     uses: Int
 
     @classmethod
@@ -61,7 +62,7 @@ class History:
         none = np.zeros(samples, np.int64)
         return cls(none, np.full(samples, np.nan), none)
 
-    def after(self, ids: Int, losses: Float) -> History:
+    def after(self, ids: Int, losses: Floats) -> History:
         """Return the history after a batch of these samples and losses, (batch,) each. O(n)."""
         order = np.argsort(losses, kind="stable")
         rank, loss = self.rank.copy(), self.loss.copy()
@@ -74,12 +75,12 @@ class History:
 class Value(Protocol):
     """Value of each sample for training: a pure function of the history."""
 
-    def __call__(self, history: History) -> Float:
+    def __call__(self, history: History) -> Floats:
         """Return finite values from 0 on, float64 (n,); higher ones are kept, and drawn more."""
         ...
 
 
-def fedcase(history: History) -> Float:
+def fedcase(history: History) -> Floats:
     """FedCaSe's value: norm(w) + norm(uses), w = ln(rank + 10), or 1 for samples never used.
 
     norm(v) = (v - min) / (max - min) over all samples, 0 if all are equal.
@@ -88,7 +89,7 @@ def fedcase(history: History) -> Float:
     return normalise(weight) + normalise(history.uses.astype(np.float64))
 
 
-def normalise(values: Float) -> Float:
+def normalise(values: Floats) -> Floats:
     """Shift and scale values to 0..1; all 0 if all are equal."""
     low, high = values.min(), values.max()
     return np.zeros_like(values) if high == low else (values - low) / (high - low)
@@ -97,17 +98,17 @@ def normalise(values: Float) -> Float:
 class SampleCache(Protocol):
     """A node's cache of samples of one size."""
 
-    def serve(self, ids: Int, values: Float) -> Bool:
+    def serve(self, ids: Int, values: Floats) -> Bool:
         """Serve a batch; return True for each sample that was a hit, bool (batch,).
 
-        A sample that the batch has twice is read once. `values` are those of all samples at that
+        A sample that the batch has twice is read once. `values` has all samples' values at that
         time.
         """
         ...
 
 
 class ValueCache:
-    """A cache of up to `room` samples: those of the highest value among the samples seen.
+    """A cache of up to `room` samples: the samples of highest value among all seen.
 
     A miss is admitted while there is room; then only in place of the least valuable sample, if its
     own value is higher. Of equal values the one that came first stays. All hits of a batch are
@@ -119,7 +120,7 @@ class ValueCache:
         self._room = room
         self._kept: Int = np.empty(0, np.int64)  # by arrival
 
-    def serve(self, ids: Int, values: Float) -> Bool:
+    def serve(self, ids: Int, values: Floats) -> Bool:
         """See `SampleCache`."""
         found, first = _find_hits(np.isin(ids, self._kept), ids)
         seen = np.concatenate([self._kept, ids[first & ~found]])
@@ -139,7 +140,7 @@ class RecentCache:
         self._room = room
         self._kept: OrderedDict[int, None] = OrderedDict()
 
-    def serve(self, ids: Int, values: Float) -> Bool:
+    def serve(self, ids: Int, values: Floats) -> Bool:
         """See `SampleCache`."""
         found = np.zeros(len(ids), bool)
         for row, sample in enumerate(ids.tolist()):
@@ -159,7 +160,7 @@ class FirstSeenCache:
         self._room = room
         self._kept: Int = np.empty(0, np.int64)
 
-    def serve(self, ids: Int, values: Float) -> Bool:
+    def serve(self, ids: Int, values: Floats) -> Bool:
         """See `SampleCache`."""
         found, first = _find_hits(np.isin(ids, self._kept), ids)
         free = self._room - len(self._kept)
@@ -174,8 +175,8 @@ def _find_hits(kept: Bool, ids: Int) -> tuple[Bool, Bool]:
     return kept | ~first, first
 
 
-Loss = Callable[[Int, Int], Float]
-"""Function that models training, which a simulation has none of: the loss, float64 (batch,), of
+Loss = Callable[[Int, Int], Floats]
+"""Model of training, for a simulation: the loss, float64 (batch,), of
 these samples after they were used so often."""
 
 
@@ -188,11 +189,11 @@ class Draw(NamedTuple):
     """
 
     ids: Int
-    values: Float
-    weights: Float
+    values: Floats
+    weights: Floats
 
 
-def correct_bias(chances: Float) -> Float:
+def correct_bias(chances: Floats) -> Floats:
     """Weights 1/(n p_i) for the chances p_i of all n samples.
 
     The mean of weighted losses of samples drawn by p is, in expectation, the plain mean over all
@@ -236,7 +237,7 @@ def _draw(
         history = history.after(ids, loss(ids, history.uses[ids]))
 
 
-def evaluate(value: Value, history: History) -> Float:
+def evaluate(value: Value, history: History) -> Floats:
     values = np.asarray(value(history), np.float64)
     if values.shape != history.uses.shape:
         raise UsageError(
@@ -266,7 +267,7 @@ class SampledOutcome:
 def replay(
     stream: Iterator[Draw], caches: Mapping[str, SampleCache], *, batches: int
 ) -> SampledOutcome:
-    """Serve the next `batches` of the stream to each of the caches, which keep their contents."""
+    """Serve the next `batches` of the stream to each of the caches; contents stay."""
     check_whole("batches", batches)
     hit_counts = dict.fromkeys(caches, 0)
     drawn_weights = []

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import UsageError
 from penstock.plan import count_fitting
 
-from .arguments import Float
+from .devices import Floats
 from .importance import (
     FirstSeenCache,
     RecentCache,
@@ -86,7 +86,7 @@ class _CountedCaches:
         self._flows = flows
         self._step = 0
 
-    def serve(self, ids: Ints, values: Float) -> Any:
+    def serve(self, ids: Ints, values: Floats) -> Any:
         """See `importance.SampleCache`."""
         nodes = self._workload.scenario.training.nodes
         is_hit = np.zeros(len(ids), bool)

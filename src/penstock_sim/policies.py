@@ -1,6 +1,6 @@
 """Policies: which bytes each node takes from where, step by step. Pure.
 
-A policy decides which node keeps which samples (`Caches`), which node processes them, and which are
+A policy decides which node keeps which samples (`Caches`), which node processes them and which are
 read ahead. One function makes flows of bytes of these decisions (`trace_flows`) for all policies
 except NoPFS, whose nodes each keep samples of their own choice.
 """
@@ -31,7 +31,7 @@ class NodeTraffic:
     tiers:     bytes read from each of its tiers, for itself and for others.
     sent, received:  bytes over its link.
     own:       bytes that all nodes process from tiers of their own, int64 (steps,).
-    setup:     True if the first row happens before training, which nothing overtakes.
+    setup:     True if the first row happens before training, and nothing overtakes it.
     staged:    True if steps are staged ahead; otherwise a step is read when the one before is done,
                by one thread, and decoded when it is read.
     known:     True if steps are known beforehand; otherwise each is read when it begins.

@@ -66,8 +66,8 @@ class LiveRun:
     """The record of a job.
 
     where:   its files, for messages.
-    epochs:  epochs that all ranks have recorded. Seconds are those of the slowest rank. stall_s and
-             compute_s are those of the fastest in computing, which waited for no other.
+    epochs:  epochs that all ranks have recorded. Seconds are the slowest rank's; stall_s and
+             compute_s the fastest rank's in computing: it waited for no other.
     """
 
     where: str

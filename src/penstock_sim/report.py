@@ -163,7 +163,7 @@ def _frame(
 
 
 def describe_fit(scenario: Scenario) -> str:
-    """Describe in which caches the data fit, which decides which policies pay."""
+    """Describe in which caches the data fit: that decides which policies pay."""
     data, one = data_mb(scenario), cached_mb(scenario)
     nodes, first = scenario.training.nodes, scenario.system.tiers[0]
     all_nodes = nodes * one

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 from penstock.arguments import check_choice, check_function, check_kind
 from penstock.errors import UsageError
 
-from . import event_model, fluid_model, parity
+from . import fluid_model, parity
+from .events import model as event_model
 from .importance import Value, fedcase
 from .results import Result
 from .scenario import ImportanceSampling, Scenario

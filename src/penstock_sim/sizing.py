@@ -17,8 +17,7 @@ from penstock.errors import UsageError
 from penstock.extent import Int
 
 from . import closed_forms, sweep
-from .arguments import Float
-from .devices import interpolate_rates
+from .devices import Floats, interpolate_rates
 from .fluid_model import stage_mb_s
 from .scenario import EpochSampling, IdealSpec, Scenario
 from .workload import BYTES
@@ -74,8 +73,8 @@ class SizingGrid:
     """
 
     nodes: Int
-    cache_mb: Float
-    storage_mb_s: Float
+    cache_mb: Floats
+    storage_mb_s: Floats
 
     @property
     def settings(self) -> int:
@@ -87,7 +86,7 @@ class NodeSettings(NamedTuple):
     """The settings of one number of nodes; arrays are (caches, storages). forecasts: by policy."""
 
     nodes: int
-    cost: Float
+    cost: Floats
     forecasts: dict[str, closed_forms.Forecast]
 
 
@@ -119,7 +118,7 @@ class Sizing:
     epoch_s: float
     prices: Prices
     choices: Mapping[str, Choice | None]
-    least: Mapping[str, Float]
+    least: Mapping[str, Floats]
     form: str = closed_forms.FORM
 
 
@@ -169,8 +168,8 @@ def make_grid(
     )
 
 
-def _space_logarithmically(over: Range, count: int) -> Float:
-    values: Float = np.unique(np.geomspace(over.least, over.most, count))
+def _space_logarithmically(over: Range, count: int) -> Floats:
+    values: Floats = np.unique(np.geomspace(over.least, over.most, count))
     return values
 
 
@@ -237,7 +236,7 @@ def _iterate_nodes(scenario: Scenario, grid: SizingGrid, prices: Prices) -> Iter
 
 
 def make_settings(
-    scenario: Scenario, nodes: int, cache_mb: Float, storage_mb_s: Float
+    scenario: Scenario, nodes: int, cache_mb: Floats, storage_mb_s: Floats
 ) -> closed_forms.Settings:
     """Make the settings of other sizes of a scenario; units as in `SizingGrid`."""
     training, system = scenario.training, scenario.system

@@ -23,7 +23,6 @@ from penstock_sim import (
     POLICIES,
     SAMPLED,
     Scenario,
-    contention,
     load_scenario,
     parse_scenario,
     simulate,
@@ -32,8 +31,9 @@ from penstock_sim import (
 )
 from penstock_sim.importance import History
 from penstock_sim.importance_policies import count_room
-from penstock_sim.network import Traffic
-from penstock_sim.routed_networks import Dragonfly
+from penstock_sim.networks import contention
+from penstock_sim.networks.routed import Dragonfly
+from penstock_sim.networks.traffic import Traffic
 from penstock_sim.workload import SimulatedWorkload
 from tests.slices import first
 

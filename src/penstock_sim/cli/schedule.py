@@ -66,9 +66,9 @@ def schedule(
 ) -> None:
     """Plan when jobs transfer through a storage that they share.
 
-    For periodic jobs (compute, transfer, compute, ...) the pattern of PerSched stands beside the
-    online rules, which decide whenever a transfer begins or ends, and beside the fluid bound, which
-    no schedule exceeds. Efficiency is the fraction of time that jobs compute; dilation is how many
+    For periodic jobs (compute, transfer, compute, ...) the pattern of PerSched is compared with
+    the online rules, decided whenever a transfer starts or ends, and with the fluid bound that no
+    schedule exceeds. Efficiency is the fraction of time that jobs compute; dilation is how many
     times longer a cycle of the job that suffers most takes than alone. For jobs of ordered tasks,
     each on a resource that few may use at a time, it finds a schedule in slots.
 

@@ -248,7 +248,7 @@ _ours = ('content="penstock simulate"', 'content="penstock plan"')  # in the hea
 
 
 def choose_page_path(name: str) -> Path:
-    """Choose the path of the page if none is given: never that of a file that is no such page."""
+    """Choose the path of the page if none is given: never a file that is no such page."""
     path = Path((re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-") or "scenario")[:80])
     path = path.with_name(f"{path.name}.html")
     try:

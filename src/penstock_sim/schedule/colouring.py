@@ -72,7 +72,7 @@ def count_fewest(nodes: Int, room: Int) -> int:
 
 
 def rank_edges(nodes: Int, by: Int) -> Int:
-    """Rank each edge, from 0, among those of its node, ordered by some key and then as they are."""
+    """Rank each edge, from 0, among its node's edges, ordered by some key and then as they are."""
     order = np.lexsort((by, nodes))
     starts = np.flatnonzero(np.diff(nodes[order], prepend=-1))
     place = np.arange(len(nodes)) - np.repeat(starts, np.diff(starts, append=len(nodes)))

@@ -1,11 +1,11 @@
 """Unit tasks in an order, each on one resource that few may use at a time. Pure.
 
-Jobs whose tasks follow each other (the index, then the data), one slot a task. The problem is that
-of Kagaris and Dutta, Scheduling Mutual Exclusion Accesses in Equal-Length Jobs (TOPC 6(2), 2019).
+Jobs whose tasks follow each other (the index, then the data), one slot a task. The problem is from
+Kagaris and Dutta, Scheduling Mutual Exclusion Accesses in Equal-Length Jobs (TOPC 6(2), 2019).
 `two_tasks` is an algorithm of ours, and optimal. From three tasks on the problem is hard, and
 `list_schedule` a heuristic beside `lower_bound`.
 
-A resource is a number from 0; `SHARED` stands for one that all may use at once.
+A resource is a number from 0; `SHARED` is one that all may use at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def two_tasks(first: npt.ArrayLike, second: npt.ArrayLike, capacity: Capacity = 
     largest degree, at most T - 1 of the bound T. A first task goes into the slot that is its rank
     by colour at its resource, at most the colour; a second one into the slot, from the end, that is
     its rank by descending colour. So ranks sum to D + 1 <= T at most, and the second task is after
-    the first. A resource has its first tasks at the beginning and its second ones at the end, which
+    the first. A resource has its first tasks at the beginning and its second ones at the end. They
     overlap nowhere, or with a capacity in one slot that has room for both.
     """
     left, right, room = _read_tasks(first, second, capacity)

@@ -169,7 +169,7 @@ def _make_pattern(jobs: Sequence[PeriodicJob], bandwidth: float, period_s: float
 class _PeriodLoad:
     """Use of the bandwidth in each part of a period that is repeated.
 
-    Part i lies between _times[i] and _times[i + 1], the last one ends with the period.
+    Part i is between _times[i] and _times[i + 1], the last one ends with the period.
     """
 
     def __init__(self, period_s: float, bandwidth: float) -> None:

@@ -22,14 +22,15 @@ from penstock.extent import Extents, Int
 from penstock.index import Field, Layout, RowTable
 from penstock.plan import Group, Ids, Keys, Locality, Session
 
-from . import contention, policies
-from .devices import divide_rates, interpolate_rates
-from .event_rank import EventRank
-from .flow_devices import Device, SharedStorage
-from .fluid_model import check_staging, stage_mb_s
-from .results import SOURCES, Result
-from .scenario import EpochSampling, Scenario
-from .workload import BYTES, SimulatedWorkload
+from .. import policies
+from ..devices import divide_rates, interpolate_rates
+from ..fluid_model import check_staging, stage_mb_s
+from ..networks import contention
+from ..results import SOURCES, Result
+from ..scenario import EpochSampling, Scenario
+from ..workload import BYTES, SimulatedWorkload
+from .devices import Device, SharedStorage
+from .rank import EventRank
 
 SHIPPED = ("penstock", "penstock_local")
 """Policies that are the library's own."""

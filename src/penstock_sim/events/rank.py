@@ -1,4 +1,4 @@
-"""A rank of the event model, which drives the shipped `Session` and `CacheSession` over devices.
+"""A rank of the event model; drives the shipped `Session` and `CacheSession` over devices.
 
 The rank is to them what the loader and `penstock.cache` are in production: it asks for steps as far
 ahead as memory allows, answers each action when devices have done it, and hands steps on. It holds
@@ -20,10 +20,10 @@ from penstock.extent import Int
 from penstock.plan import CacheSession, Group, Keys, Session, StepPlan, cache_actions
 from penstock.plan.cache_actions import BUSY, MINE, READY, NodeTier, Want
 
-from .flow_devices import Ended, Flow
+from .devices import Ended, Flow
 
 if TYPE_CHECKING:
-    from .event_model import EventCluster
+    from .model import EventCluster
 
 _NEVER: int = np.iinfo(np.int64).max
 _FREE = 255
@@ -86,7 +86,7 @@ class EventRank:
 
     def admit(self) -> None:
         """Ask for the steps that memory allows: one, and then the next, so that the ranks of a
-        cluster, which all do so at the same time, take turns."""
+        cluster take turns."""
         group = next(self._session.admit(self._has_memory), None)
         if group is None:
             return

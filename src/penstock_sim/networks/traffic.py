@@ -21,11 +21,11 @@ import numpy as np
 
 from penstock.extent import Int
 
-from .arguments import Float
+from ..devices import Floats
 
 
 class Traffic(NamedTuple):
-    """Flows of bytes between nodes, which count from 0.
+    """Flows of bytes between nodes, numbered from 0.
 
     source, target:  int64 (flows,), nodes; a flow from a node to itself uses no network.
     demand:          float64 (flows,), bytes/s that the flow would use at most.
@@ -33,7 +33,7 @@ class Traffic(NamedTuple):
 
     source: Int
     target: Int
-    demand: Float
+    demand: Floats
 
     @classmethod
     def exchange(cls, nodes: int, bytes_per_s: float) -> Traffic:
@@ -48,7 +48,7 @@ class Traffic(NamedTuple):
         return cls(source, target, np.full(len(source), bytes_per_s / len(gateways)))
 
 
-def find_fullest(ends: Int, demand: Float, capacity: Float) -> float:
+def find_fullest(ends: Int, demand: Floats, capacity: Floats) -> float:
     """Largest load of the links at these ends of flows, as a share of a link's capacity."""
     return float((np.bincount(ends, demand, len(capacity)) / capacity).max())
 
@@ -58,11 +58,11 @@ class FatTree(NamedTuple):
 
     node_bytes_per_s:  float64 (nodes,), of each node's link, each way.
     leaf_nodes:        nodes n*k..n*k+k-1 are on leaf n.
-    oversubscription:  bandwidth of a leaf's nodes divided by that of its links to the core, each
-                       way. Packets are assumed to be spread evenly over these links.
+    oversubscription:  bandwidth of a leaf's nodes over its links' to the core, each way.
+                       Packets are assumed to be spread evenly over these links.
     """
 
-    node_bytes_per_s: Float
+    node_bytes_per_s: Floats
     leaf_nodes: int = 32
     oversubscription: float = 1.0
 

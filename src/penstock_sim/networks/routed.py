@@ -24,8 +24,9 @@ from penstock import limits
 from penstock.errors import LimitError
 from penstock.extent import Int
 
-from .arguments import Float, import_scipy
-from .network import Traffic, find_fullest
+from ..closed_forms import import_scipy
+from ..devices import Floats
+from .traffic import Traffic, find_fullest
 
 Routing = Literal["minimal", "valiant", "ugal"]
 Split = Literal["pair", "common"]
@@ -48,21 +49,21 @@ class RoutedNetwork(ABC):
     routing:           "minimal"; "valiant": minimal to a random switch, and minimal from there
                        (Valiant and Brebner, STOC 1981); "ugal": adaptive between the two.
     split:             how adaptive routing divides traffic: "pair", for each pair of switches by
-                       itself, or "common", the same part for all, which scales further.
+                       itself, or "common", the same part for all: scales further.
 
     UGAL is taken as choosing the best division: the linear program
 
         minimise z    subject to    sum over pairs d (x f_minimal + (1 - x) f_valiant) <= z
 
     for each link, with 0 <= x <= 1 of each pair, d its demand and f the expected crossings of the
-    link by its paths. 1/z is the throughput; the real algorithm, which sees queues, gets less.
+    link by its paths. 1/z is the throughput; the real algorithm sees queues and gets less.
     Needs SciPy. LimitError above `limits.network_paths_max` and `limits.network_paths_divided_max`.
     """
 
     _: KW_ONLY
     switch_nodes: int
     link_bytes_per_s: float
-    node_bytes_per_s: Float
+    node_bytes_per_s: Floats
     routing: Routing = "ugal"
     split: Split = "pair"
 
@@ -87,7 +88,7 @@ class RoutedNetwork(ABC):
         return math.inf if fullest == 0 else float(1 / fullest)
 
     @abstractmethod
-    def _paths(self) -> tuple[Int, Int, Float]:
+    def _paths(self) -> tuple[Int, Int, Floats]:
         """List minimal paths by crossings of links.
 
         Returns for each crossing the pair (source * switches + target), the link, and the part of
@@ -105,7 +106,7 @@ class RoutedNetwork(ABC):
         shape = (self.switches**2, len(self.links.source))
         return import_scipy("sparse").csr_array((part, (pair, link)), shape=shape)
 
-    def _detours(self, pairs: Int) -> tuple[Int, Int, Float]:
+    def _detours(self, pairs: Int) -> tuple[Int, Int, Floats]:
         """List Valiant's paths of some pairs, each as two minimal paths, numbered like pairs.
 
         Returns the row of the pair, the minimal path, and the part of the pair's traffic on it.
@@ -116,7 +117,7 @@ class RoutedNetwork(ABC):
         stages = np.stack([source[row] * self.switches + over, over * self.switches + target[row]])
         return np.tile(row, 2), stages.reshape(-1), np.tile(part, 2)
 
-    def loads(self, traffic: Traffic) -> Float:
+    def loads(self, traffic: Traffic) -> Floats:
         """Compute the bytes/s on each of `links` if all demands were met, as the routing divides
         them: float64 (links,)."""
         source, target = traffic.source // self.switch_nodes, traffic.target // self.switch_nodes
@@ -132,7 +133,7 @@ class RoutedNetwork(ABC):
         unit = demand.max()
         demand = demand / unit
         minimal = self._minimal[pairs]
-        loads: Float = minimal.T @ demand
+        loads: Floats = minimal.T @ demand
         if self.routing != "minimal":
             least = loads
             row, stage, part = self._detours(pairs)
@@ -146,7 +147,7 @@ class RoutedNetwork(ABC):
                 valiant = sparse.csr_array((part, (row, stage)), shape=shape) @ self._minimal
                 gain = (minimal - valiant).T.multiply(demand).tocsr()
             loads = loads + _divide_traffic(gain, loads)
-        link_loads: Float = loads * unit
+        link_loads: Floats = loads * unit
         return link_loads
 
     def _check(self, pairs: int) -> None:
@@ -161,8 +162,8 @@ class RoutedNetwork(ABC):
             )
 
 
-def _divide_traffic(gain: Any, loads: Float) -> Float:
-    """Find the best division; return the loads that it adds to those of Valiant's routing.
+def _divide_traffic(gain: Any, loads: Floats) -> Floats:
+    """Find the best division; return the loads that it adds to Valiant's routing.
 
     gain:  sparse (links, parts), loads that each part of the traffic adds if it goes minimally.
     """
@@ -177,7 +178,7 @@ def _divide_traffic(gain: Any, loads: Float) -> Float:
         method="highs",
     )
     assert solution.success, solution.message  # bounded, and x = 0 is feasible
-    added: Float = gain @ np.clip(solution.x[:-1], 0, 1)
+    added: Floats = gain @ np.clip(solution.x[:-1], 0, 1)
     return added
 
 
@@ -229,7 +230,7 @@ class Dragonfly(RoutedNetwork):
         port = (group - other - 1) % self.groups
         return other * self.group_switches + port // self.global_links
 
-    def _paths(self) -> tuple[Int, Int, Float]:
+    def _paths(self) -> tuple[Int, Int, Floats]:
         a, h = self.group_switches, self.global_links
         pair = np.arange(self.switches**2)
         source, target = np.divmod(pair, self.switches)
@@ -292,12 +293,12 @@ class Torus(RoutedNetwork):
                 targets.append(np.ravel_multi_index(moved, self.dims))
         return Links(np.repeat(switch, len(targets)), np.stack(targets, axis=1).reshape(-1))
 
-    def _paths(self) -> tuple[Int, Int, Float]:
+    def _paths(self) -> tuple[Int, Int, Floats]:
         pair = np.arange(self.switches**2)
         source, target = (
             np.unravel_index(switch, self.dims) for switch in np.divmod(pair, self.switches)
         )
-        parts: list[tuple[Int, Int, Float]] = []
+        parts: list[tuple[Int, Int, Floats]] = []
         for axis, size in enumerate(self.dims):
             ahead = (target[axis] - source[axis]) % size
             for way, (step, hops) in enumerate(((1, ahead), (-1, (size - ahead) % size))):

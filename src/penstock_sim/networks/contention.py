@@ -7,7 +7,7 @@ A class has one factor, for all nodes and for the whole run: that at which the f
 
 1. Each class is alone in the network.
 2. If a policy uses both, they are there at once, with demands times these factors. The factors are
-   multiplied by the part that is left then, which is at least a half, because loads add up.
+   multiplied by the part left then: at least a half, because loads add up.
 
 The links of the nodes themselves are the model's own (cpp/sim/fluid.hpp). It separates links to
 peers from links to storage, so here a node's link carries both, and only the network between the
@@ -25,10 +25,11 @@ from penstock import limits
 from penstock.errors import LimitError, UsageError
 from penstock.extent import Int
 
-from . import network, routed_networks, scenario
-from .devices import divide_rates
-from .network import Traffic
-from .workload import BYTES
+from .. import scenario
+from ..devices import divide_rates
+from ..workload import BYTES
+from . import routed, traffic
+from .traffic import Traffic
 
 
 class RemainingBandwidth(NamedTuple):
@@ -94,8 +95,8 @@ def _find_remaining(
 
 def _build_network(
     shape: Any, nodes: int, node_mb_s: float, storage_mb_s: float
-) -> tuple[network.FatTree | routed_networks.RoutedNetwork, Int, Int]:
-    """Build the network; return it with the terminals of the nodes and those of storage."""
+) -> tuple[traffic.FatTree | routed.RoutedNetwork, Int, Int]:
+    """Build the network; return it with the terminals of nodes and of storage."""
     if nodes * nodes > limits.network_flows_max:
         raise LimitError(
             f"{nodes} nodes exchange all to all, above limits.network_flows_max = "
@@ -107,7 +108,7 @@ def _build_network(
         held = -(-nodes // shape.leaf_nodes) * shape.leaf_nodes
         link = np.full(held + 1, node_mb_s)
         link[held] = all_mb_s * shape.oversubscription
-        tree = network.FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
+        tree = traffic.FatTree(link * BYTES, shape.leaf_nodes, shape.oversubscription)
         return tree, np.arange(nodes), np.array([held])
     switches = shape.terminals // shape.switch_nodes
     if switches**3 > limits.network_paths_max:
@@ -128,8 +129,8 @@ def _build_network(
         "split": shape.split,
     }
     built = (
-        routed_networks.Torus(shape.dims, **options)
+        routed.Torus(shape.dims, **options)
         if isinstance(shape, scenario.TorusSpec)
-        else routed_networks.Dragonfly(shape.group_switches, shape.global_links, **options)
+        else routed.Dragonfly(shape.group_switches, shape.global_links, **options)
     )
     return built, np.setdiff1d(np.arange(shape.terminals), gateways)[:nodes], gateways

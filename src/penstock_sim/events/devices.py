@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from penstock.clock import EventQueue
 
-from .devices import Floats
+from ..devices import Floats
 
 Ended = Callable[[int], None]
 """Function called at the end of a read, with the time at which it began."""
@@ -38,7 +38,7 @@ class Flow(NamedTuple):
 
 @dataclass(slots=True)
 class Device:
-    """A device of one node, which takes what comes in its sequence."""
+    """A device of one node; serves requests in sequence."""
 
     rate: float
     _free_ns: int = 0

@@ -1,0 +1,1 @@
+"""Model of events: the library's session and cache, driven event by event over flows of bytes."""

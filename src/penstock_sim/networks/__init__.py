@@ -1,0 +1,1 @@
+"""Networks of nodes: traffic, routed networks, and the bandwidth left under load."""
