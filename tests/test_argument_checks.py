@@ -13,14 +13,14 @@ from penstock.arguments import (
     check_choice,
     check_fields,
     choice,
+    file_path,
     find_nearest,
     flag,
     fraction,
     function,
-    kind,
-    number,
-    path,
+    instance,
     rate,
+    real,
     suggest,
     suggest_path,
     whole,
@@ -36,11 +36,11 @@ class Settings:
     limit: int | None = field(default=None, metadata=whole())
     share: float = field(default=0.5, metadata=fraction())
     speed: float = field(default=1.0, metadata=rate())
-    cost: float = field(default=0, metadata=number(0, 8, above=False))
+    cost: float = field(default=0, metadata=real(0, 8, above=False))
     exact: bool = field(default=False, metadata=flag())
     mode: Literal["auto", "off"] = field(default="auto", metadata=choice(Literal["auto", "off"]))
-    folder: str = field(default="x", metadata=path())
-    text: str = field(default="", metadata=kind(str, "a text"))
+    folder: str = field(default="x", metadata=file_path())
+    text: str = field(default="", metadata=instance(str, "a text"))
     decode: Any = field(default=None, metadata=function("a function of a sample"))
     unchecked: Any = None
 

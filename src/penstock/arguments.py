@@ -136,7 +136,7 @@ def whole(least: int = 1, most: int = 1 << 62) -> Spec:
     return {"check": partial(check_whole, least=least, most=most)}
 
 
-def number(
+def real(
     least: float = 0.0, most: float = _number_max, *, above: bool = False, infinite: bool = False
 ) -> Spec:
     """A real number; arguments as in `check_number`."""
@@ -145,12 +145,12 @@ def number(
 
 def rate() -> Spec:
     """A number above 0, or infinity."""
-    return number(above=True, infinite=True)
+    return real(above=True, infinite=True)
 
 
 def fraction() -> Spec:
     """A number from 0 to 1."""
-    return number(0, 1)
+    return real(0, 1)
 
 
 def flag() -> Spec:
@@ -163,12 +163,12 @@ def choice(choices: Any) -> Spec:
     return {"check": partial(check_choice, choices=get_args(choices))}
 
 
-def path() -> Spec:
+def file_path() -> Spec:
     """A path of a file or folder."""
     return {"check": check_path}
 
 
-def kind(of: type[Any], remedy: str) -> Spec:
+def instance(of: type[Any], remedy: str) -> Spec:
     """An instance of a class."""
     return {"check": partial(check_kind, kind=of, remedy=remedy)}
 
@@ -178,6 +178,15 @@ def function(remedy: str) -> Spec:
     return {"check": partial(check_function, remedy=remedy)}
 
 
+def optional(spec: Spec) -> Spec:
+    """None, or what the other check accepts."""
+    return {**spec, "optional": _accept}
+
+
+def _accept(name: str, value: object) -> Any:
+    return value
+
+
 def check_fields(value: Any, prefix: str | None = None) -> None:
     """Check the fields of a dataclass, and store the values that their checks return.
 
@@ -185,14 +194,15 @@ def check_fields(value: Any, prefix: str | None = None) -> None:
     """
     if prefix is None:
         prefix = f"{type(value).__name__}."
-    for name, check, optional in _list_checks(type(value)):
+    owner: Any = type(value)
+    for name, check, is_optional in _list_checks(owner):
         given = getattr(value, name)
-        if given is None and optional:
+        if given is None and is_optional:
             continue
         try:
             checked = check(prefix + name, given)
         except UsageError as error:
-            if not optional:
+            if not is_optional:
                 raise
             raise UsageError(f"{error}, or None") from None
         if checked is not given:
@@ -202,7 +212,7 @@ def check_fields(value: Any, prefix: str | None = None) -> None:
 @cache
 def _list_checks(cls: Any) -> list[tuple[str, Check, bool]]:
     return [
-        (item.name, item.metadata["check"], item.default is None)
+        (item.name, item.metadata["check"], item.default is None or "optional" in item.metadata)
         for item in fields(cls)
         if "check" in item.metadata
     ]

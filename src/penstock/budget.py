@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from . import limits
-from .arguments import check_fields, choice, number, rate, whole
+from .arguments import check_fields, choice, rate, real, whole
 from .errors import UsageError
 
 FastPath = Literal["required", "auto", "off"]
@@ -44,7 +44,7 @@ class Budget:
     requests: int | None = field(default=None, metadata=whole(1, limits.object_requests_max))
     bytes_per_s: float | None = field(default=None, metadata=rate())
     process_bytes_per_s: float | None = field(default=None, metadata=rate())
-    cores: float | None = field(default=None, metadata=number(0, limits.threads_max, above=True))
+    cores: float | None = field(default=None, metadata=real(0, limits.threads_max, above=True))
     readahead_bytes: int = field(
         default=limits.readahead_bytes_default, metadata=whole(1, limits.readahead_bytes_max)
     )

@@ -17,11 +17,11 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from .. import limits
-from ..arguments import check_function, check_kind, check_path, check_whole
+from ..arguments import check_fields, choice, file_path, flag, function, instance, whole
 from ..budget import Budget
 from ..engine import open_engine
 from ..errors import PenstockError, UsageError
@@ -65,6 +65,10 @@ _note = struct.Struct("<16sQ")
 """Note of a disk: digest of the data, and the samples of a cache block."""
 
 
+Transport = Literal["auto", "zeromq", "mpi"]
+"""Transport by which hosts exchange samples."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
     """The part of the data that the ranks of a host keep together.
@@ -99,38 +103,25 @@ class Cache:
     Batches are the same with any cache. Samples that fit nowhere are read each time.
     """
 
-    ram_bytes: int
-    disk_path: str | None = None
-    disk_bytes: int = 0
-    cache_block_bytes: int | None = None
-    replicas: bool = False
-    host: str | None = None
-    listen: str | None = None
-    gather: Gather | None = None
-    peers: Literal["auto", "zeromq", "mpi"] = "auto"
+    ram_bytes: int = field(metadata=whole(0, limits.cache_bytes_max))
+    disk_path: str | None = field(default=None, metadata=file_path())
+    disk_bytes: int = field(default=0, metadata=whole(0, limits.cache_bytes_max))
+    cache_block_bytes: int | None = field(default=None, metadata=whole(1, limits.cache_bytes_max))
+    replicas: bool = field(default=False, metadata=flag())
+    host: str | None = field(default=None, metadata=instance(str, "a text"))
+    listen: str | None = field(default=None, metadata=instance(str, "a text"))
+    gather: Gather | None = field(
+        default=None, metadata=function("a function of a text, which all ranks call")
+    )
+    peers: Transport = field(default="auto", metadata=choice(Transport))
 
     def __post_init__(self) -> None:
-        for name, least in (("ram_bytes", 0), ("disk_bytes", 0), ("cache_block_bytes", 1)):
-            value = getattr(self, name)
-            if value is None and name == "cache_block_bytes":
-                continue
-            number = check_whole(f"Cache.{name}", value, least, limits.cache_bytes_max)
-            object.__setattr__(self, name, number)
-        if type(self.replicas) is not bool:
-            raise UsageError(f"Cache.replicas is {self.replicas!r}: use True or False")
-        if self.disk_path is not None:
-            object.__setattr__(self, "disk_path", check_path("Cache.disk_path", self.disk_path))
-        for name in ("host", "listen"):
-            if (value := getattr(self, name)) is not None:
-                check_kind(f"Cache.{name}", value, str, "a text, or None")
-        check_function("Cache.gather", self.gather, "a function of a text, which all ranks call")
+        check_fields(self)
         if bool(self.disk_bytes) != (self.disk_path is not None):
             raise UsageError(
                 f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
                 "both or none"
             )
-        if self.peers not in ("auto", "zeromq", "mpi"):
-            raise UsageError(f'Cache.peers is {self.peers!r}: use "auto", "zeromq" or "mpi"')
 
 
 class CacheMembership(NamedTuple):

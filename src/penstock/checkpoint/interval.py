@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Literal
 
 from .. import limits
-from ..arguments import check_kind
+from ..arguments import check_fields, check_kind, whole
 from ..errors import UsageError
-from ..sharing import check_number
+from ..sharing import quantity
 
 OVERHEAD = 0.035
 """Part of training's own time that saving may cost; CheckFreq's bound."""
@@ -48,16 +48,13 @@ class Costs:
     slowdown:   the part by which a step takes longer while a save is written: 0.03 is 3 %.
     """
 
-    blocked_s: float
-    commit_s: float
-    step_s: float
-    slowdown: float = 0.0
+    blocked_s: float = field(metadata=quantity(zero=True))
+    commit_s: float = field(metadata=quantity(zero=True))
+    step_s: float = field(metadata=quantity())
+    slowdown: float = field(default=0.0, metadata=quantity(zero=True))
 
     def __post_init__(self) -> None:
-        check_number(self, "blocked_s", zero=True)
-        check_number(self, "commit_s", zero=True)
-        check_number(self, "step_s")
-        check_number(self, "slowdown", zero=True)
+        check_fields(self)
         if self.commit_s < self.blocked_s:
             raise UsageError(
                 f"Costs.commit_s is {self.commit_s!r} and blocked_s {self.blocked_s!r}: a commit "
@@ -112,15 +109,12 @@ class Failures:
     restart_s:  from a failure until training goes on; failures may come during that time, too.
     """
 
-    mtbf_s: float
-    nodes: int = 1
-    restart_s: float = 0.0
+    mtbf_s: float = field(metadata=quantity())
+    nodes: int = field(default=1, metadata=whole())
+    restart_s: float = field(default=0.0, metadata=quantity(zero=True))
 
     def __post_init__(self) -> None:
-        check_number(self, "mtbf_s")
-        check_number(self, "restart_s", zero=True)
-        if type(self.nodes) is not int or not 1 <= self.nodes <= limits.allocation_number_max:
-            raise UsageError(f"Failures.nodes is {self.nodes!r}: use an integer from 1 on")
+        check_fields(self)
 
     @property
     def job_mtbf_s(self) -> float:

@@ -22,10 +22,10 @@ import os
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 
-from ..arguments import check_path
+from ..arguments import check_fields, file_path, whole
 from ..engine import storage_errors
 from ..errors import DataError, FormatError, StorageError, UsageError
 from .all_gather import Ranks
@@ -209,13 +209,12 @@ class LocalTier:
     None is all that its file system has free, except for a sixteenth of the file system. Give it
     for /dev/shm: files there take memory."""
 
-    path: str | os.PathLike[str]
-    bytes: int | None = None
+    path: str | os.PathLike[str] = field(metadata=file_path())
+    bytes: int | None = field(default=None, metadata=whole())
 
     def __post_init__(self) -> None:
-        if self.bytes is not None and not (type(self.bytes) is int and self.bytes > 0):
-            raise UsageError(f"LocalTier.bytes is {self.bytes!r}: use None or a number above 0")
-        if "://" in check_path("LocalTier.path", self.path):
+        check_fields(self)
+        if "://" in str(self.path):
             raise UsageError(f"{self.path} is no folder: a tier is a folder of this host")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..arguments import check_whole
+from ..arguments import check_fields, function, whole
 from ..errors import UsageError
 from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
 from .dataset import Dataset
@@ -32,15 +32,14 @@ class Buckets:
 
     tokens: float
     multiple: int = 1
-    cost: SizeRule | None = None
-    window: int | None = None
+    cost: SizeRule | None = field(
+        default=None, metadata=function("a function of an array of lengths")
+    )
+    window: int | None = field(default=None, metadata=whole())
 
     def __post_init__(self) -> None:
-        if self.cost is not None and not callable(self.cost):
-            raise UsageError(f"cost is {self.cost!r}: give a function of an array of lengths")
+        check_fields(self, "")
         BucketRule(self.tokens, self.window or 1, self.multiple, self.cost)
-        if self.window is not None:
-            check_whole("window", self.window, 1)
 
 
 def check_batch_tokens(has_size: bool, has_cache: bool, is_auto: bool) -> None:

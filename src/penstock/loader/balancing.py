@@ -12,12 +12,12 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
 
-from ..arguments import check_flag
+from ..arguments import check_fields, flag, fraction, function
 from ..cache import Cache
 from ..dataset.dataset import Dataset
 from ..errors import UsageError
@@ -56,24 +56,18 @@ class Balanced:
     """
 
     width: int | None = None
-    cost: CostRule | None = None
-    lockstep: bool = False
-    locality: float = 0.0
-    gather: Gather | None = None
+    cost: CostRule | None = field(
+        default=None, metadata=function("a function of an array of lengths")
+    )
+    lockstep: bool = field(default=False, metadata=flag())
+    locality: float = field(default=0.0, metadata=fraction())
+    gather: Gather | None = field(default=None, metadata=function("a function of a text"))
 
     def __post_init__(self) -> None:
         if self.cost is not None and self.width is not None:
             raise UsageError(f"cost and width={self.width!r} are both given: choose one")
-        if self.cost is not None and not callable(self.cost):
-            raise UsageError(f"cost is {self.cost!r}: give a function of an array of lengths")
-        if self.gather is not None and not callable(self.gather):
-            raise UsageError(f"gather is {self.gather!r}: give a function of a text")
+        check_fields(self, "")
         cost_by_width(_width_default if self.width is None else self.width)
-        check_flag("lockstep", self.lockstep)
-        share = self.locality
-        is_number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
-        if not is_number or not 0 <= share <= 1:
-            raise UsageError(f"locality is {share!r}: give a number from 0 (balance) to 1 (caches)")
 
     @property
     def rule(self) -> CostRule:

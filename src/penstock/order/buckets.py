@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_fields, check_number, whole
 from ..errors import DataError, UsageError
 from .keys import Words
 
@@ -44,19 +44,15 @@ class BucketRule:
     """
 
     tokens: float
-    window: int
-    multiple: int = 1
+    window: int = field(metadata=whole(1, limits.packing_window_max))
+    multiple: int = field(default=1, metadata=whole(1, limits.packing_length_max))
     size_of: SizeRule | None = None
     measured: str = ""
     _sizes_digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        value: Any = self.tokens
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not is_number or not 0 < value < np.inf:
-            raise UsageError(f"batch_tokens is {value!r}: give a number above 0")
-        check_whole("window", self.window, 1, limits.packing_window_max)
-        check_whole("multiple", self.multiple, 1, limits.packing_length_max)
+        check_number("batch_tokens", self.tokens, above=True)
+        check_fields(self, "")
         digest = ""
         if self.size_of is not None:
             sizes = self.measure(_probes * self.multiple)

@@ -21,14 +21,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
 from .._core import Groups, Permutation, list_order_levels
-from ..arguments import check_whole
+from ..arguments import check_fields, check_whole, choice, whole
 from ..errors import UsageError
 from .keys import GOLDEN, WORD, Words, find_outside, mix64
 
@@ -113,33 +113,19 @@ class Order:
     order. About 2 ns a sample with AVX-512; forward and back cost the same.
     """
 
-    count: int
-    seed: int
-    epoch: int = 0
+    count: int = field(metadata=whole(1, limits.order_count_max))
+    seed: int = field(metadata=whole(0, WORD))
+    epoch: int = field(default=0, metadata=whole(0, WORD))
     _: KW_ONLY
-    shuffle: Shuffle = "exact"
-    block: int = 256
-    group: int = 64
-    stream: int = 0
-    purpose: Purpose = "sample"
+    shuffle: Shuffle = field(default="exact", metadata=choice(Shuffle))
+    block: int = field(default=256, metadata=whole(1, limits.order_count_max))
+    group: int = field(default=64, metadata=whole(1, limits.order_count_max))
+    stream: int = field(default=0, metadata=whole(0, WORD))
+    purpose: Purpose = field(default="sample", metadata=choice(Purpose))
     _map: _Map = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("count", 1, limits.order_count_max),
-            ("seed", 0, WORD),
-            ("epoch", 0, WORD),
-            ("stream", 0, WORD),
-            ("block", 1, limits.order_count_max),
-            ("group", 1, limits.order_count_max),
-        ):
-            number = check_whole(name, getattr(self, name), least, most)
-            object.__setattr__(self, name, number)
-        for name, choices in (("shuffle", get_args(Shuffle)), ("purpose", get_args(Purpose))):
-            if getattr(self, name) not in choices:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)!r}: use one of {', '.join(choices)}"
-                )
+        check_fields(self, "")
         if self.block * self.group > limits.order_count_max:
             raise UsageError(f"block * group is {self.block * self.group}: use at most 2^62")
         object.__setattr__(self, "_map", self._build_map())

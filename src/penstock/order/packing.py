@@ -16,14 +16,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol, Self, get_args
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
 from .._core import count_packed_rows, pack_documents
-from ..arguments import check_whole
+from ..arguments import check_fields, check_whole, choice, whole
 from ..errors import DataError, LimitError, StateError, UsageError
 from .buckets import BucketRule, PackedWindow
 from .keys import Words
@@ -48,18 +48,14 @@ class PackingRule:
     multiple:  tokens that the place of a document is a multiple of.
     """
 
-    length: int
-    window: int
-    long: LongDocuments = "split"
+    length: int = field(metadata=whole(2, limits.packing_length_max))
+    window: int = field(metadata=whole(1, limits.packing_window_max))
+    long: LongDocuments = field(default="split", metadata=choice(LongDocuments))
     multiple: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("length", self.length, 2, limits.packing_length_max)
-        check_whole("window", self.window, 1, limits.packing_window_max)
+        check_fields(self, "")
         check_whole("multiple", self.multiple, 1, self.length)
-        if self.long not in get_args(LongDocuments):
-            choices = ", ".join(get_args(LongDocuments))
-            raise UsageError(f"long is {self.long!r}: use one of {choices}")
         if self.length % self.multiple:
             raise UsageError(
                 f"length is {self.length}, which is no multiple of {self.multiple}: use "

@@ -11,14 +11,14 @@ The cost of a sample is the sum over its documents. Only ratios of costs matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import limits
-from ..arguments import check_whole
+from ..arguments import check_fields, check_whole, real
 from ..errors import DataError, UsageError
 from ..extent import Int
 
@@ -34,16 +34,11 @@ class LengthCost:
     It is computed by additions and multiplications alone, which have one result on all machines.
     """
 
-    linear: float
-    quadratic: float
+    linear: float = field(metadata=real())
+    quadratic: float = field(metadata=real())
 
     def __post_init__(self) -> None:
-        for name in ("linear", "quadratic"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if not is_number or not 0 <= value < np.inf:
-                raise UsageError(f"{name} is {value!r}: give a number from 0 on")
-            object.__setattr__(self, name, float(value))
+        check_fields(self, "")
         if self.linear == self.quadratic == 0:
             raise UsageError("linear and quadratic are both 0: one of them must be above 0")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .federation import Upstream as Upstream
     from .leased_budget import LeasedBudget as LeasedBudget
     from .ledger import Ledger as Ledger
-    from .throughput_model import check_number as check_number
+    from .throughput_model import quantity as quantity
     from .transfer_permit import TransferPermit as TransferPermit
     from .transfers import RULES as RULES
     from .transfers import Rule as Rule
@@ -48,7 +48,7 @@ else:
             "federation": "Upstream",
             "leased_budget": "LeasedBudget",
             "ledger": "Ledger",
-            "throughput_model": "check_number",
+            "throughput_model": "quantity",
             "transfer_permit": "TransferPermit",
             "transfers": "RULES Rule Waiting grant",
         },

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..arguments import check_choice
+from ..arguments import check_choice, check_fields
 from ..errors import UsageError
 from .share_lp import Float, Program, Solution, Solver, solve_exactly
-from .throughput_model import JobProfile, Prediction, Share, check_number, predict
+from .throughput_model import JobProfile, Prediction, Share, predict, quantity
 
 Objective = Literal["samples", "utilisation", "makespan"]
 """Quantity that is maximised.
@@ -45,12 +45,11 @@ class Resources:
     bytes_per_s:  of storage, inf without a limit.
     """
 
-    cores: float
-    bytes_per_s: float = math.inf
+    cores: float = field(metadata=quantity())
+    bytes_per_s: float = field(default=math.inf, metadata=quantity(infinite=True))
 
     def __post_init__(self) -> None:
-        check_number(self, "cores")
-        check_number(self, "bytes_per_s", infinite=True)
+        check_fields(self)
 
 
 class Worth(NamedTuple):

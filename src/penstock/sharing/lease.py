@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass, field, replace
 from typing import Any, Self
 
 from .. import limits
+from ..arguments import check_fields, fraction, optional, real, whole
 from ..budget import Budget
 from ..errors import UsageError
 
@@ -16,6 +17,10 @@ _steps_ahead = 4
 
 One of these is being used and one read, and a late read in between does not show.
 """
+
+
+_amount = real(0, limits.allocation_number_max)
+_positive = real(0, limits.allocation_number_max, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +47,22 @@ class Terms:
     lies:           windows in a row with a lie after which a job is doubted.
     """
 
-    lease_s: float = 5.0
-    patience_s: float = 60.0
-    report_s: float = 0.5
-    settle_s: float = 3.0
-    drain_s: float = 30.0
-    hold_s: float = 2.0
-    horizon_s: float = 60.0
-    switch_s: float = 1.0
-    doubt_s: float = 30.0
-    transfer_part: float = 0.2
-    lie: float = 2.0
-    excess: float = 1.5
-    lies: int = 3
+    lease_s: float = field(default=5.0, metadata=_positive)
+    patience_s: float = field(default=60.0, metadata=_positive)
+    report_s: float = field(default=0.5, metadata=_positive)
+    settle_s: float = field(default=3.0, metadata=_amount)
+    drain_s: float = field(default=30.0, metadata=_amount)
+    hold_s: float = field(default=2.0, metadata=_amount)
+    horizon_s: float = field(default=60.0, metadata=_positive)
+    switch_s: float = field(default=1.0, metadata=_amount)
+    doubt_s: float = field(default=30.0, metadata=_positive)
+    transfer_part: float = field(default=0.2, metadata=real(0, 0.499, above=True))
+    lie: float = field(default=2.0, metadata=real(1, limits.allocation_number_max))
+    excess: float = field(default=1.5, metadata=real(1, limits.allocation_number_max))
+    lies: int = field(default=3, metadata=whole())
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            _check(self, name, zero=name in ("settle_s", "drain_s", "hold_s", "switch_s"))
-        for name in ("lie", "excess"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"Terms.{name} is {getattr(self, name)!r}: use 1 or more")
-        if self.transfer_part >= 0.5:
-            raise UsageError(f"Terms.transfer_part is {self.transfer_part!r}: use less than 0.5")
+        check_fields(self)
 
 
 class _Numbers:
@@ -79,8 +78,8 @@ class _Numbers:
     def of(cls, message: Mapping[str, Any]) -> Self:
         """Read the numbers from JSON; raise UsageError, which names the one that is missing or
         absurd."""
-        for name, field in cls.__dataclass_fields__.items():  # type: ignore[attr-defined]
-            if field.default is MISSING and name not in message:
+        for name, item in cls.__dataclass_fields__.items():  # type: ignore[attr-defined]
+            if item.default is MISSING and name not in message:
                 raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
         return cls(**{name: message[name] for name in cls.__slots__ if name in message})
 
@@ -95,15 +94,14 @@ class Lease(_Numbers):
     lasts_s:      from when it was received, unless it is renewed.
     """
 
-    cores: float
-    bytes_per_s: float | None
-    floor_cores: float
-    floor_bytes_per_s: float | None
-    lasts_s: float
+    cores: float = field(metadata=_positive)
+    bytes_per_s: float | None = field(metadata=optional(_positive))
+    floor_cores: float = field(metadata=_positive)
+    floor_bytes_per_s: float | None = field(metadata=optional(_positive))
+    lasts_s: float = field(metadata=_positive)
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            _check(self, name, none=name.endswith("bytes_per_s"))
+        check_fields(self)
 
     @property
     def ended(self) -> Lease:
@@ -120,14 +118,12 @@ class Grant(_Numbers):
     lasts_s:            from when it was received, unless it is renewed.
     """
 
-    bytes_per_s: float | None
-    floor_bytes_per_s: float | None
-    lasts_s: float
+    bytes_per_s: float | None = field(metadata=optional(_amount))
+    floor_bytes_per_s: float | None = field(metadata=optional(_positive))
+    lasts_s: float = field(metadata=_positive)
 
     def __post_init__(self) -> None:
-        _check(self, "bytes_per_s", none=True, zero=True)
-        _check(self, "floor_bytes_per_s", none=True)
-        _check(self, "lasts_s")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,20 +138,15 @@ class JobMeasurement(_Numbers):
     step_s:         from one batch to the next, as it can report nothing in between.
     """
 
-    samples_per_s: float
-    cores: float = 0.0
-    bytes_per_s: float = 0.0
-    stall: float = 0.0
-    samples: float = 0.0
-    step_s: float = 0.0
+    samples_per_s: float = field(metadata=_amount)
+    cores: float = field(default=0.0, metadata=_amount)
+    bytes_per_s: float = field(default=0.0, metadata=_amount)
+    stall: float = field(default=0.0, metadata=fraction())
+    samples: float = field(default=0.0, metadata=_amount)
+    step_s: float = field(default=0.0, metadata=_amount)
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            _check(self, name, zero=True)
-        if self.stall > 1:
-            raise UsageError(
-                f"JobMeasurement.stall is {self.stall!r}: use a part of the time, 0..1"
-            )
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,14 +198,3 @@ def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budge
         bytes_per_s=rate if budget.bytes_per_s is None else min(budget.bytes_per_s, rate),
         readahead_bytes=min(budget.readahead_bytes, ahead),
     )
-
-
-def _check(owner: object, name: str, *, zero: bool = False, none: bool = False) -> None:
-    """Raise UsageError if a number is absurd."""
-    value = getattr(owner, name)
-    if none and value is None:
-        return
-    plain = isinstance(value, (int, float)) and type(value) is not bool
-    if not plain or not (0 < value <= limits.allocation_number_max or (zero and value == 0)):
-        low = "0 or more" if zero else "above 0"
-        raise UsageError(f"{type(owner).__name__}.{name} is {value!r:.100}: use a number, {low}")

@@ -11,12 +11,14 @@ Everything is in the steady state: seconds, bytes, samples, and rates of them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .. import limits
+from ..arguments import Spec, check_fields
 from ..errors import UsageError
 
 Binding = Literal["model", "workers", "bandwidth"]
@@ -27,24 +29,14 @@ _rounding = 1e-9
 """Relative difference below which sums of shares are equal."""
 
 
-def check_number(
-    owner: object,
-    name: str,
-    *,
-    least: float = limits.allocation_number_min,
-    zero: bool = False,
-    infinite: bool = False,
-) -> None:
-    """Make a number of a frozen value a float. Raise UsageError if it is absurd: NaN, negative, or
-    zero or infinite if that means nothing.
+def quantity(
+    least: float = limits.allocation_number_min, *, zero: bool = False, infinite: bool = False
+) -> Spec:
+    """Field of a finite number that is not absurd, as float; zero or infinite if that is allowed.
 
-    Bounds keep products and quotients of such numbers within floats, and floats are all of one
-    precision.
+    Bounds keep products and quotients of such numbers within floats.
     """
-    value = read_number(
-        f"{type(owner).__name__}.{name}", getattr(owner, name), least, zero, infinite
-    )
-    object.__setattr__(owner, name, value)
+    return {"check": partial(read_number, least=least, zero=zero, infinite=infinite)}
 
 
 def read_number(
@@ -54,7 +46,7 @@ def read_number(
     zero: bool = False,
     infinite: bool = False,
 ) -> float:
-    """Return a number as float; see `check_number`."""
+    """Return a number as float; see `quantity`."""
     most = limits.allocation_number_max
     plain = isinstance(value, _numbers) and type(value) is not bool
     is_infinite = infinite and value == math.inf
@@ -82,19 +74,14 @@ class JobProfile:
     and may not be.
     """
 
-    samples_per_s: float
-    cpu_s: float
-    storage_bytes: float
-    remaining_samples: float | None = None
-    efficiency: float = 1.0
+    samples_per_s: float = field(metadata=quantity())
+    cpu_s: float = field(metadata=quantity(zero=True))
+    storage_bytes: float = field(metadata=quantity(zero=True))
+    remaining_samples: float | None = field(default=None, metadata=quantity())
+    efficiency: float = field(default=1.0, metadata=quantity())
 
     def __post_init__(self) -> None:
-        check_number(self, "samples_per_s")
-        for name in ("cpu_s", "storage_bytes"):
-            check_number(self, name, zero=True)
-        if self.remaining_samples is not None:
-            check_number(self, "remaining_samples")
-        check_number(self, "efficiency")
+        check_fields(self)
         if self.efficiency > 1:
             raise UsageError(f"JobProfile.efficiency is {self.efficiency}: use at most 1")
 
@@ -107,12 +94,11 @@ class Share:
     bytes_per_s:  from storage.
     """
 
-    workers: float
-    bytes_per_s: float = math.inf
+    workers: float = field(metadata=quantity(0.0))
+    bytes_per_s: float = field(default=math.inf, metadata=quantity(0.0, infinite=True))
 
     def __post_init__(self) -> None:
-        check_number(self, "workers", least=0.0)
-        check_number(self, "bytes_per_s", least=0.0, infinite=True)
+        check_fields(self)
 
 
 class Prediction(NamedTuple):
