@@ -280,7 +280,7 @@ def test_durations(tmp_path: Path) -> None:
     flac = b"fLaC" + b"\0\0\0\x22" + b"\0" * 10 + struct.pack(">Q", bits) + b"\0" * 16
     assert measure_duration(flac) == 3000
     for sound, message in (
-        (b"ID3\4 mp3", "begins with b'ID3.*neither WAV nor FLAC"),
+        (b"ID3\4 mp3", "starts with b'ID3.*neither WAV nor FLAC"),
         (make_wav(1)[:14], "broken header"),
         (b"fLaC\0", "broken header"),
         (b"", "neither WAV nor FLAC"),

@@ -713,7 +713,7 @@ def test_one_long_text_takes_no_memory(tmp_path: Path, monkeypatch: Any) -> None
         assert found.ids(np.arange(len(found))).tolist() == expected
     parts = dataset.split({"a": 0.5, "b": 0.5}, by="t")
     assert sum(map(len, parts.values())) == 300
-    with pytest.raises(penstock.errors.LimitError, match="a text of 900 characters is among"):
+    with pytest.raises(penstock.errors.LimitError, match="a text has 900 characters"):
         dataset.select(where=lambda columns: columns["t"] == "xx")
 
 

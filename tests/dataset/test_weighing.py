@@ -230,7 +230,7 @@ REFUSED = {
     ("curriculum", "weigh"): "weigh its stages",
     ("curriculum", "mix"): "make a curriculum of mixtures",
     ("curriculum", "curriculum"): "stage 0 is a curriculum: give what",
-    ("mix", "mix"): "dataset 0 is a mixture: mix what",
+    ("mix", "mix"): "dataset 0 is a mixture: mix opened",
 }
 
 

@@ -12,6 +12,7 @@ from ..arguments import check_fields, function, whole
 from ..errors import UsageError
 from ..order import BucketRule, Ordering, PackedOrder, SizeRule, choose_window
 from .dataset import Dataset
+from .lengths import build_unmeasured_error
 from .packing import refuse_steps
 
 _sampled = 1 << 16  # samples whose mean length decides about the window
@@ -56,24 +57,17 @@ def check_batch_tokens(has_size: bool, has_cache: bool, is_auto: bool) -> None:
 def bucket_orders(
     dataset: Dataset, batch_tokens: float | Buckets, make_order: Callable[[Dataset], Ordering]
 ) -> Callable[[Dataset], Ordering]:
-    """Return the function that makes the order of a dataset's batches, given that of its samples.
+    """Wrap `make_order` so that it makes orders of batches of samples of similar length.
 
     UsageError if the lengths of samples are not known.
     """
     options = batch_tokens if isinstance(batch_tokens, Buckets) else Buckets(batch_tokens)
     if dataset.rows is not None:
-        raise UsageError(
-            "batch_tokens is for samples of different lengths, and packed rows have one: leave it "
-            "out, batch_size counts rows"
-        )
+        raise UsageError("batch_tokens does not go with packed rows: batch_size counts rows")
     refuse_steps(dataset, "of batch_tokens has no fixed number of samples")
     lengths_of = dataset.find_id_lengths()
     if lengths_of is None:
-        raise UsageError(
-            f"batch_tokens needs the samples' lengths, and {dataset.path} does not say how long "
-            f"they are: measure them once with `penstock lengths {dataset.path} --by "
-            "tokens|bytes|duration|module:function`"
-        )
+        raise build_unmeasured_error(dataset.path)
     count = len(dataset)
     numbers = np.linspace(0, count - 1, min(count, _sampled)).astype(np.uint64)
     rule = BucketRule(options.tokens, 1, options.multiple, options.cost)
@@ -87,7 +81,7 @@ def bucket_orders(
 def _identify_lengths(dataset: Dataset) -> str:
     """Return the identity of the lengths that were measured; "" if the data itself has them."""
     saved = [part.load_lengths() for part in dataset.parts]
-    checksums = [None if each is None else each.checksum for each in saved]
-    if all(each is None for each in saved):
+    checksums = [None if lengths is None else lengths.checksum for lengths in saved]
+    if all(lengths is None for lengths in saved):
         return ""
     return ":" + hashlib.blake2b(repr(checksums).encode(), digest_size=8).hexdigest()

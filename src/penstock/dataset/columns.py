@@ -58,10 +58,10 @@ class Columns(Mapping[str, Array]):
     source:  int64, in a mixture the number of the sample's dataset.
     length:  int64, where it is known, see `Dataset.lengths`; unless a field or one of `more` has
              the name.
-    and each field that is one number or one text a sample (of JSON lines, Arrow and Parquet), which
-    is read from the data at first use, and each of `more`, the user's own: an array with a value
-    for each sample. A field that is named as one of the columns above is not among them where the
-    dataset has that column.
+    and each field that is one number or one text a sample (of JSON lines, Arrow and Parquet; it is
+    read from the data at first use), and each of `more`, the user's arrays with a value for each
+    sample. A field that is named as one of the columns above is left out where the dataset has that
+    column.
     """
 
     def __init__(self, dataset: IndexedSamples, more: Mapping[str, Any] | None = None) -> None:
@@ -176,8 +176,8 @@ class Columns(Mapping[str, Array]):
             if held_bytes > limits.selection_texts_bytes_max:
                 raise LimitError(
                     f"the texts of field {name!r} have more than "
-                    f"{limits.selection_texts_bytes_max:,} characters, and a condition holds all "
-                    f"of them: read them by a Loader, and select by ids or a mask"
+                    f"{limits.selection_texts_bytes_max:,} "
+                    "characters: select by ids or a mask"
                 )
         return texts
 
@@ -193,7 +193,8 @@ class Columns(Mapping[str, Array]):
         return rename_fields(index, others)
 
     def _read_rows(self, index: Index, name: str, step: int) -> Iterator[tuple[int, Any]]:
-        """Read a field of all samples, so many at a time: yields the first, and their values."""
+        """Read a field of all samples, `step` at a time: yield the first number, and their "
+        "values."""
         count, step = len(self._dataset), min(step, limits.selection_chunk_samples)
         reader = FieldReader(index)
         try:
@@ -216,15 +217,15 @@ def _make_comparable(name: str, column: Column) -> Any:
     wide_bytes = 4 * longest * len(column)
     if wide_bytes > max(limits.selection_text_bytes_max, 16 * 4 * sum(lengths)):
         raise WideTextsError(
-            f"a text of {longest:,} characters is among those of {len(column):,} samples, whose "
-            f"array would take {wide_bytes:,} bytes: name the column in a text as condition, or "
-            f"select by ids or a mask"
+            f"a text has {longest:,} characters, an array of {len(column):,} such {wide_bytes:,} "
+            "bytes: "
+            "select by a text as condition, ids or a mask"
         )
     return _make_texts(name, column)
 
 
 def _make_texts(name: str, texts: Sequence[str]) -> Array:
-    """Return texts as an array; UsageError if one ends in NUL, which such an array drops."""
+    """Return texts as an array; UsageError if one ends in NUL: such an array drops it."""
     array = np.array(texts, np.str_)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     cut = np.flatnonzero(np.char.str_len(array) != lengths)
@@ -287,17 +288,13 @@ def make_array(name: str, values: Any) -> Array:
     if array.dtype.kind == "U" and array.ndim == 1 and isinstance(values, list | tuple):
         others = [value for value in values if not isinstance(value, str)]
         if others:
-            raise UsageError(
-                f"{name} has {others[0]!r:.100} among texts, which would become a text: give "
-                f"values of one kind"
-            )
+            raise UsageError(f"{name} has {others[0]!r:.100} among texts: give values of one kind")
         return _make_texts(name, values)
     if array.dtype.kind == "f" and isinstance(values, list | tuple):
         rounded = [value for value in values if is_rounded(value)]
         if rounded:
             raise UsageError(
-                f"{name} has {rounded[0]!r:.100}, which would be rounded among fractions or "
-                f"numbers of the other sign: give an array of the dtype that you mean"
+                f"{name} has {rounded[0]!r:.100}, which would be rounded: give an array"
             )
     return array
 
@@ -312,7 +309,8 @@ def _check_columns(columns: Mapping[str, Any], count: int) -> dict[str, Array]:
         if array.dtype.kind not in "biufU" or array.ndim != 1 or len(array) != count:
             raise UsageError(
                 f"columns[{name!r}] is {array.dtype} of shape {array.shape}: give numbers, texts "
-                f"or truth values of shape ({count},), one for each sample"
+                "or truth "
+                f"values of shape ({count},)"
             )
         arrays[str(name)] = array
     return arrays

@@ -26,9 +26,9 @@ def curriculum(
 ) -> Dataset:
     """Make a dataset whose samples, and how often they come, change at named places of a run.
 
-    stages:  [(0, dataset), (start, dataset), ...]: from each start on the samples of that dataset,
-             which is the opened data, a selection of it or with weights; or mixtures of the same
-             datasets. Starts ascend from 0.
+    stages:  [(0, dataset), (start, dataset), ...]: from each start on the samples of that dataset:
+             the opened data, a selection of it or with weights; or mixtures of the same datasets.
+             Starts ascend from 0.
     unit:    of the starts, counted over all epochs: "epochs", "steps" of the global batch, or
              "samples".
     samples_per_epoch:  samples that an epoch draws; by default as many as an epoch of the stage
@@ -39,9 +39,9 @@ def curriculum(
     weights say); they go on across epochs, and the next stage's start cuts the last one short. Give
     samples_per_epoch, or starts in samples, where passes are to be whole.
 
-    A batch has "stage", the number of its samples' stage, and "pass", the stage's pass (of a
-    mixture, that of the sample's dataset), both int64 (B,). A state names the stages, by start and
-    content; it continues under the same ones only, on any number of ranks.
+    A batch has "stage", the number of its samples' stage, and "pass", the stage's pass (in a
+    mixture, the pass of the sample's dataset), both int64 (B,). A state names the stages, by start
+    and content; it continues under the same ones only, on any number of ranks.
 
     Raises UsageError if starts do not ascend, or if stages are not of the same data.
     """
@@ -91,10 +91,9 @@ def _check_alike(views: Sequence[Dataset]) -> None:
             or view.index.fingerprint != first.index.fingerprint
         ):
             raise UsageError(
-                f"stage {number} is of {view.path} ({view.index.fingerprint}) and stage 0 of "
-                f"{first.path} ({first.index.fingerprint}): make the stages of one opened dataset "
-                "by select() and weigh(), or of mixtures of the same datasets; "
-                "to change how much comes from each of several datasets, use mix(schedule=)"
+                f"stage {number} is of {view.path}, and stage 0 of {first.path}: make the stages "
+                "of one "
+                "opened dataset by select() and weigh(), or of mixtures of the same datasets"
             )
         if isinstance(view.kind, MixtureKind) and len(view.kind.recipe.starts) > 1:
             raise UsageError(
@@ -103,8 +102,7 @@ def _check_alike(views: Sequence[Dataset]) -> None:
     taken = {made.name for part in first.index.fields for made in part.made} & _marks
     if taken:
         raise UsageError(
-            f"the data has a field {taken.pop()!r}, the name of a column that a curriculum adds: "
-            "rename the field by mix(rename=)"
+            f"the data has a field {taken.pop()!r}, as a curriculum: rename it by mix(rename=)"
         )
 
 

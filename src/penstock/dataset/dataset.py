@@ -47,7 +47,13 @@ from ..order import (
 from ..plan import Ids, StepPlan, plan_samples
 from .columns import Slice
 from .fields import build_fields
-from .lengths import SavedLengths, count_numbers, find_counted, load_lengths
+from .lengths import (
+    SavedLengths,
+    build_unmeasured_error,
+    count_numbers,
+    find_counted,
+    load_lengths,
+)
 from .row_counting import RowTablePlace
 from .sample import Decode, LoadedSample, open_column
 from .saved import allot_array, load_selection, save_selection, spill_selection
@@ -83,7 +89,7 @@ def open(
 
     path:          a file or folder of any format in `penstock formats`, or the URL of one
                    ("s3://bucket/folder"); a pattern such as "train-*.tar" or
-                   "train-{000..146}.tar", or a list of files, which make one dataset.
+                   "train-{000..146}.tar", or a list of files, as one dataset.
     format:        the format's name; by default it is recognised by the content.
     more:          options of the format: `penstock formats` lists them.
     record_bytes:  size of a record; or `dtype` and `shape` of one. `header_bytes` are skipped at
@@ -91,17 +97,17 @@ def open(
     extensions:    which files of a folder count; by default all.
     index:         "auto" takes the saved index if it is fresh, and else makes and saves it;
                    "read" does not save it; "rebuild" makes and saves it; "memory" neither reads
-                   nor writes one; anything else is the path of a saved index, which must fit.
+                   nor writes one; anything else is the path of a saved index that fits.
     progress:      called now and then with the number of files seen.
     mirrors:       folders or URLs that hold copies of these files, or of some of them, under the
-                   same names as the folder that `path` is, or lies in. Loaders read from all places
-                   at once, and fall back from one to another. Sizes are compared now; that the
-                   bytes are the same is for you to guarantee. docs/mirrors.md
+                   same names as in the folder of `path`. Loaders read from all places at once, and
+                   fall back from one to another. Sizes are compared now; that the bytes are the
+                   same is for you to guarantee. docs/mirrors.md
     as_dtype:      integers in which samples and batches have all fields of integers, in place of
                    those stored: "int64" or "int32", as embeddings take them. Raw bytes stay bytes.
     vocabulary:    the number of tokens that there are, of which lists of tokens have none but 0 to
                    vocabulary - 1: another one is an error at its step. Of several fields with rows
-                   of integers, that named "input_ids" or "tokens"; or by name, {field: number}.
+                   of integers, "input_ids" or "tokens" is meant; or by name, {field: number}.
 
     Raises a PenstockError that names the file: MissingError, FormatError, SidecarError, UsageError.
     """
@@ -136,7 +142,7 @@ def open(
 
 
 class PackedRows(Protocol):
-    """Rows of documents, which batches of packed data have in place of samples.
+    """Rows of documents: batches of packed data have them in place of samples.
 
     arrays:          fields of a batch with as many rows as it.
     row_bytes:       bytes of a full row as they are stored.
@@ -222,7 +228,7 @@ class Dataset:
 
     subset:     the selected samples of the index; by default all.
     weighting:  weights of these samples; by default each comes once an epoch.
-    kind:       what differs in a mixture, a curriculum or packed rows; None for opened data.
+    kind:       what differs in a mixture, a curriculum or packed rows; opened data has none.
     """
 
     def __init__(
@@ -260,7 +266,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes, if labels stand for names."""
+        """Names of the classes, if labels are numbers of names."""
         return self.index.classes
 
     @property
@@ -311,10 +317,7 @@ class Dataset:
         read = self.find_lengths()
         if read is None:
             path = next(part for part in self.parts if part.find_lengths() is None).path
-            raise UsageError(
-                f"{path}: the container does not say how long samples are: measure them once "
-                f"with `penstock lengths {path} --by tokens|bytes|duration|module:function`"
-            )
+            raise build_unmeasured_error(path)
         count = len(self)
         values: Int = allot_array(count, np.int64, own_folder(), limits.lengths_samples_inline_max)
         for start in range(0, len(self), limits.selection_chunk_samples):
@@ -418,7 +421,7 @@ class Dataset:
         Columns are "label", "bytes" (of a sample), "key", in a mixture "source", fields that are
         one number a sample (read at first use), and `columns`.
 
-        Samples stay in the sequence that they lie in; a loader's order decides how they come. They
+        Samples stay in the sequence of the data; a loader's order decides how they come. They
         are numbered from 0 on here, as `dataset[i]` takes them, and so is a selection of a
         selection. `batch.ids`, keys, labels and caches keep the numbers of the whole dataset (see
         `ids`). A selection of a mixture draws from the selected samples by the same weights.
@@ -433,8 +436,7 @@ class Dataset:
             if given or self.subset is not None:
                 also = f"{given[0]} is given too" if given else "this is a selection itself"
                 raise UsageError(
-                    f"saved is a selection of the whole dataset, and {also}: select from the "
-                    "result, or from the dataset as it was opened"
+                    f"saved is a selection of the whole dataset, and {also}: select from the result"
                 )
             return self._keep(
                 load_selection(
@@ -453,11 +455,7 @@ class Dataset:
         of 10^9 samples opens at once. StorageError if it cannot be written.
         """
         if not isinstance(self.subset, Bitmap):
-            raise UsageError(
-                f"{self.path} is "
-                + ("no selection" if self.subset is None else "a mixture of selections")
-                + ": save a selection of one dataset"
-            )
+            raise UsageError(f"{self.path} is no selection: save a selection of one dataset")
         save_selection(check_path("path", path), self.subset, self.index.fingerprint, self.commit)
 
     def weigh(
@@ -477,8 +475,8 @@ class Dataset:
         columns:  arrays by name, one value for each sample, for a name or a function.
 
         A sample of weight w is expected samples_per_epoch * w / (sum of all weights) times in an
-        epoch. It comes so often, rounded down or up, in every epoch, and on average exactly so
-        often. So samples that are expected less than once are left out of some epochs, evenly:
+        epoch. It comes as often, rounded down or up, in every epoch, and exactly as often on
+        average. So samples that are expected less than once are left out of some epochs, evenly:
         they come at least once in any ceil(2 / expected) epochs. A weight of 0 is never drawn.
         Weights are kept to 2^-31 of the largest; one above 0 that this would make 0 is refused.
 
@@ -507,7 +505,7 @@ class Dataset:
         seed: int = 0,
         columns: Mapping[str, Any] | None = None,
     ) -> dict[str, Dataset]:
-        """Divide the samples: each is in exactly one of the parts, which are selections.
+        """Divide the samples into selections: each sample is in exactly one.
 
         parts:    fractions by name that add up to 1: {"train": 0.9, "val": 0.1}.
         by:       None divides a seeded order, to within a sample of the fractions. The name of a
@@ -515,7 +513,7 @@ class Dataset:
                   by a hash of seed and value: samples of equal values are in one part, parts have
                   about the fractions, and by="key" gives a sample the same part whichever other
                   samples there are, so that data may be added. (It is refused where keys
-                  count samples over several files, as those of Parquet do.)
+                  count samples over several files, as in Parquet.)
         columns:  arrays by name, one value for each sample, for `by`.
 
         UsageError if a part would have no sample.
@@ -531,7 +529,7 @@ class Dataset:
             )
 
     def _keep(self, chosen: Bitmap) -> Dataset:
-        """Return the dataset of the chosen samples, which are numbered as here."""
+        """Return the dataset of the chosen samples, numbered as here."""
         if self.kind is not None:
             return self.kind.keep(chosen)
         selected = copy.copy(self)
@@ -621,7 +619,7 @@ class Dataset:
         except MemoryError:
             raise LimitError(
                 f"{where}: no memory for its {planned.layout.bytes:,} bytes: cut it into several "
-                f"samples, or use a machine with more memory"
+                "samples"
             ) from None
         columns = (column.tolist() for column in planned.requests[:-1])
         for file, offset, length, _, target in zip(*columns, strict=True):

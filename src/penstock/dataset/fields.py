@@ -114,8 +114,7 @@ def build_fields(index: Index, planned: StepPlan, buffer: Buffer) -> dict[str, A
             sample = int(planned.ids[error.row])
             raise FormatError(
                 f"step {planned.step}, sample {sample:,}: {index.where(sample, number)}: field "
-                f"{part.name!r} is no nested list ({error}): the file is damaged, or changed since "
-                f"it was indexed"
+                f"{part.name!r} is no nested list ({error}): the file is damaged or has changed"
             ) from None
     if index.has_derived_fields:
         fields = _derive_fields(index, planned, fields)
@@ -133,8 +132,9 @@ def _derive_fields(index: Index, planned: StepPlan, fields: dict[str, Any]) -> d
             sample = int(planned.ids[damaged])
             raise FormatError(
                 f"step {planned.step}, sample {sample:,}: {index.where(sample)}: the bytes do not "
-                f"have the checksum {sums[damaged]:#010x} that the file has of them: restore the "
-                f"file (or the disk of the cache) from a good copy"
+                "have the "
+                f"checksum {sums[damaged]:#010x}: restore the file (or the cache's disk) from a "
+                "good copy"
             )
     for part in index.fields:
         if part.vocabulary and part.name in fields:
@@ -179,11 +179,10 @@ def check_vocabulary(
     sample = int(samples[row])
     number = index.fields.index(part)
     raise FormatError(
-        f"step {step}, sample {sample:,} ({index.key(sample)}): "
-        f"{index.where(sample, number)}: field {part.name!r} has the token "
-        f"{int(values.reshape(-1)[found])} at position {position:,}, beyond the vocabulary of "
-        f"{part.vocabulary:,} tokens: open the data with that of the tokenizer that made them "
-        f"(vocabulary=), with the right dtype= and header_bytes=, or tokenize again"
+        f"step {step}, sample {sample:,} ({index.key(sample)}): {index.where(sample, number)}: "
+        f"field {part.name!r} has the token {int(values.reshape(-1)[found])} at position "
+        f"{position:,}, beyond the vocabulary of {part.vocabulary:,} tokens: correct vocabulary=, "
+        "dtype= or header_bytes="
     )
 
 
@@ -313,7 +312,7 @@ def _decompress_field(
     used = ", ".join(sorted({field.codec.name for field in fields if field.codec is not None}))
     raise LimitError(
         f"{origin.describe()}: no memory to decode {len(places.number):,} chunks ({used}): lower "
-        f"batch_size, or write smaller chunks"
+        "batch_size"
     )
 
 
@@ -403,8 +402,8 @@ def _decode_rows(
     except ValueError as error:
         raise FormatError(
             f"{origin.describe()}: {origin.locate(int(at[0]))} or another chunk of this step "
-            f"cannot be decoded as {part.codec.name}: {error}: the file is damaged, or changed "
-            f"since it was indexed"
+            "cannot be "
+            f"decoded as {part.codec.name}: {error}: the file is damaged or has changed"
         ) from None
 
 

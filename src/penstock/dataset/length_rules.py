@@ -42,8 +42,8 @@ def describe_rule(by: Rule) -> str:
 def choose_measure(
     index: Index, by: Rule, field: str | None, tokenizer: Path | None
 ) -> tuple[Measure | None, str]:
-    """Return the function that measures samples, None if the index knows their lengths, and what
-    else identifies it."""
+    """Return the function that measures samples, or None for lengths that the index knows, and
+    what else identifies it."""
     if tokenizer is not None and by != "tokens":
         raise UsageError("tokenizer is for by='tokens': leave it out")
     if tokenizer is not None:
@@ -70,7 +70,8 @@ def _choose_field(index: Index, field: str | None, noun: str) -> str:
     if field is None and len(names) != 1:
         raise UsageError(
             f"the data has {len(names)} fields of bytes ({', '.join(names) or 'none'}): name the "
-            f"one with the {noun} by field= (--field)"
+            "one "
+            f"with the {noun} by field= (--field)"
         )
     if field is not None and field not in names:
         raise UsageError(f"field is {field!r}: use one of {', '.join(names) or 'none'}")
@@ -106,12 +107,9 @@ def measure_duration(sound: Any) -> int:
         if bytes(data[:4]) == b"fLaC":
             return _measure_flac(data)
     except (struct.error, ZeroDivisionError):
-        raise FormatError(
-            f"sound of {len(data):,} bytes has a broken header: repair or leave out the sample"
-        ) from None
+        raise FormatError(f"sound of {len(data):,} bytes has a broken header: repair it") from None
     raise FormatError(
-        f"sound that begins with {bytes(data[:4])!r} is neither WAV nor FLAC: measure its length "
-        "by a function of yours (--by module:function)"
+        f"sound that starts with {bytes(data[:4])!r} is neither WAV nor FLAC: measure by a function"
     )
 
 
@@ -149,8 +147,10 @@ class TokenCounter:
 
     @classmethod
     def load(cls, path: Path, field_name: str) -> TokenCounter:
-        """Read a tokenizer.json, or that of a folder. UsageError if it is none; MissingError or
-        StorageError."""
+        """Read a tokenizer.json, or the one in a folder.
+
+        Raises UsageError if it is none, MissingError or StorageError.
+        """
         path = os.path.abspath(check_path("tokenizer", path))
         if os.path.isdir(path):
             path = os.path.join(path, "tokenizer.json")
@@ -182,8 +182,8 @@ class TokenCounter:
                 text = bytes(text).decode()
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"the text in {self.field_name!r} is no UTF-8 at byte {error.start}: repair or "
-                    "leave out the sample, or count by a function of yours (--by module:function)"
+                    f"the text in {self.field_name!r} is no UTF-8 at byte {error.start}: repair "
+                    "the sample"
                 ) from None
         return len(self._make().encode(text, add_special_tokens=False))
 

@@ -22,7 +22,7 @@ _token_fields = ("input_ids", "tokens")
 
 
 def find_counted(index: Index) -> tuple[int, Field] | None:
-    """Return the field whose numbers are a sample's length, and its place; None if none is.
+    """Return the place of the field whose numbers are a sample's length, and the field, if any is.
 
     It is the only field of varying length; of several, the one named input_ids or tokens; and if no
     length varies, the only field, if it is a row. Fields that have to be decoded have no lengths.
@@ -62,6 +62,14 @@ def count_bytes(index: Index, ids: Int) -> Int:
         if part.name != SUMS_FIELD:
             total += index.lengths(ids, number)
     return total
+
+
+def build_unmeasured_error(path: str) -> UsageError:
+    """Build the error for data whose container does not know lengths, and has no file of them."""
+    return UsageError(
+        f"{path} does not say how long samples are: measure them with `penstock lengths {path} "
+        "--by tokens|bytes|duration|module:function`"
+    )
 
 
 def find_token_field(index: Index, path: str, name: str | None = None) -> str:
@@ -142,9 +150,9 @@ def load_lengths(paths: list[str], index: Index, source: str) -> SavedLengths | 
 
 
 def describe_made(index: Index, names: Iterable[str]) -> dict[str, Any]:
-    """Describe what these fields are made of, those that are made of others; as JSON has it.
+    """Describe what the parsed fields among these are made of, in types of JSON.
 
-    Neither identity nor version of the data tells that: one file opens with other keys, too.
+    It is no part of the data's identity or version: one file opens with other keys, too.
     """
     return {
         name: part.parser.describe(name)

@@ -86,8 +86,7 @@ def measure_lengths(
     name = describe_rule(by)
     if dataset.subset is not None or dataset.kind is not None:
         raise UsageError(
-            f"{dataset.path} is a selection or a mixture: measure the data that it is of, each by "
-            "itself"
+            f"{dataset.path} is a selection or a mixture: measure the data that it is of"
         )
     check_function("progress", progress, "a function of the samples done and of all")
     measure, identity = choose_measure(dataset.index, by, field, tokenizer)
@@ -139,12 +138,11 @@ def _count_all(dataset: Dataset, by: str, folder: str) -> Int:
     if by == "tokens" and (counted is None or counted[1].dtype == np.uint8):
         raise UsageError(
             f"{dataset.path} holds no lists of numbers: count the tokens of texts by tokenizer= "
-            "(--tokenizer), or by a function of yours (--by module:function)"
+            "(--tokenizer), or by a function (--by module:function)"
         )
     if by == "bytes" and any(isinstance(layout, Chunked) for layout in index.layouts):
         raise UsageError(
-            f"{dataset.path} is compressed, and its samples' bytes are not known before they are "
-            "read: measure by a function of yours (--by module:function)"
+            f"{dataset.path} is compressed: measure by a function (--by module:function)"
         )
     count = count_bytes if by == "bytes" else count_numbers
     values = allot_array(index.count, np.int64, folder, limits.lengths_samples_inline_max)
@@ -276,8 +274,7 @@ def _measure_in_processes(
                 yield waiting.pop(future), future.result()
     except BrokenProcessPool:
         raise WorkerError(
-            "a process that measured lengths was killed or ended by itself: what is finished is "
-            "kept, so run it again, with fewer processes if memory was short"
+            "a process that measured lengths was killed: run it again, it goes on where it ended"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -335,7 +332,7 @@ def _open_reader(dataset: Dataset, measure: Measure) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent: one that is killed does not tell its pool's processes."""
+    """End this process with its parent: a killed one does not end its pool's processes."""
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -39,6 +39,7 @@ from ..order import (
 )
 from .columns import Slice
 from .dataset import Dataset, Kind
+from .lengths import build_unmeasured_error
 from .sample import Decode, LoadedSample, can_take_views
 from .selecting import cut
 from .weighing import cut_slice
@@ -60,7 +61,7 @@ def mix(
 ) -> Dataset:
     """Mix datasets by weights into one that `Loader` and `penstock.torch.DataLoader` take.
 
-    datasets:  pairs of a dataset, which may be a selection, and its weight, a number from 0 on.
+    datasets:  pairs of a dataset, or a selection, and its weight, a number from 0 on.
                Weights are rounded to 1/4096 of their sum; each 4096 samples in a row, counted from
                where the weights began, hold exactly the rounded shares, in an order drawn from the
                seed.
@@ -81,7 +82,7 @@ def mix(
                `Dataset.lengths`), and not of samples: each is divided by the mean length of its
                dataset's samples.
 
-    Each dataset is passed through by itself: all its samples come once before one comes again, in
+    Each dataset is passed through alone: all its samples come once before one comes again, in
     an order of that pass. (`pad` repeats samples of an epoch's head.) A batch has "source", the
     dataset's number, and "pass", the pass of that dataset, both int64 (B,); so has a sample that
     `decode` gets, as ints. `Loader.count_draws()` gives the number of samples drawn from each.
@@ -90,7 +91,7 @@ def mix(
     knows classes by "__key__" and "source".
 
     Raises UsageError if, without `decode`, datasets differ in their fields (name, dtype, shape), or
-    only some have labels, if they lie in different stores, or if weights or schedule are invalid.
+    only some have labels, if they are in different stores, or if weights or schedule are invalid.
     """
     pairs = _check_pairs(datasets)
     parts = tuple(dataset for dataset, _ in pairs)
@@ -131,10 +132,7 @@ def _measure_mean(part: Dataset, number: int) -> float:
     """Return the mean length of the samples that a pass of a dataset draws."""
     read = part.find_lengths()
     if read is None:
-        raise UsageError(
-            f"by='tokens' needs the lengths of dataset {number}, {part.path}, which does not say "
-            f"them: measure them once with `penstock lengths {part.path} --by tokens`"
-        )
+        raise build_unmeasured_error(part.path)
     weights = None if part.weighting is None else part.weighting.table.weights
     total, drawn = 0, 0
     for start in range(0, len(part), limits.selection_chunk_samples):
@@ -183,8 +181,8 @@ def _check_pairs(datasets: Sequence[tuple[Dataset, float]]) -> list[tuple[Datase
             )
         if dataset.kind is not None:
             raise UsageError(
-                f"dataset {number} is {dataset.kind.noun}: mix what open(), select() and weigh() "
-                "return, and make a curriculum of mixtures"
+                f"dataset {number} is {dataset.kind.noun}: mix opened data, and make a curriculum "
+                "of mixtures"
             )
         if not len(dataset):
             raise UsageError(f"dataset {number} ({dataset.path}) has no samples")
@@ -207,8 +205,8 @@ def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]
         weights = list(entry[1])
         if len(weights) != parts:
             raise UsageError(
-                f"the schedule has {len(weights)} weights from {start} on, and there are {parts} "
-                "datasets: give a weight for each"
+                f"the schedule has {len(weights)} weights from {start} on: give {parts}, one a "
+                "dataset"
             )
         steps.append((start, weights))
     starts = [start for start, _ in steps]
@@ -220,7 +218,7 @@ def _check_schedule(schedule: Schedule, parts: int) -> list[tuple[int, Weights]]
 def _choose_own(
     sample: LoadedSample, source: int, fields: Sequence[Field], has_label: bool, raw: Any = bytes
 ) -> LoadedSample:
-    """Return the sample with the fields of its own dataset, named and shaped as there."""
+    """Return the sample with the fields of its dataset, named and shaped as there."""
     own = LoadedSample()
     own.stream = sample.stream
     for part in fields:
@@ -245,8 +243,7 @@ def _parse_line(parser: JsonFields, line: Any, sample: LoadedSample) -> dict[str
         return parser.parse_line(line)
     except LineError as error:
         raise FormatError(
-            f"sample {sample['__id__']:,} of the mixture, {sample['__key__']} (lines from 0 on, "
-            f"blank ones not counted): {error}"
+            f"sample {sample['__id__']:,} of the mixture, {sample['__key__']}: {error}"
         ) from None
 
 
@@ -414,8 +411,7 @@ def make_mixture(
         taken = {made.name for made in index.made} & set(_marks)
         if taken:
             raise UsageError(
-                f"dataset {number} has a field {taken.pop()!r}, the name of a column that a "
-                "mixture adds: rename the field"
+                f"dataset {number} has a field {taken.pop()!r}, as a mixture: rename the field"
             )
     joint = join_indexes(indexes) if decodes is None else join_unlike_indexes(indexes)
     subset = None

@@ -41,7 +41,7 @@ from ..plan import FieldRows, StepPlan, check_tokens
 from .curricula import CurriculumKind
 from .dataset import Dataset, Kind, PackedRows
 from .fields import Ragged, build_fields, check_vocabulary
-from .lengths import find_counted, find_token_field
+from .lengths import build_unmeasured_error, find_counted, find_token_field
 from .mixing import MixtureKind
 from .row_counting import RowTablePlace
 from .sample import Decode
@@ -79,7 +79,7 @@ def pack(
     pad_id:     token of places without a document. Their labels are -100.
     dtype:      of input_ids, labels and position_ids: "int64" or "int32".
     long:       documents that are longer than a row: "split" divides them among rows, and each
-                piece begins with the last token of the one before, so that every token but the
+                piece starts with the last token of the one before, so that every token but the
                 first of a document is a label once; "cut" keeps the first `length` tokens; "error"
                 refuses them.
     multiple:   tokens that the place of a document is a multiple of, for context parallelism: each
@@ -91,7 +91,7 @@ def pack(
                 "tokens" of several.
     join:       True: rows are not packed, but cut from the documents joined end to end, in their
                 sequence in storage and over the ends of files. Rows are the same in every
-                epoch; documents go on in the next row where one ends, which begins with the
+                epoch; documents go on in the next row where one ends. A row starts with the
                 last token of the one before, or with a pad if that ended its document. Rows
                 are full otherwise, but the last. It does not go with `window`, `multiple`,
                 another `long`, weights and mixtures.
@@ -103,7 +103,7 @@ def pack(
     `window`, and on nothing else. Documents of no tokens are in no row.
 
     A batch has input_ids, labels, position_ids (from 0 on in each document), cu_seqlens (int32,
-    where each document begins in the flattened batch, and the end; pads at the end of a row count
+    where each document starts in the flattened batch, and the end; pads at the end of a row count
     as a document), max_seqlen (int) and documents (int64, the number of each, -1 for pads).
     `batch.ids` are the numbers of the rows in the epoch.
 
@@ -112,21 +112,14 @@ def pack(
     them.
     """
     if not isinstance(documents, Dataset) or documents.rows is not None:
-        raise UsageError(
-            f"documents is a {type(documents).__name__}: give what penstock.open(), select(), "
-            "weigh() or mix() returns"
-        )
+        raise UsageError(f"documents is a {type(documents).__name__}: give an opened dataset")
     if isinstance(documents.kind, CurriculumKind):
         raise UsageError(
-            "documents is a curriculum, whose stages would be cut by the windows of documents that "
-            "are packed together: pack each stage, and train on one after the other"
+            "documents is a curriculum: pack each stage, and train on one after the other"
         )
     refuse_steps(documents, "of packed rows has no fixed number of documents")
     if documents.kind is not None and documents.compose_decode(None) is not None:
-        raise UsageError(
-            "the mixture has decode functions, and packing takes tokens as they are stored: mix "
-            "lists of tokens without decode="
-        )
+        raise UsageError("the mixture has decode functions: mix lists of tokens without decode=")
     if style not in get_args(Style):
         raise UsageError(f"style is {style!r}: use one of {', '.join(get_args(Style))}")
     try:
@@ -164,14 +157,14 @@ def _check_join(documents: Dataset, **options: Any) -> None:
     for name, default in (("window", None), ("multiple", 1), ("long", "split")):
         if options[name] != default:
             raise UsageError(
-                f"{name}={options[name]!r} is for documents that are packed, and join=True cuts "
-                "them where rows end: leave one of them out"
+                f"{name}={options[name]!r} is for documents that are packed: leave it or join out"
             )
     if documents.kind is not None or documents.weighting is not None:
         what = "weighed" if documents.kind is None else documents.kind.noun
         raise UsageError(
-            f"documents is {what}, and join=True takes each document once, in the sequence of "
-            "storage: leave join out, or join the documents of each dataset by itself"
+            f"documents is {what}, and join=True takes each document once: leave join out, or join "
+            "the "
+            "documents of each dataset"
         )
 
 
@@ -192,7 +185,7 @@ class RowLayout:
         return place_pieces(pieces.offsets, pieces.length, self.length, self.multiple, flat=flat)
 
     def describe(self, pieces: RowPieces, placed: PlacedPieces) -> dict[str, Any]:
-        """Return the fields that say where documents lie: cu_seqlens and so on."""
+        """Return the fields that locate documents: cu_seqlens and so on."""
         fields: dict[str, Any] = {"cu_seqlens": placed.starts}
         if self.multiple > 1:
             # Ranks of context parallelism share places, so that one's part of the longest place
@@ -285,8 +278,7 @@ class PackedKind(Kind):
         """Refuse a function of samples: a batch of rows is laid out as a whole."""
         if decode is not None:
             raise UsageError(
-                "decode is a function of samples, and packed rows are laid out as a whole: leave "
-                "it out, change tokens when they are made, or change the batch"
+                "packed rows take no decode=: change tokens when they are made, or the batch"
             )
 
     def lay_out(
@@ -305,8 +297,9 @@ class PackedKind(Kind):
         target, size = placed.targets, placed.places
         if size > limits.packing_batch_max:
             raise LimitError(
-                f"step {planned.step}: a batch of {size:,} tokens, and cu_seqlens counts to "
-                f"{limits.packing_batch_max:,} (int32): use fewer rows in a batch"
+                f"step {planned.step}: a batch of {size:,} tokens, of {limits.packing_batch_max:,} "
+                "at most: "
+                "use fewer rows"
             )
         memory = take(3 * size * layout.dtype.itemsize).view(layout.dtype)
         inputs, labels, positions = (memory[k * size : (k + 1) * size] for k in range(3))
@@ -327,8 +320,7 @@ class PackedKind(Kind):
             document = int(pieces.documents[bad])
             raise DataError(
                 f"step {planned.step}, document {document:,}: {index.where(document)}: a token of "
-                f"{tokens.dtype} is larger than {layout.dtype} holds: pack with dtype='int64', or "
-                "mend the data"
+                f"{tokens.dtype} is larger than {layout.dtype} holds: pack with dtype='int64'"
             )
         shape = (1, size) if layout.style == "flat" else (-1, layout.length)
         return {
@@ -341,7 +333,7 @@ class PackedKind(Kind):
     def _find_tokens(
         self, index: Index, planned: StepPlan, buffer: Buffer
     ) -> tuple[npt.NDArray[Any], Int]:
-        """Return tokens end to end, and where each piece begins among them."""
+        """Return tokens end to end, and where each piece starts among them."""
         rows = planned.pack
         assert rows is not None
         pieces = rows.pieces
@@ -435,7 +427,7 @@ ReadPart = Callable[[Int], Int]
 
 @dataclass(frozen=True)
 class _DocumentLengths:
-    """Function from documents to their tokens: those of each part of a mixture by its own.
+    """Function from documents to their tokens, in a mixture by the functions of its parts.
 
     checksums: of the lengths that were measured, by the number of their part.
     """
@@ -474,9 +466,6 @@ def _find_part_lengths(part: Dataset) -> tuple[ReadPart, int | None]:
         return lambda samples: layout.lengths(samples) >> shift, None
     saved = part.load_lengths()
     if saved is None:
-        raise UsageError(
-            f"{part.path}: the container does not say how long documents are: measure them once "
-            f"with `penstock lengths {part.path} --by tokens`"
-        )
+        raise build_unmeasured_error(part.path)
     values = saved.values
     return lambda samples: values.take(samples), saved.checksum

@@ -53,8 +53,8 @@ ENDS_IN_NUL = (
 class _Term(NamedTuple):
     """A translated part of a condition.
 
-    value:   the constant, or None.
-    labels:  True if the numbers are labels, which texts may name.
+    value:   the constant, if it is one.
+    labels:  True if the numbers are labels: texts may name them.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ class Predicate:
     """A condition on a sample's columns; called with arrays of columns, it gives a bool array.
 
     kinds:    of the columns there are.
-    classes:  names that labels stand for, or None.
+    classes:  names of the labels, if they have names.
     names:    the columns that the condition names.
 
     Raises UsageError if the text is no such condition.
@@ -82,7 +82,7 @@ class Predicate:
         if len(text) > limits.predicate_characters_max:
             raise UsageError(
                 f"where has {len(text):,} characters, of {limits.predicate_characters_max:,} at "
-                "most: give ids or a mask"
+                "most: give ids"
             )
         try:
             tree = ast.parse(text.strip(), mode="eval").body
@@ -143,9 +143,8 @@ class Predicate:
             case _:
                 raise self._refuse(
                     node,
-                    f"{type(node).__name__} is not part of conditions: use columns, numbers, "
-                    "texts, comparisons, and, or, not, in, + - * / // %, startswith and endswith, "
-                    "or give a function of the columns",
+                    f"{type(node).__name__} is not part of conditions: give a function of the "
+                    "columns",
                 )
 
     def _constant(self, node: ast.expr, value: object) -> _Term:
@@ -284,11 +283,7 @@ class Predicate:
         """Tell the samples whose lists have a number, or the class that a text names."""
         value = self._name_class(node, left, right).value
         if value is None or isinstance(value, str):
-            raise self._refuse(
-                node,
-                "in asks for one number in the list of each sample: give a number, or the "
-                "name of a class",
-            )
+            raise self._refuse(node, "in asks for one number, or the name of a class, in a list")
 
         def evaluate(columns: Mapping[str, Any]) -> Any:
             values, offsets = right.evaluate(columns)
@@ -444,7 +439,7 @@ _remedies: dict[Kind, str] = {
 
 
 def _find_dotted(node: ast.expr) -> str | None:
-    """Return the name of a part of a struct, such as "meta.score"; None if it is something else."""
+    """Return the name of a part of a struct, such as "meta.score", if the node is one."""
     if isinstance(node, ast.Attribute):
         owner = _find_dotted(node.value)
         return None if owner is None else f"{owner}.{node.attr}"

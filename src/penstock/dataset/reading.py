@@ -51,9 +51,9 @@ class FieldReader:
         marks: Marks | None = None,
         source: PlanSource | None = None,
     ) -> tuple[StepPlan, Buffer]:
-        """Read the bytes of these samples. Return the plan that locates fields in them, and them.
+        """Read these samples. Return the plan that locates their fields, and the bytes.
 
-        source:  plans the reads, if they are others than those of the index.
+        source:  plans the reads, in place of the index.
         """
         index, engine = self.index, self._open_engine()
         bounds = np.array([0, len(ids)], np.int64)
@@ -83,9 +83,9 @@ class FieldReader:
 
 
 def choose_gap(index: Index, choice: ReadMethod) -> int | None:
-    """Return the bytes that may lie between two extents that are read together.
+    """Return the bytes that may be between two extents that are read together.
 
-    None if nothing is to be merged: extents of a memory map cost the same in any sequence, and a
+    None merges nothing: extents of a memory map cost the same in any sequence, and a
     file that holds one sample has no neighbours.
     """
     alone = len(index.files) >= index.count * len(index.fields)

@@ -45,8 +45,8 @@ class EpochRows:
     """The rows of one epoch: their order, their counts, and a thread that completes these.
 
     base:   order of epoch 0.
-    place:  of this rank, which decides at which window its thread begins.
-    table:  where counts are kept, of large data; None keeps none.
+    place:  of this rank; it decides at which window its thread starts.
+    table:  where counts of large data are kept, if they are.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _CountingTask:
         self.stop = threading.Event()
 
     def run_behind(self) -> None:
-        """Count in a thread of its own, which yields to all others."""
+        """Count in a thread that yields to all others."""
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits.packing_thread_nice)
         # An error of a window is raised where that is needed: at its step, or by `run`.
@@ -180,7 +180,7 @@ class _RowFile:
         return list(zip(whole.tolist(), rows[whole].tolist(), strict=True))
 
     def _seal(self, windows: Words, rows: Words) -> Words:
-        """Return the words of windows with so many rows."""
+        """Return the words of windows with these rows."""
         check = hash_words(windows << np.uint64(32) | rows, self._key)
         # Never 0, which is a word that was not written.
         return (check | np.uint64(1 << 32)) & np.uint64(0xFFFFFFFF << 32) | rows

@@ -25,8 +25,8 @@ _Decoding = TypeVar("_Decoding", bound=Decode)
 def takes_views(decode: _Decoding) -> _Decoding:
     """Mark a `decode` function that takes raw fields as memoryviews; for use as a decorator.
 
-    It saves the copy into `bytes`, which counts for samples of 1 MiB and more. A view is valid
-    while `decode` runs: its memory is used again.
+    It saves the copy into `bytes`; that counts for samples of 1 MiB and more. A view is valid while
+    `decode` runs: its memory is used again.
     """
     if not callable(decode):
         raise UsageError(f"decode is {decode!r:.100}: give a function of a sample")
@@ -42,13 +42,13 @@ def can_take_views(decode: Decode) -> bool:
 class LoadedSample(dict[str, Any]):
     """One sample: its fields, "__key__", "__id__", "__epoch__" and, where known, "label".
 
-    A field is an array if the format knows dtype and shape, else `bytes`: a copy, which
-    `json.loads`, `.decode()` and every decoder take; a memoryview without a copy for a `decode`
-    with the mark of `takes_views`.
+    A field is an array if the format knows dtype and shape, else a copy in `bytes`, as
+    `json.loads`, `.decode()` and every decoder take it, or a memoryview without a copy for a
+    `decode` with the mark of `takes_views`.
 
     `sample["__rng__"]` is a `numpy.random.Generator` whose numbers depend on the loader's seed,
-    the epoch and the sample, and on nothing else: `penstock.rng(seed, epoch, id)`, made when it is
-    first asked for, which takes some 20 us. In a mixture the sample's pass takes the place of the
+    the epoch and the sample, and on nothing else: `penstock.rng(seed, epoch, id)`, made in some
+    20 us when it is first asked for. In a mixture the sample's pass takes the place of the
     epoch. It is no key: `in`, `keys()` and copies do not have it.
     """
 

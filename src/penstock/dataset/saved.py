@@ -30,7 +30,8 @@ class Saved:
     """Kind of a file about data.
 
     format:   of the header.
-    noun:     with its article, for messages, as `again`, which says how to make the file again.
+    noun:     with its article, for messages.
+    again:    how to make the file again, for messages.
     columns:  dtype of each array.
     """
 
@@ -145,7 +146,8 @@ def load_selection(
     if was and commit and was != commit:
         raise SidecarError(
             f"{path} is a selection of commit {was} of the data, and its revision is {commit} now: "
-            f"open the commit of the selection, as by hf://...@{was}, or {SELECTION.again}"
+            "open "
+            f"hf://...@{was}, or {SELECTION.again}"
         )
     try:
         count, digest = int(header["count"]), str(header["digest"])
@@ -172,7 +174,7 @@ def load_weights(path: str, data: str, digest: str | None = None) -> SavedWeight
 
 
 def spill_selection(bitmap: Bitmap, data: str, folder: str) -> Bitmap:
-    """Return the same set in a file, which is saved in `folder` unless it is there.
+    """Return the same set in a file; it is saved in `folder` unless it is there.
 
     Where there is no room for a file, the set is returned as it is.
     """
@@ -183,7 +185,7 @@ def spill_selection(bitmap: Bitmap, data: str, folder: str) -> Bitmap:
 
 
 def spill_weights(table: WeightTable, data: str, folder: str) -> WeightTable:
-    """Return the same weights in a file, which is saved in `folder` unless it is there."""
+    """Return the same weights in a file; it is saved in `folder` unless it is there."""
     return _spill(table, "weights", save_weights, load_weights, data, folder)
 
 

@@ -42,8 +42,8 @@ def choose_samples(
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         raise UsageError(
-            f"select was given {' and '.join(named) or 'nothing'}: give one of ids, mask, where "
-            "and fraction, and select from the result for several"
+            f"select was given {' and '.join(named) or 'nothing'}: give one of ids, mask, where, "
+            "fraction"
         )
     if columns is not None and where is None:
         raise UsageError("columns are for where=, which is not given: leave them out")
@@ -77,7 +77,7 @@ def narrow(subset: Subset, chosen: Bitmap) -> Bitmap:
 
 
 def cut(chosen: Bitmap, start: int, stop: int) -> Bitmap:
-    """Return the part of a set that lies in [start, stop), numbered from `start` on."""
+    """Return the members of a set in [start, stop), numbered from `start` on."""
     words = allot_words(stop - start)
     need = -(-(stop - start) // 64)
     low, shift = divmod(start, 64)
@@ -129,8 +129,7 @@ def _choose_mask(mask: Any, count: int, name: str) -> Bitmap:
     array = make_array(name, mask)
     if array.dtype.kind != "b" or array.shape != (count,):
         raise UsageError(
-            f"{name} is {array.dtype} of shape {array.shape}: give truth values of shape "
-            f"({count},), one for each sample"
+            f"{name} is {array.dtype} of shape {array.shape}: give truth values of shape ({count},)"
         )
     return _pack(count, lambda start, stop: array[start:stop])
 
@@ -217,7 +216,8 @@ def divide_samples(
             values = "" if by is None else f", by the values of {by!r}"
             raise UsageError(
                 f"{dataset.path}: the part {name!r} of {fractions[name]} has none of the "
-                f"{len(dataset):,} samples{values}: make it larger, or leave it out"
+                f"{len(dataset):,} "
+                f"samples{values}: make it larger"
             )
     return found
 
@@ -242,15 +242,12 @@ def _divide_by_value(
     key = Order(1, check_whole("seed", seed, 0, (1 << 64) - 1), purpose="selection").key()
     if isinstance(by, str):
         if columns.kinds.get(by) == "list":
-            raise UsageError(
-                f"by is {by!r}, a list of each sample: name a column of one value, or give a "
-                "function of the columns"
-            )
+            raise UsageError(f"by is {by!r}, a list of each sample: name a column of one value")
         if by == "key" and dataset.index.counts_over_files:
             raise UsageError(
                 f"by is 'key', and the keys of {dataset.path} (such as {dataset.index.key(0)!r}) "
-                "count samples over all files, so that a file that is added would move samples "
-                "from part to part: name a column that tells samples apart, or leave by out"
+                "count "
+                "samples over all files: name a column that tells samples apart"
             )
         values = columns.find(by)
     elif callable(by):
@@ -258,7 +255,8 @@ def _divide_by_value(
         if returned.dtype.kind not in "biufU" or returned.shape != (len(dataset),):
             raise UsageError(
                 f"what by returned is {returned.dtype} of shape {returned.shape}: return numbers "
-                f"or texts of shape ({len(dataset)},), one for each sample"
+                "or texts "
+                f"of shape ({len(dataset)},)"
             )
 
         def values(start: int, stop: int) -> Array:

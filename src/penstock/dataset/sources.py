@@ -96,8 +96,7 @@ def convert_integers(index: Index, as_dtype: Any, path: str) -> Index:
     for part in changed:
         if not np.can_cast(part.dtype, dtype, "safe"):
             raise UsageError(
-                f"as_dtype is {dtype}, which does not hold all values of field {part.name!r} "
-                f"({part.dtype}): use 'int64'"
+                f"as_dtype is {dtype}, and field {part.name!r} is {part.dtype}: use 'int64'"
             )
     if not changed and not any(made.dtype.kind in "iu" for made in parsed):
         names = ", ".join(f"{made.name} ({made.dtype})" for part in converted for made in part.made)
@@ -157,10 +156,7 @@ class IndexReference(NamedTuple):
         place, store = locate_data(*self.paths)
         built = FORMATS[self.format].build(store, place, None, **self.options)
         if built.fingerprint != self.fingerprint:
-            raise ChangedError(
-                f"{self.path} is not the data that was pickled (fingerprint {built.fingerprint}, "
-                f"was {self.fingerprint}): open it again"
-            )
+            raise ChangedError(f"{self.path} is not the data that was pickled: open it again")
         return self._complete(replace(built, options=self.options)), None
 
     def _complete(self, index: Index) -> Index:

@@ -48,7 +48,7 @@ def read_weights(
     if array.dtype.kind not in "iuf" or array.shape != (len(dataset),):
         raise UsageError(
             f"{name} is {array.dtype} of shape {array.shape}: give numbers of shape "
-            f"({len(dataset)},), one for each sample"
+            f"({len(dataset)},)"
         )
     return slice_column(array)
 
@@ -56,10 +56,7 @@ def read_weights(
 def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known: Columns) -> Slice:
     """Give each sample the weight of its class."""
     if "label" not in known.kinds:
-        raise UsageError(
-            f"{dataset.path} has no labels to weigh by: give an array of one weight a sample, or "
-            "a function of the columns"
-        )
+        raise UsageError(f"{dataset.path} has no labels to weigh by: give an array, or a function")
     labels = known.find("label")
     count, chunk = len(dataset), limits.selection_chunk_samples
     starts = range(0, count, chunk)
@@ -78,10 +75,7 @@ def _weigh_classes(dataset: IndexedSamples, weights: Mapping[Any, float], known:
     given = {names[name]: weight for name, weight in weights.items()}
     missing = [name for name, label in names.items() if label in present and label not in given]
     if missing:
-        raise UsageError(
-            f"weights has none for {missing[0]!r}: give each class one, and 0 to those whose "
-            "samples are not to come"
-        )
+        raise UsageError(f"weights has none for {missing[0]!r}: give each class one, perhaps 0")
     for name, weight in weights.items():
         is_number = isinstance(weight, int | float | np.integer | np.floating)
         if isinstance(weight, bool) or not is_number or not 0 <= weight < float("inf"):
@@ -99,7 +93,7 @@ def cut_slice(values: Slice, first: int) -> Slice:
 def make_table(values: Slice, count: int, folder: str) -> WeightTable:
     """Return the table of the weights of `count` samples.
 
-    A large one is a mapped file without a name in `folder`, which is gone with the table.
+    A large one is in an unlinked file in `folder`.
     """
     return _fill_table(count, lambda out: round_weights(count, values, out), folder)
 
@@ -128,8 +122,8 @@ def _fill_table(
 ) -> WeightTable:
     if not 1 <= count <= limits.weights_count_max:
         raise UsageError(
-            f"the dataset has {count:,} samples: weights are for 1 to {limits.weights_count_max:,}"
-            "; weigh selections of it and mix these"
+            f"the dataset has {count:,} samples, and weights are for {limits.weights_count_max:,}: "
+            "weigh selections of it"
         )
     weights = allot_array(count, np.uint32, folder, limits.weights_samples_inline_max)
     fill(weights)

@@ -45,8 +45,7 @@ class JAXLoader:
     ) -> None:
         options |= {"drop_last": drop_last, "pad": not drop_last}
         options |= {"place": sharding} if sharding is not None else {}
-        self.loader = ArrayLoader(dataset, batch_size, **options)
-        """The loader of this process's rows, as numpy arrays."""
+        self.loader = ArrayLoader(dataset, batch_size, **options)  # this process's rows, by numpy
         self._sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
         self._is_global = sharding is not None
         if sharding is not None:
@@ -92,8 +91,7 @@ class JAXLoader:
         shares = steps.world_size if self._is_global else 1
         if isinstance(batch, Batch) and hasattr(batch, "ids"):
             count, ids = len(batch.ids), batch.ids.astype(np.int64)
-            packed = self.loader.dataset.rows
-            if packed is not None:  # the rest differs in length
+            if (packed := self.loader.dataset.rows) is not None:  # the rest differs in length
                 batch = batch.replace_fields({name: batch[name] for name in packed.arrays})
             fits = jax.config.jax_enable_x64 or self.loader.dataset.index.count <= 2**31
             batch = dict(batch) | {"__valid__": np.arange(rows) < count - batch.repeats}
