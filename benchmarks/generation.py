@@ -36,7 +36,7 @@ def rows(
 ) -> tuple[list[Row], dict[str, Any]]:
     """One row: MB/s of samples written and durable, paired with the floor. The target is met where
     the ratio is, or the rate itself."""
-    from penstock_bench.generate import generate_data
+    from penstock_bench.data.generate import generate_data
     from penstock_bench.workload.sections import DatasetSpec
 
     data = DatasetSpec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -16,15 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine import measure_residency
-from penstock.errors import UsageError
+from penstock.engine import ThreadPool, measure_residency
+from penstock.errors import StorageError, UsageError
 
-from . import metrics
 from .contenders import Contender, DeliveryTask, convert, converts, make
 from .delivered import compute_checksums, count_batch
-from .metrics import Stamps
 from .observe import ResourceUse, is_charged, measure_memory, measure_use
 from .ranks import Crew
+from .results import metrics
+from .results.metrics import Stamps
 from .timed_steps import StepPace, sharpen_timers, walk
 from .workload.distribution import Distribution
 from .workload.sections import DlioWorkload
@@ -205,7 +206,6 @@ def _bring_data(job: BenchJob, crew: Crew) -> Iterator[tuple[BenchJob, float]]:
     if job.stage is None and not wants:
         yield job, 0.0
         return
-    from .staging import copy_files, room
 
     with room(job.near, crew.share(job.room), crew.first_of_host) as folder:
         crew.barrier()
@@ -337,7 +337,7 @@ class _Saver:
     """Saves checkpoints when the workload has them due, and notes them."""
 
     def __init__(self, job: BenchJob, crew: Crew) -> None:
-        from .checkpoints import WorkloadCheckpoints
+        from .checkpoints.run import WorkloadCheckpoints
 
         self._settings = job.workload.checkpoint
         self._checkpoints = WorkloadCheckpoints(
@@ -355,7 +355,7 @@ class _Saver:
             self._take(epoch, steps, steps, saved)
 
     def _take(self, epoch: int, step: int, steps: int, saved: list[dict[str, Any]]) -> bool:
-        from .checkpoint_shapes import is_due
+        from .checkpoints.shapes import is_due
 
         if not is_due(self._settings, epoch, step, steps):
             return False
@@ -401,3 +401,72 @@ class Counter:
                 f"{self._loader} delivered have a checksum that no sample on disk has: the loader "
                 "changes, cuts or mixes them up"
             )
+
+
+_THREADS = 16
+
+Paths = Mapping[str, Sequence[str]]
+
+
+@contextmanager
+def room(place: str, name: str, first: bool) -> Iterator[str]:
+    """Make a folder of this name below `place`, and remove it afterwards.
+
+    first:  True on the one rank that makes and removes the folder that several share.
+    """
+    folder = os.path.join(place, name)
+    if not first:
+        yield folder
+        return
+    try:
+        os.makedirs(folder)
+    except OSError as error:
+        raise StorageError(f"no folder can be made in {place}: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_files(
+    paths: Paths, folder: str, first: bool
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Copy the files of each part into the folder, if `first`; return their paths and folders
+    there, by part. StorageError if there is no room, or a file cannot be copied."""
+    copies, folders = {}, {}
+    for part, sources in paths.items():
+        root = os.path.commonpath([os.path.dirname(path) for path in sources])
+        folders[part] = os.path.join(folder, part)
+        targets = [os.path.join(folders[part], os.path.relpath(source, root)) for source in sources]
+        copies[part] = targets
+        if first:
+            _copy_all(sources, targets)
+    return copies, folders
+
+
+def _copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:
+    pairs = [
+        (source + more, target + more)
+        for source, target in zip(sources, targets, strict=True)
+        for more in ("", ".off.idx", ".sz.idx")
+        if not more or os.path.exists(source + more)
+    ]
+    total = sum(os.stat(source).st_size for source, _ in pairs)
+    for place in {os.path.dirname(target) for target in targets}:
+        os.makedirs(place, exist_ok=True)
+    free = shutil.disk_usage(os.path.dirname(targets[0])).free
+    if total > free:
+        raise StorageError(
+            f"{os.path.dirname(targets[0])}: {total:,} bytes are to be staged and {free:,} are "
+            "free: make room, or stage elsewhere"
+        )
+    with ThreadPool(_THREADS) as threads:
+        for _ in threads.map(_copy, *zip(*pairs, strict=True)):
+            pass
+
+
+def _copy(source: str, target: str) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise StorageError(f"staging {source} to {target}: {error.strerror or error}") from None

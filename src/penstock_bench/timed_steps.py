@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from penstock.errors import UsageError
 
-from .metrics import Stamps
+from .results.metrics import Stamps
 
 _MARGIN_NS = (60_000, 250_000)
 """Least and most time that is watched at the end of a wait. Watching takes time from the loader's

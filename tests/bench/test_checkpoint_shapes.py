@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock_bench.checkpoint_shapes import (
+from penstock_bench.checkpoints.shapes import (
     DTYPE_BYTES,
     count_parameters,
     count_totals,

@@ -33,11 +33,11 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
-from penstock_bench import checkpoints as module
-from penstock_bench.checkpoint_contents import CheckpointContents, make_content
-from penstock_bench.checkpoint_shapes import DTYPE_BYTES, File, Tensor, Totals
-from penstock_bench.checkpoint_writers import CheckpointWriter, NumpyWriter, make_writer
-from penstock_bench.checkpoints import WorkloadCheckpoints, dlio_metrics, run_checkpoints
+from penstock_bench.checkpoints.contents import CheckpointContents, make_content
+from penstock_bench.checkpoints.run import WorkloadCheckpoints, dlio_metrics, run_checkpoints
+from penstock_bench.checkpoints import run as module
+from penstock_bench.checkpoints.shapes import DTYPE_BYTES, File, Tensor, Totals
+from penstock_bench.checkpoints.writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock_bench.workload.sections import (
     CheckpointSpec,
     DlioWorkload,
@@ -199,7 +199,7 @@ def test_torch_reads_what_was_saved_as_its_own(tmp_path: Path) -> None:
 
 def test_a_writer_of_ones_own() -> None:
     """A writer is named as module:name; a name that is not there, or is no writer, is told."""
-    assert isinstance(make_writer("penstock_bench.checkpoint_writers:NumpyWriter"), NumpyWriter)
+    assert isinstance(make_writer("penstock_bench.checkpoints.writers:NumpyWriter"), NumpyWriter)
     for name, said in (
         ("tensorflow", "there is no checkpoint writer 'tensorflow'"),
         ("no_such_module:Writer", "no_such_module"),
@@ -220,7 +220,7 @@ def test_torch_is_not_imported_before_it_is_needed(tmp_path: Path) -> None:
     """A run whose first checkpoint is an hour away begins as fast as one without."""
     told = (
         "import sys\nfrom tests.bench.checkpoint_crew import alone, llama\n"
-        "from penstock_bench.checkpoints import WorkloadCheckpoints\n"
+        "from penstock_bench.checkpoints.run import WorkloadCheckpoints\n"
         f"made = alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew))\n"
         "early = 'torch' in sys.modules\nmade.take(1, 0)\n"
         "print(early, made.writer.name, made.writer.name in sys.modules)"
@@ -606,7 +606,7 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """Is not taken for a checkpoint, and is replaced by the next."""
     told = (
         "from tests.bench.checkpoint_crew import alone, llama\n"
-        "from penstock_bench.checkpoints import WorkloadCheckpoints\n"
+        "from penstock_bench.checkpoints.run import WorkloadCheckpoints\n"
         f"alone(lambda *crew: WorkloadCheckpoints(llama({str(tmp_path)!r}), *crew, "
         "writer='tests.bench.checkpoint_crew:Killed').take(1, 0))"
     )

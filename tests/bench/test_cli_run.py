@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock_bench import outputs, record
 from penstock_bench.contenders import FORMATS, PACKAGES
-from penstock_bench.files import data_paths
-from penstock_bench.generate import generate_data
+from penstock_bench.data.files import data_paths
+from penstock_bench.data.generate import generate_data
 from penstock_bench.ranks import launch
-from penstock_bench.result_files import read_dlio
+from penstock_bench.results import outputs, record
+from penstock_bench.results.files import read_dlio
 from penstock_bench.run import run_workload as measured
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.reading import as_dict, preset_names, read_workload

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from penstock.cli import app
 from penstock.errors import FormatError, MissingError
-from penstock_bench import compare, recorded
-from penstock_bench.result_files import read_record
+from penstock_bench.results import compare, recorded
+from penstock_bench.results.files import read_record
 from tests.bench import records as made
 
 

@@ -28,11 +28,11 @@ from PIL import Image
 
 import penstock
 from penstock.errors import StorageError, UsageError
-from penstock_bench.files import data_paths, find_paths
-from penstock_bench.generate import MANIFEST, Generated, generate_data
-from penstock_bench.generators import LAYOUTS
-from penstock_bench.sample_contents import make_contents
-from penstock_bench.sizes import shapes
+from penstock_bench.data.contents import make_contents
+from penstock_bench.data.files import data_paths, find_paths
+from penstock_bench.data.formats import WRITERS
+from penstock_bench.data.generate import MANIFEST, Generated, generate_data
+from penstock_bench.data.sizes import shapes
 from penstock_bench.workload.sections import (
     DatasetSpec,
     Hdf5Layout,
@@ -347,7 +347,7 @@ def test_binary_samples_are_as_many_and_as_large_as_asked(tmp_path: Path) -> Non
         assert len(read_indexed(path, data)) == 7
 
 
-@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("form", WRITERS)
 def test_nothing_is_announced_that_is_not_there(form: str, tmp_path: Path) -> None:
     """DLIO announces a trace that it does not write: here every file that a run counts exists, and
     nothing else lies in the folders that readers list."""
@@ -417,7 +417,7 @@ def test_compression_is_the_one_asked_for(
 # -- the same bytes whoever makes them -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", first(4, LAYOUTS))
+@pytest.mark.parametrize("form", first(4, WRITERS))
 def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> None:
     """One thread, many, three ranks of several: no byte differs, nor does any name."""
     data = replace(SMALL, format=form, num_files_train=20, num_subfolders_train=2)
@@ -444,14 +444,14 @@ def test_threads_and_ranks_make_the_same_bytes(form: str, tmp_path: Path) -> Non
 
 KILLED = """
 import os, signal, sys
-from penstock_bench.generate import generate_data
+from penstock_bench.data.generate import generate_data
 from penstock_bench.workload.sections import DatasetSpec
 
 data = DatasetSpec(format=sys.argv[2], record_length_bytes=100_000, num_files_train=160)
 def progress(done, total):
     if done > total / 3:
         os.kill(os.getpid(), signal.SIGKILL)
-import penstock_bench.generate as module
+import penstock_bench.data.generate as module
 module._LOOK_S = 0.0
 generate_data(data, root=sys.argv[1], threads=2, progress=progress)
 """

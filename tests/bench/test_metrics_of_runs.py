@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_bench import metrics
-from penstock_bench.metrics import Stamps
+from penstock_bench.results import metrics
+from penstock_bench.results.metrics import Stamps
 
 
 def stamps(wait, compute, barrier, between=(), nominal=None, paused=None) -> Stamps:

@@ -36,8 +36,17 @@ from penstock.engine.trace_file import (
     load,
 )
 from penstock.errors import FormatError, LimitError, MissingError, UsageError
-from penstock_bench import replay as replays
-from penstock_bench import replay_engine, replay_files, trace_sources, trace_strace
+from penstock_bench.traces import replay as replays
+from penstock_bench.traces import (
+    replay_engine,
+    replay_files,
+)
+from penstock_bench.traces import (
+    sources as trace_sources,
+)
+from penstock_bench.traces import (
+    strace as trace_strace,
+)
 from tests import warm
 
 SOURCE = str(Path(penstock.__file__).parents[1])
@@ -102,7 +111,7 @@ def done_by(trace: Trace) -> list[tuple[object, ...]]:
 REPLAY = """
 import sys
 from penstock.engine import trace_file
-from penstock_bench import replay
+from penstock_bench.traces import replay
 found = trace_file.load(sys.argv[1])
 names = [found.names[i] for i in range(len(found.names))]
 replay.replay(found, names, speed=None)
@@ -246,7 +255,7 @@ def test_memory_does_not_grow_with_the_trace(tmp_path):
         + REPLAY
         + "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    code = code.replace("before =", "import penstock_bench.replay\nbefore =")
+    code = code.replace("before =", "import penstock_bench.traces.replay\nbefore =")
     ran = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "job.trace")],
         env={**os.environ, "PYTHONPATH": SOURCE},

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError
-from penstock_bench import headline, recorded, report
+from penstock_bench.results import headline, recorded, report
 from tests.bench import records as made
 from tests.browser import (
     Tags,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock_bench import outputs, record
 from penstock_bench.ranks import launch
+from penstock_bench.results import outputs, record
 from penstock_bench.run import BenchJob, Walks, run_workload
 from penstock_bench.workload.distribution import Distribution
 from penstock_bench.workload.sections import (
@@ -371,7 +371,7 @@ def test_the_record_is_what_reports_read(tmp_path):
 def test_the_verdict_is_of_samples(tmp_path, monkeypatch, per_file):
     """Ceilings of what is read as one, be it a sample or a file of several, are of samples."""
     from penstock import limits
-    from penstock_bench.verdict import Verdicts
+    from penstock_bench.results.verdict import Verdicts
 
     for name in ("ceiling_s", "cold_s"):
         monkeypatch.setattr(limits, name, 0.01)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from penstock.engine.trace_file import CLOSE, KINDS, MAP, OPEN, READ, Trace, TraceWriter, load
 from penstock.errors import FormatError, MissingError, PenstockError, UsageError
-from penstock_bench import trace_sources, trace_strace
-from penstock_bench.lanes import assign_lanes
+from penstock_bench.traces import sources as trace_sources
+from penstock_bench.traces import strace as trace_strace
+from penstock_bench.traces.tables import assign_lanes
 from tests.slices import thinned
 
 LOGS = Path(__file__).parent / "logs"

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.trace_file import OPEN, READ, Trace, TraceWriter, load
-from penstock_bench import trace_summary
-from penstock_bench.latencies import Latencies
-from penstock_bench.trace_summary import BINS, passes, rank_names, summarise
+from penstock_bench.traces import summary as trace_summary
+from penstock_bench.traces.summary import BINS, Latencies, passes, rank_names, summarise
 
 Read = tuple[int, int, int, int]
 """Thread, file, offset, length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli import LazyCommand, make_app
+from penstock.cli import LazyCommand, complete_names, make_app
 
 _SUMMARIES = {
     "generate": "Write the data of a workload, or what is missing of it.",
@@ -27,3 +27,17 @@ app = make_app(
         for name, summary in _SUMMARIES.items()
     },
 )
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Names of workloads."""
+    from ..workload import preset_names
+
+    return complete_names(preset_names(), incomplete)
+
+
+def complete_loader(incomplete: str) -> list[str]:
+    """Names of loaders."""
+    from ..contenders import PACKAGES
+
+    return complete_names(PACKAGES, incomplete)

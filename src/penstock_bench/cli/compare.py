@@ -44,8 +44,9 @@ def compare(
 
       penstock bench compare monday friday --json | jq '.metrics[] | {name, verdicts}'
     """
-    from .. import compare as comparing  # other commands start without it
-    from .. import read_record, recorded, report
+    from ..results import compare as comparing  # other commands start without it
+    from ..results import recorded, report
+    from ..results.files import read_record
 
     check_writable(html)
     values = [read_record(path) for path in results]
@@ -82,7 +83,7 @@ def compare(
 
 def _list_metrics(rows: Any) -> list[dict[str, Any]]:
     """List each metric with the value of each run; for all but the first the ratio to that."""
-    from .. import judge_ratio
+    from ..results.compare import judge_ratio
 
     return [
         {
@@ -97,7 +98,8 @@ def _list_metrics(rows: Any) -> list[dict[str, Any]]:
 
 def _show_comparison(rows: Any, first: str, other: str, place: int) -> None:
     """Show one run against the first."""
-    from .. import factor, judge_ratio
+    from ..results.compare import judge_ratio
+    from ..results.headline import factor
 
     title = console.escape(f"{other} against {first}")
     numbers = [console.escape(first), console.escape(other), "ratio", "95 %"]

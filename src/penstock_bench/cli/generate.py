@@ -14,8 +14,10 @@ from penstock.cli import GOES_ON, console, explain_interrupt
 from penstock.errors import UsageError
 from penstock.ranks import detect
 
-from .. import KINDS, MODELS, PARTS
-from .completion import complete_workload
+from ..data.contents import KINDS
+from ..data.files import PARTS
+from ..data.sizes import MODELS
+from .bench import complete_workload
 
 
 @explain_interrupt(GOES_ON)
@@ -65,7 +67,8 @@ def generate(
 
       mpiexec -n 8 penstock bench generate resnet50_h100 --part train
     """
-    from .. import generate_data, read_workload
+    from ..data.generate import generate_data
+    from ..workload import read_workload
 
     check_choice("--part", part, (*PARTS, "all"))
     found = read_workload(workload, overrides or (), warn=console.say)

@@ -15,7 +15,8 @@ from .trace import Traces
 if TYPE_CHECKING:
     from penstock.engine import Trace
 
-    from .. import Merged, ReplayOutcome
+    from ..traces.replay import ReplayOutcome
+    from ..traces.replay_engine import Merged
 
 
 @explain_interrupt("files that --synthesize made stay, and the same command uses them")
@@ -68,8 +69,8 @@ def replay(
     """
     from penstock.engine import trace_file as traces
 
-    from .. import replay as replays
-    from .. import replay_engine
+    from ..traces import replay as replays
+    from ..traces import replay_engine
 
     pace = _parse_speed(speed)
     if by not in ("pread", "penstock", "both"):
@@ -117,7 +118,7 @@ def _parse_speed(text: str) -> float | None:
 
 def _place_files(found: Trace, roots: list[str], synthesize: str | None, sparse: bool) -> list[str]:
     """Paths of the job's files here; MissingError unless all that it found are there."""
-    from .. import replay_files
+    from ..traces import replay_files
 
     names = [found.names[number] for number in range(len(found.names))]
     paths = replay_files.map_paths(names, [replay_files.parse_root(each) for each in roots])
@@ -134,7 +135,7 @@ def prepare_page_cache(paths: list[str], cache: str) -> float:
     """Prepare the page cache as asked; return the cached share of the files, -1 if unknown."""
     from penstock.engine import page_cache
 
-    from .. import replay_files
+    from ..traces import replay_files
 
     there = [path for path in paths if os.path.isfile(path)]  # the replay says which are not
     if cache == "warm":

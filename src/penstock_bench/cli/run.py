@@ -23,10 +23,12 @@ from penstock.arguments import check_choice
 from penstock.cli import explain_interrupt
 from penstock.errors import PenstockError, UsageError
 
-from .completion import complete_loader, complete_workload
+from .bench import complete_loader, complete_workload
 
 if TYPE_CHECKING:
-    from .. import BenchJob, Crew, DlioWorkload, Walks
+    from ..ranks import Crew
+    from ..run import BenchJob, Walks
+    from ..workload import DlioWorkload
 
 T = TypeVar("T")
 
@@ -126,7 +128,7 @@ def run(
       penstock bench run resnet50_h100 --loader train:make_loader --limit 200
     """
 
-    from .. import check
+    from ..contenders import check
 
     started, load_before = time.time(), os.getloadavg()
     asked, given = _read_workload(workload, overrides or [], compat)
@@ -165,7 +167,7 @@ class _Given(NamedTuple):
 
 def _read_workload(source: str, texts: Sequence[str], compat: bool) -> tuple[DlioWorkload, _Given]:
     """Read the workload and its overrides, and print warnings."""
-    from .. import hide_secrets, parse_overrides, read_workload
+    from ..workload import hide_secrets, parse_overrides, read_workload
 
     warnings: list[str] = []
     found = read_workload(source, texts, compat=compat, warn=warnings.append)
@@ -181,7 +183,7 @@ def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
     Under a launcher the work gets the barrier of its processes, so that one that fails ends the
     others.
     """
-    from .. import detect_launch, launch
+    from ..ranks import detect_launch, launch
 
     if detect_launch(os.environ) is None:
         return work(None)
@@ -192,7 +194,8 @@ def _run_before_ranks(work: Callable[[Callable[[], None] | None], T]) -> T:
 
 def _make_job(workload: DlioWorkload, compat: bool, verify: bool) -> BenchJob:
     """Make the job that each loader runs."""
-    from .. import BenchJob, find_paths, folder_of
+    from ..data.files import find_paths, folder_of
+    from ..run import BenchJob
 
     data, root = workload.dataset, workload.storage.storage_root
     parts = ["train", *(["valid"] if workload.workflow.evaluation and data.num_files_eval else [])]
@@ -223,7 +226,8 @@ def _checksum_data(job: BenchJob) -> dict[str, frozenset[int]]:
     from penstock.cli import console
     from penstock.engine import ThreadPool
 
-    from .. import compute_checksum, open_samples
+    from ..contenders import open_samples
+    from ..delivered import compute_checksum
 
     data = job.workload.dataset
 
@@ -259,7 +263,8 @@ def _generate_parts(workload: DlioWorkload, yes: bool, barrier: Callable[[], Non
     from penstock.cli import console
     from penstock.ranks import detect
 
-    from .. import PARTS, generate_data
+    from ..data.files import PARTS
+    from ..data.generate import generate_data
 
     data, place = workload.dataset, detect(None, None, os.environ, sys.modules)
     with console.show_progress(f"Generating {data.data_folder}", "MB") as progress:
@@ -297,7 +302,8 @@ class _Results:
 
     def measure(self, job: BenchJob, ranks: int | None, turn: int) -> None:
         """Run a loader; on the first rank, keep what was measured."""
-        from .. import launch, run_workload
+        from ..ranks import launch
+        from ..run import run_workload
 
         try:
             walks = launch(ranks, partial(run_workload, job))
@@ -305,7 +311,7 @@ class _Results:
             shutil.rmtree(os.path.join(job.near, job.room), ignore_errors=True)
         if walks is None:
             return
-        from .. import make_run
+        from ..results.record import make_run
 
         self._runs.append(make_run(job, walks) | {"repeat": turn + 1})
         self._measured.append((job, walks))
@@ -318,7 +324,8 @@ class _Results:
         **options: Any,
     ) -> None:
         """Save and load checkpoints alone."""
-        from .. import launch, run_checkpoints
+        from ..checkpoints.run import run_checkpoints
+        from ..ranks import launch
 
         def work(crew: Crew) -> tuple[dict[str, Any], int, int]:
             found = run_checkpoints(workload, crew, compat=compat, **options)
@@ -346,7 +353,8 @@ class _Results:
             return
         from penstock.cli import console
 
-        from .. import as_dict, outputs
+        from ..results import outputs
+        from ..workload import as_dict
 
         job, walks = self._measured[0]
         config, where = as_dict(job.workload), job.folders["train"]
@@ -378,7 +386,7 @@ class _Results:
         """Add to each run the resource that binds it, if that can be measured."""
         from penstock.cli import console
 
-        from .. import Verdicts
+        from ..results.verdict import Verdicts
 
         try:
             with console.show_progress("Measuring this machine", "measurements"):
@@ -395,7 +403,10 @@ class _Results:
         **found: Any,
     ) -> Path:
         """Write the record and the page. found: runs, compat, seed, ranks and hosts, to record."""
-        from .. import as_dict, hide_secrets, make_record, outputs, render_page
+        from ..results import outputs
+        from ..results.record import make_record
+        from ..results.report import render_page
+        from ..workload import as_dict, hide_secrets
 
         about = {
             "command": shlex.join(["penstock", *hide_secrets(sys.argv[1:])]),
@@ -437,7 +448,7 @@ def _format_runs(runs: list[dict[str, Any]]) -> dict[str, str]:
     """Format the figures of a loader's runs."""
     from penstock.cli import console
 
-    from .. import interval
+    from ..results.metrics import interval
 
     run = sorted(runs, key=lambda each: each["samples_per_s"])[(len(runs) - 1) // 2]
     au, parts, waits = run["au"], run["decomposition"], run["stall_s"]

@@ -82,7 +82,7 @@ def record(
 
       penstock trace record --under /data -- torchrun --nproc-per-node 4 train.py
     """
-    from .. import trace_strace
+    from ..traces import strace as trace_strace
 
     strace = shutil.which("strace")
     if strace is None:
@@ -151,7 +151,7 @@ def show(
     """
     from penstock.engine import trace_file as traces
 
-    from .. import summarise
+    from ..traces.summary import summarise
 
     found = traces.load(*paths)
     with console.show_progress("Looking at the trace", "operations") as progress:
@@ -190,7 +190,7 @@ def _import_trace(
 
     command:  the one that ran here just now, so that its files are as it saw them.
     """
-    from .. import trace_sources
+    from ..traces import sources as trace_sources
 
     if under and everything:
         raise UsageError("--under and --all: give one of them")

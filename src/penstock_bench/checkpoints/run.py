@@ -34,8 +34,11 @@ from penstock.errors import (
     WorkerError,
 )
 
-from .checkpoint_contents import CheckpointContents, make_content
-from .checkpoint_shapes import (
+from ..observe import read_io
+from ..ranks import Crew, gather_everywhere
+from ..workload.sections import CheckpointSpec, DlioWorkload
+from .contents import CheckpointContents, make_content
+from .shapes import (
     Bytes,
     File,
     State,
@@ -45,10 +48,7 @@ from .checkpoint_shapes import (
     count_totals,
     list_files_by_rank,
 )
-from .checkpoint_writers import CheckpointWriter, make_writer
-from .observe import read_io
-from .ranks import Crew, gather_everywhere
-from .workload.sections import CheckpointSpec, DlioWorkload
+from .writers import CheckpointWriter, make_writer
 
 GIB = 1 << 30
 

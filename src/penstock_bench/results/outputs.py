@@ -16,8 +16,8 @@ from typing import Any
 from penstock.engine import AtomicFile, read_machine
 from penstock.errors import UsageError
 
+from ..run import BenchJob, WalkedEpoch, Walks
 from . import metrics, record
-from .run import BenchJob, WalkedEpoch, Walks
 
 _GIB = 2**30
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
-    from .workload.sections import (
-        DatasetSpec,  # and with it pydantic, which the command line does without
-    )
+    from ..workload.sections import DatasetSpec
 
 PARTS = ("train", "valid")
 _COMPRESSED = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}

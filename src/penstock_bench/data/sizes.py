@@ -27,9 +27,7 @@ from penstock.index import missing_library
 from penstock.order import Order
 
 if TYPE_CHECKING:
-    from .workload.sections import (
-        DatasetSpec,  # and with it pydantic, which the command line does without
-    )
+    from ..workload.sections import DatasetSpec
 
 MODELS = ("normal", "lognormal", "dlio")
 Floats = npt.NDArray[np.float64]

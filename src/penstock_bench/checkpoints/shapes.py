@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from penstock.errors import UsageError
 
-from .workload.sections import CheckpointSpec, ModelSpec, Parallelism
+from ..workload.sections import CheckpointSpec, ModelSpec, Parallelism
 
 DTYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 """Element types of tensors, by DLIO's names."""

@@ -13,17 +13,16 @@ All rows are held in memory until they are in order: 100 bytes each.
 from __future__ import annotations
 
 import csv
+import heapq
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from penstock.engine import CLOSE, OPEN, READ, STAT, Operations, TraceWriter
 from penstock.errors import FormatError
-
-from .lanes import assign_lanes
 
 _OPS = {"read": READ, "open": OPEN, "stat": STAT, "close": CLOSE}
 _SECONDS = re.compile(r"(\d*)(?:\.(\d*))?")
@@ -208,3 +207,18 @@ def _add_row(table: _LogTable, row: dict[str, str]) -> None:
     length = table.number("length", row["length"])
     place = (offset, length) if op == "read" else (0, 0)
     table.add((process, thread), _OPS[op], row["path"], (*place, start_ns, end_ns))
+
+
+def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Assign a lane to each of some spans of time, given in the order in which they begin: as few
+    lanes as the most spans that overlap, with no two overlapping spans in one lane."""
+    lane_of: list[int] = []
+    busy: list[tuple[int, int]] = []  # until, lane
+    for first, last in spans:
+        if busy and busy[0][0] <= first:
+            lane = heapq.heappop(busy)[1]
+        else:
+            lane = len(busy)
+        heapq.heappush(busy, (last, lane))
+        lane_of.append(lane)
+    return lane_of

@@ -19,7 +19,7 @@ from penstock.checkpoint import Flush, Folder, Piece, Staging, lay_out_pieces, s
 from penstock.engine import storage_errors
 from penstock.errors import FormatError, MissingError, StorageError, UsageError
 
-from .checkpoint_shapes import Bytes, State, Tensor
+from .shapes import Bytes, State, Tensor
 
 _DAMAGED = (
     RuntimeError,

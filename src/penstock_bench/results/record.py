@@ -13,9 +13,9 @@ from typing import Any
 
 from penstock.engine import find_mount, read_machine
 
+from ..run import BenchJob, WalkedEpoch, Walks
 from . import metrics
 from .recorded import VERSION
-from .run import BenchJob, WalkedEpoch, Walks
 
 _PACKAGES = (
     "penstock",
@@ -139,8 +139,8 @@ def compute_dlio(job: BenchJob, epochs: Sequence[Sequence[WalkedEpoch]]) -> dict
         entries |= metrics.dlio_metric(kind, au, rates, length, job.workload.metric.au)
     saved = [taken for each in epochs for taken in each[0].checkpoints]
     if saved:
-        from .checkpoint_shapes import count_totals
-        from .checkpoints import dlio_metrics
+        from ..checkpoints.run import dlio_metrics
+        from ..checkpoints.shapes import count_totals
 
         whole = count_totals(job.workload.model, job.workload.checkpoint, len(epochs[0]), job.scale)
         entries |= dlio_metrics(whole, saved, (), compat=job.compat)

@@ -28,12 +28,12 @@ from penstock.convert import lock_folder
 from penstock.engine import AtomicFile, ThreadPool, storage_errors, sync_folder
 from penstock.errors import LimitError, StorageError, UsageError
 
-from .file_draft import IMAGES, Draft
+from ..workload.sections import DatasetSpec, ParquetColumnSpec
+from .contents import SampleContents, make_contents
+from .draft import IMAGES, Draft
 from .files import PARTS, data_paths, folder_of, index_path
-from .generators import LAYOUTS, Write, choose_writer
-from .sample_contents import SampleContents, make_contents
+from .formats import WRITERS, Writer
 from .sizes import Model, Shapes, shapes
-from .workload.sections import DatasetSpec, ParquetColumnSpec
 
 MANIFEST = ".penstock-generate.json"
 """In the data folder: DLIO looks at what is in the folders of parts, never there."""
@@ -48,7 +48,7 @@ _WAIT_S = 60.0
 _LOOK_S = 0.2
 
 _DATA_FILE = re.compile(
-    rf"\.?.+_\d+_of_\d+\.({'|'.join(LAYOUTS)})(\.gz|\.bz2|\.xz)?(\.off\.idx|\.sz\.idx)?(\.part)?",
+    rf"\.?.+_\d+_of_\d+\.({'|'.join(WRITERS)})(\.gz|\.bz2|\.xz)?(\.off\.idx|\.sz\.idx)?(\.part)?",
     re.DOTALL,
 )
 
@@ -79,7 +79,7 @@ class _Plan:
     data: DatasetSpec
     root: str
     contents: dict[np.dtype[Any], SampleContents]
-    write: Write
+    write: Writer
     paths: dict[str, list[str]]
     shapes: dict[str, Shapes]
     identity: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def generate_data(
     Bytes and names depend on data, sizes, kind and seed alone. A run that was ended, even killed,
     is continued by the same call. Of several ranks each writes its share of the files.
 
-    sizes, kind:  see `penstock_bench.sizes` and `penstock_bench.sample_contents`.
+    sizes, kind:  see `penstock_bench.data.sizes` and `penstock_bench.data.contents`.
     root:         the workload's storage_root.
     barrier:      waits for all ranks. Without one, ranks wait for what rank 0 writes first.
     force:        removes the data files of anything else that is there.
@@ -215,7 +215,7 @@ def _count_threads() -> int:
 def _make_plan(
     data: DatasetSpec, parts: Sequence[str], root: str, seed: int, sizes: Model, kind: str
 ) -> _Plan:
-    write = choose_writer(data)
+    write = WRITERS[data.format]
     if kind != "random" and data.format == "synthetic":
         raise UsageError(f"contents is {kind!r}: synthetic files hold no samples")
     types = [data.record_element_type, *(element.dtype for element in _list_columns(data))]

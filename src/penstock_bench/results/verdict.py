@@ -21,8 +21,8 @@ from penstock.doctor import (
     staging_supply,
 )
 
-from .contenders import DeliveryTask, choose_decode, open_task
-from .run import BenchJob
+from ..contenders import DeliveryTask, choose_decode, open_task
+from ..run import BenchJob
 
 
 class Verdicts:

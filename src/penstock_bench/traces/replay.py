@@ -33,10 +33,10 @@ from penstock.engine import (
 from penstock.errors import LimitError, UsageError
 from penstock.extent import Int, Names
 
-from . import _replay
-from .lanes import assign_lanes
-from .latencies import Latencies
+from .. import _replay
 from .replay_files import Progress, ignore_progress
+from .summary import Latencies
+from .tables import assign_lanes
 
 
 @dataclass

@@ -12,9 +12,10 @@ from typing import Any
 
 from penstock.cli import counted, number, size
 
-from . import compare, page_sections
+from ..page import render
+from . import compare
+from . import sections as page_sections
 from .headline import conclude, factor, read_limits, resource
-from .page import render
 from .recorded import Record, RecordedRun, Values, figure, records
 
 _secret = re.compile(r"key_id|secret|token|password|credential", re.IGNORECASE)

@@ -15,7 +15,8 @@ from penstock.arguments import suggest_path
 from penstock.engine import trace_file as traces
 from penstock.errors import FormatError, MissingError, UsageError
 
-from . import trace_strace, trace_tables
+from . import strace as trace_strace
+from . import tables as trace_tables
 
 Keep = Callable[[str], bool]
 Seen = Callable[[int, int], object]

@@ -14,9 +14,9 @@ import numpy as np
 
 from penstock.cli import duration, latency, number, percent, time_unit
 
+from ..page import bytes_size
 from . import compare
 from .headline import Limit, factor, interval
-from .page import bytes_size
 from .recorded import Floats, RecordedEpoch, RecordedRun
 
 KINDS = ("k-accent", "k-orange", "k-green", "k-purple", "k-amber", "k-sky", "k-grey", "k-ink")

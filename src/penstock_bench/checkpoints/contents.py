@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .checkpoint_shapes import DTYPE_BYTES, Bytes, File, State, Tensor
+from .shapes import DTYPE_BYTES, Bytes, File, State, Tensor
 
 Words = npt.NDArray[np.uint64]
 

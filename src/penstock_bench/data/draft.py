@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from penstock.engine import AtomicFile
 
+from ..workload.sections import DatasetSpec
+from .contents import Bytes, SampleContents
 from .files import PARTS
-from .sample_contents import Bytes, SampleContents
-from .workload.sections import DatasetSpec
 
 _GROUP_BYTES = 4 << 20
 _COLUMN_BITS = 40

@@ -1,0 +1,1 @@
+"""DLIO's checkpoints: shapes, contents, writers, and the run that times them."""

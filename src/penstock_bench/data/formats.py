@@ -1,0 +1,362 @@
+"""The formats of a workload's data files, each written by one function.
+
+A writer writes the draft's samples into the file, and what belongs beside the file into files that
+it gets of `draft.beside`; it neither makes them durable nor gives them their names. Libraries of
+formats are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.convert import (
+    encode_example,
+    encode_npy,
+    encode_npy_header,
+    encode_record_head,
+    encode_tar_end,
+    encode_tar_member,
+    mask_crc,
+)
+from penstock.engine import AtomicFile, crc32c, storage_errors
+from penstock.errors import UsageError
+from penstock.index import missing_library
+
+from .draft import Draft
+from .files import index_path
+
+Writer = Callable[[AtomicFile, Draft], None]
+
+
+def _write_npy(part: AtomicFile, draft: Draft) -> None:
+    """Write an array of shape (*sample, samples), as numpy saves it and DLIO reads it."""
+    part.write(_npy_header(draft))
+    for piece in _npy_payload(draft):
+        part.write(piece)
+
+
+def _npy_header(draft: Draft) -> bytes:
+    """The bytes before the elements."""
+    return encode_npy_header(draft.dtype.str, (*draft.shape, draft.count))
+
+
+def _npy_payload(draft: Draft) -> Iterator[memoryview]:
+    """The elements; more than one sample takes the memory of the file."""
+    if draft.count == 1:
+        yield from (piece.data for piece in draft.pieces())
+    else:
+        yield _interleave(draft).reshape(-1).view(np.uint8).data
+
+
+def _interleave(draft: Draft) -> npt.NDArray[Any]:
+    whole, done = np.empty((*draft.shape, draft.count), draft.dtype), 0
+    for group in draft.groups():
+        whole[..., done : done + len(group)] = np.moveaxis(group, 0, -1)
+        done += len(group)
+    return whole
+
+
+def _write_npz(part: AtomicFile, draft: Draft) -> None:
+    """Write a zip archive of `x`, all samples, and `y`, zeros, with the bytes that numpy writes."""
+    deflated = draft.data.compression == "zip"
+    method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+    level = draft.data.compression_level if deflated else None
+    with (
+        storage_errors(part.path),
+        zipfile.ZipFile(part.file, "w", method, compresslevel=level) as whole,
+    ):
+        with whole.open("x.npy", "w", force_zip64=True) as member:
+            member.write(_npy_header(draft))
+            for piece in _npy_payload(draft):
+                member.write(piece)
+        with whole.open("y.npy", "w", force_zip64=True) as member:
+            member.write(encode_npy(np.zeros(draft.count, np.int64)))
+
+
+def _write_hdf5(part: AtomicFile, draft: Draft) -> None:
+    """Write the datasets `records_N` and `labels`, zeros.
+
+    Each holds all samples, or equal parts of their first dimension. HDF5 itself writes, except data
+    in one piece of the file.
+    """
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise missing_library("h5py", "hdf5", "writing HDF5") from None
+    at = None
+    with storage_errors(part.path), h5py.File(part.temporary, "w", libver="latest") as file:
+        dsets = [
+            _create_dataset(file, f"records_{number}", draft)
+            for number in range(draft.data.hdf5.num_dset_per_record)
+        ]
+        file.create_dataset("labels", data=np.zeros(draft.count, np.int64))
+        if len(dsets) == 1 and dsets[0].chunks is None:
+            at = dsets[0].id.get_offset()
+        else:
+            _fill(dsets, draft)
+    if at is not None:
+        with storage_errors(part.path):
+            part.file.seek(at)
+        for piece in draft.pieces():
+            part.write(piece.data)
+
+
+def _create_dataset(file: Any, name: str, draft: Draft) -> Any:
+    import h5py
+
+    data = draft.data
+    shape = (draft.count, draft.shape[0] // draft.data.hdf5.num_dset_per_record, *draft.shape[1:])
+    options: dict[str, Any] = {}
+    if data.hdf5.chunk_dims:
+        options["chunks"] = _complete_sizes(data.hdf5.chunk_dims, 1, shape, "chunk_dims")
+    if data.hdf5.max_shape:
+        options["maxshape"] = _complete_sizes(data.hdf5.max_shape, draft.count, shape, "max_shape")
+    if data.compression != "none":
+        options["compression"] = data.compression
+        if data.compression == "gzip":
+            options["compression_opts"] = data.compression_level
+    if not options:  # contiguous: its place is known before it is written
+        whole = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        whole.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        whole.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        options["dcpl"] = whole
+    return file.create_dataset(name, shape, draft.dtype, **options)
+
+
+def _complete_sizes(
+    given: tuple[int, ...], first: int, shape: tuple[int, ...], key: str
+) -> tuple[int, ...]:
+    """Sizes of all dimensions, where those of a sample may be given alone."""
+    sizes = (first, *given) if len(given) == len(shape) - 1 else given
+    if len(sizes) != len(shape) or (key == "max_shape" and any(map(int.__lt__, sizes, shape))):
+        raise UsageError(
+            f"dataset.hdf5.{key} is {list(given)}, and datasets are of shape {list(shape)}: give "
+            f"a size for each dimension"
+        )
+    return tuple(map(min, sizes, shape)) if key == "chunk_dims" else sizes
+
+
+def _fill(dsets: list[Any], draft: Draft) -> None:
+    done = 0
+    for group in draft.groups():
+        for dset, piece in zip(dsets, np.split(group, len(dsets), axis=1), strict=True):
+            dset[done : done + len(group)] = piece
+        done += len(group)
+
+
+_WIDTH = 4
+_BYTES = np.zeros((256, _WIDTH), np.uint8)
+"""The text of each value of a byte, with the comma after it."""
+for _value in range(256):
+    _BYTES[_value, : len(f"{_value},")] = list(f"{_value},".encode())
+
+
+def _write_csv(part: AtomicFile, draft: Draft) -> None:
+    """Write a row a sample and a number an element; the file is compressed as a whole."""
+    with storage_errors(part.path):
+        file = _open_compressed(part, draft.data.compression, draft.data.compression_level)
+        for group in draft.groups():
+            for sample in group.reshape(len(group), -1):
+                _write_row(file, sample)
+        if file is not part.file:
+            file.close()
+
+
+def _open_compressed(part: AtomicFile, compression: str, level: int) -> IO[bytes] | Any:
+    match compression:
+        case "gzip":  # of no name and no time: the same bytes each time
+            return gzip.GzipFile("", "wb", level, part.file, mtime=0)
+        case "bz2":
+            return bz2.BZ2File(part.file, "wb", compresslevel=max(level, 1))
+        case "xz":
+            return lzma.LZMAFile(part.file, "wb", preset=level)
+    return part.file
+
+
+def _write_row(file: IO[bytes], sample: npt.NDArray[Any]) -> None:
+    for start in range(0, len(sample), 1 << 18):
+        text = _format_values(sample[start : start + (1 << 18)])
+        last = start + (1 << 18) >= len(sample)
+        file.write(text[:-1] + b"\n" if last else text)
+
+
+def _format_values(values: npt.NDArray[Any]) -> bytes:
+    """Numbers, each with a comma after it."""
+    if values.dtype == np.uint8:
+        text = _BYTES[values]
+        packed: bytes = text[text != 0].tobytes()
+        return packed
+    shown = "%d," if values.dtype.kind != "f" else "%.9g," if values.itemsize <= 4 else "%.17g,"
+    return (shown * len(values) % tuple(values.tolist())).encode()
+
+
+_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
+"""Noise has no matches to look for; so it is ten times faster, and no larger."""
+
+
+def _write_image(part: AtomicFile, draft: Draft) -> None:
+    """Write a grey image of the size of a sample, one a file."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise missing_library("pillow", "images", "writing images") from None
+    sample = next(draft.groups())[0]
+    image = Image.fromarray(np.atleast_2d(sample))
+    options = _PNG if draft.data.format == "png" else {}
+    with storage_errors(part.path):
+        image.save(part.file, draft.data.format, **options)
+
+
+_AT_ONCE = 1 << 20
+
+
+def _write_indexed(part: AtomicFile, draft: Draft) -> None:
+    """Write samples back to back, and offsets and sizes, 64 bits each, beside the file."""
+    for piece in draft.pieces():
+        part.write(piece.data)
+    size = draft.sample_bytes
+    offsets, sizes = (draft.beside(draft.path + suffix) for suffix in (".off.idx", ".sz.idx"))
+    for first in range(0, draft.count, _AT_ONCE):
+        samples = np.arange(first, min(first + _AT_ONCE, draft.count), dtype="<u8")
+        offsets.write((samples * np.uint64(size)).view(np.uint8).data)
+        sizes.write(np.full(len(samples), size, "<u8").view(np.uint8).data)
+
+
+def _write_tar(part: AtomicFile, draft: Draft) -> None:
+    """Write a tar archive for WebDataset: members NUMBER.bin, which count over all files."""
+    first = draft.number * draft.count
+    for number, record in enumerate(draft.records(), first):
+        part.write(*encode_tar_member(f"{number:09d}", [("bin", record)]))
+    part.write(encode_tar_end(part.size))
+
+
+def _write_tfrecord(part: AtomicFile, draft: Draft) -> None:
+    """Write each sample as a tf.Example with its bytes (`image`) and their number (`size`).
+
+    DLIO's folder of indexes gets a list of their places, as DALI reads it.
+    """
+    before, after = _frame_sample(draft.sample_bytes)
+    head = encode_record_head(len(before) + draft.sample_bytes + len(after)) + before
+    checked = crc32c(before)
+    for record in draft.records():
+        part.write(head, record, after + mask_crc(crc32c(after, crc32c(record, checked))))
+    size = part.size // draft.count
+    lines = "".join(f"{number * size} {size}\n" for number in range(draft.count))
+    draft.beside(index_path(draft.data, draft.part, draft.path, draft.root)).write(lines.encode())
+
+
+def _frame_sample(size: int) -> tuple[bytes, bytes]:
+    """The bytes before and after any sample of this size."""
+    image = memoryview(np.empty(size, np.uint8).data)
+    pieces = encode_example({"image": image, "size": np.array([size])})
+    at = next(number for number, piece in enumerate(pieces) if piece is image)
+    return b"".join(pieces[:at]), b"".join(pieces[at + 1 :])
+
+
+_PAGE = 4096
+
+
+def _write_lmdb(part: AtomicFile, draft: Draft) -> None:
+    """Write an environment: each sample a value, by keys that count over all files."""
+    try:
+        import lmdb
+    except ModuleNotFoundError:
+        raise missing_library("lmdb", "lmdb", "writing LMDB") from None
+    pages = draft.count * (-(-draft.sample_bytes // _PAGE) + 2) + 64
+    with storage_errors(part.path):
+        try:
+            environment = lmdb.open(
+                part.temporary, pages * _PAGE, subdir=False, lock=False, sync=False, max_dbs=0
+            )
+            with environment, environment.begin(write=True) as transaction:
+                for number, record in enumerate(draft.records(), draft.number * draft.count):
+                    transaction.put(f"{number:09d}".encode(), bytes(record), append=True)
+        except lmdb.DiskError as error:
+            raise OSError(errno.ENOSPC, str(error)) from None
+        except lmdb.Error as error:
+            raise OSError(errno.EIO, str(error)) from None
+
+
+_GROUP_BYTES = 128 << 20
+
+
+def _write_parquet(part: AtomicFile, draft: Draft) -> None:
+    """Write the workload's columns of numbers or lists, or one column `image` of bytes.
+
+    A row is a sample. Row groups have the size asked for, and at most 128 MiB, as they are written
+    from memory.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise missing_library("pyarrow", "parquet", "writing Parquet") from None
+    columns, known = draft.columns or (draft,), draft.data.parquet
+    names = [column.name for column in known.columns] or ["image"]
+    types = [_choose_type(column) for column in columns]
+    fields = [pyarrow.field(*column, nullable=False) for column in zip(names, types, strict=True)]
+    schema = pyarrow.schema(fields)
+    row_bytes = sum(column.sample_bytes for column in columns)
+    rows = min(known.row_group_size, max(1, _GROUP_BYTES // row_bytes))
+    how = {"compression": draft.data.compression, "use_dictionary": False}
+    with storage_errors(part.path), parquet.ParquetWriter(part.file, schema, **how) as file:
+        for group in zip(*(column.groups(rows) for column in columns), strict=True):
+            arrays = [_make_array(*column) for column in zip(types, group, strict=True)]
+            file.write_table(pyarrow.table(arrays, schema), row_group_size=rows)
+
+
+def _choose_type(column: Draft) -> Any:
+    """The type of a column: bytes, where it is all there is."""
+    import pyarrow
+
+    if not column.column:
+        return pyarrow.binary()
+    element = pyarrow.from_numpy_dtype(column.dtype)
+    return element if column.shape == (1,) else pyarrow.list_(element, column.shape[0])
+
+
+def _make_array(kind: Any, values: npt.NDArray[Any]) -> Any:
+    """Rows of values as they lie in memory."""
+    import pyarrow
+
+    if pyarrow.types.is_binary(kind):
+        size = values[:1].nbytes
+        ends = np.arange(len(values) + 1, dtype=np.int32) * np.int32(size)
+        buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(values)]
+        return pyarrow.Array.from_buffers(kind, len(values), buffers)
+    flat = pyarrow.array(values.reshape(-1))
+    fixed = pyarrow.types.is_fixed_size_list(kind)
+    return pyarrow.FixedSizeListArray.from_arrays(flat, type=kind) if fixed else flat
+
+
+def _write_synthetic(part: AtomicFile, draft: Draft) -> None:
+    """Write the file's number, for loaders that make samples up."""
+    part.write(str(draft.number).encode())
+
+
+WRITERS: Mapping[str, Writer] = {
+    "npz": _write_npz,
+    "npy": _write_npy,
+    "hdf5": _write_hdf5,
+    "tfrecord": _write_tfrecord,
+    "csv": _write_csv,
+    "jpeg": _write_image,
+    "png": _write_image,
+    "indexed_binary": _write_indexed,
+    "mmap_indexed_binary": _write_indexed,
+    "tar": _write_tar,
+    "lmdb": _write_lmdb,
+    "parquet": _write_parquet,
+    "synthetic": _write_synthetic,
+}
+"""The writer of each format."""

@@ -1,0 +1,1 @@
+"""Results of runs: metrics, records, folders of results, comparisons and the page."""

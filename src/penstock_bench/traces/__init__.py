@@ -1,0 +1,1 @@
+"""Traces of jobs: import of logs, summaries, and replay."""
