@@ -33,9 +33,9 @@ from penstock.errors import (
     StorageError,
     UsageError,
 )
+from penstock_bench.checkpoints import run as module
 from penstock_bench.checkpoints.contents import CheckpointContents, make_content
 from penstock_bench.checkpoints.run import WorkloadCheckpoints, dlio_metrics, run_checkpoints
-from penstock_bench.checkpoints import run as module
 from penstock_bench.checkpoints.shapes import DTYPE_BYTES, File, Tensor, Totals
 from penstock_bench.checkpoints.writers import CheckpointWriter, NumpyWriter, make_writer
 from penstock_bench.workload.sections import (

@@ -248,7 +248,7 @@ def test_templates_are_loaded_with_the_first_page():
     """Reports are imported without jinja2; a page without it is refused with the remedy."""
     code = (
         "import sys\n"
-        "from penstock_bench import report\n"
+        "from penstock_bench.results import report\n"
         "from penstock_sim import report\n"
         "from penstock.errors import UsageError\n"
         "from penstock_bench.page import document\n"
