@@ -30,7 +30,7 @@
             return MyPolicy()
 
 A subclass says how to make one; overriding a test of a suite is a defect, and is refused. The
-suites need pytest and hypothesis, which nothing else of penstock imports. `same_batch` needs
+suites need pytest and hypothesis; nothing else in penstock imports them. `same_batch` needs
 neither: it checks, in a training loop, that ranks have equal batches.
 """
 

@@ -16,7 +16,7 @@ def same_batch(group: Any = None) -> Callable[[Any], None]:
             check(batch)
 
     group:  ranks that have to get equal batches, such as the peers of tensor parallelism; None: all
-            of the process group. Or a function that takes a text and returns those of all ranks.
+            of the process group. Or a function that takes a text and returns all ranks' texts.
 
     The check raises UsageError on all ranks if the numbers of samples (`ids`, "__id__") differ: it
     says at which batch, on which ranks, and which sample is the first that differs. Each check

@@ -31,7 +31,7 @@ Values = Sequence[bytes | np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Written:
-    """Data written by a format's own library, which penstock must read back.
+    """Data written by a format's own library, for penstock to read back.
 
     path:     the argument of `open`: a path, or several.
     fields:   the fields by name, each with a value for every sample.
@@ -117,7 +117,7 @@ class FormatSuite(Suite):
 
     @contextmanager
     def written(self, *counts: int) -> Iterator[tuple[Written, Path]]:
-        """Write a data set; yield it and its folder, which is removed afterwards."""
+        """Write a data set; yield it and its folder, and remove the folder afterwards."""
         with tempfile.TemporaryDirectory(prefix="penstock-") as parent:
             folder = Path(parent) / "data"
             folder.mkdir()

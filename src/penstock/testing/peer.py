@@ -233,7 +233,7 @@ class PeerSuite(Suite):
     subject = "peer"
 
     def make(self, count: int, timeout_s: float) -> Sequence[Peer]:
-        """Create the nodes 0 to count - 1, in this process, which know each other."""
+        """Create the nodes 0 to count - 1, in this process; they know each other."""
         raise NotImplementedError("a PeerSuite says how to make its peers")
 
     @contextmanager

@@ -33,7 +33,7 @@ deadline_s = 60
 def write_files(folder: Path, contents: Contents) -> Files:
     """Write each content to a file of its own below `folder`, and return the table of the files.
 
-    None is not written, but stands in the table as a file of `vanished_bytes`.
+    None is not written, but is in the table as a file of `vanished_bytes`.
     """
     names = [f"part {number % 3}/{number}-ü.bin" for number in range(len(contents))]
     stats = []

@@ -3,8 +3,8 @@
 `DataLoader` takes the arguments of torch.utils.data.DataLoader; `DeviceLoader` keeps a dataset in
 the memory of a device and gathers its batches there; `StepLoader` is for trainers that take a
 DataLoader of torch's own class apart; `gpu` shuffles rows of device memory as
-`Order` says, bit for bit. Batches have tensors where the loader folder has arrays; `Ragged` is that
-of `penstock`.
+`Order` says, bit for bit. Batches have tensors where the loader folder has arrays; `Ragged` is
+`penstock.Ragged`.
 
 The folder translates arguments, batches and samplers, and leaves everything else to the loader
 folder: it knows nothing of engines, caches or brokers beyond what it passes on. The loader folder

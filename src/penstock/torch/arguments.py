@@ -206,10 +206,10 @@ def parse_shuffle(shuffle: bool | str | None, dataset: Any) -> Shuffle | Literal
 
 
 def refuse_rebuilding(samples: Any) -> NoReturn:
-    """Stand as `collate_fn` of a loader, which collates elsewhere.
+    """Placeholder for the `collate_fn` of a loader that collates elsewhere.
 
-    Raises UsageError: whoever calls it made a torch DataLoader of our attributes, which has raw
-    samples, or those of torch datasets, in another order.
+    Raises UsageError: its caller made a torch DataLoader of our attributes: samples would be raw,
+    or in another order.
     """
     raise UsageError(
         "another loader was made of the attributes of a penstock.torch.DataLoader, without its "

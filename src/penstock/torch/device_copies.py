@@ -4,7 +4,7 @@ The life of batch k, all of it in the thread that calls `next`; C is the stream 
 there, on which the user computes, and S the stream of copies:
 
     next(k-1):  its tensors are allocated on C, so that they are memory of C like the user's own
-                its bytes are copied into pinned memory, which nobody else writes to
+                its bytes are copied into pinned memory that nobody else writes to
                 S waits for what C has been given until now   (the memory may have been used there)
                 S copies the pinned memory, and an event marks the end of that
     next(k):    C waits for the event                         (what follows on C finds the batch)
@@ -73,7 +73,7 @@ class DeviceStreams(Protocol):
         ...
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor lies on the device."""
+        """Return whether a tensor is on the device."""
         ...
 
     def move(self, value: Any) -> Any:
@@ -105,8 +105,8 @@ class DeviceStreams(Protocol):
         ...
 
     def keep(self, tensor: torch.Tensor, stream: ComputeStream | None = None) -> None:
-        """Keep the memory of a tensor from being allocated again before the stream, or that of
-        copies, has done what it has been given until the tensor is gone."""
+        """Keep a tensor's memory from being allocated again before the stream, or the stream of
+        copies, has done the work given to it until the tensor is gone."""
         ...
 
 
@@ -194,9 +194,8 @@ def _copy_in_threads(
 ) -> None:
     """Copy sources to their views of staging memory, past the caches, in threads of the core.
 
-    Torch copies in the threads that it computes with. That is one under torchrun, which sets
-    OMP_NUM_THREADS, and else one for each processor, of which the slowest, beside threads that
-    read, takes several times as long as the rest.
+    Torch copies in its computing threads: one under torchrun, because of OMP_NUM_THREADS, else one
+    for each processor, and the slowest, next to reading threads, takes several times as long.
     """
     addresses, lengths = [], []
     for view, source in zip(staged, sources, strict=True):
@@ -325,9 +324,9 @@ def open_transfer(device: torch.device) -> CopyTransfer:
 
 
 def fill_batch(target: Any, batch: Any) -> Any:
-    """Copy the tensors of a batch into those of another, where they lie, and return that one.
+    """Copy the tensors of a batch into another batch's memory, and return that batch.
 
-    For CUDA graphs, which read the same memory at each replay: capture a graph with the tensors of
+    For CUDA graphs: they read the same memory at each replay. capture a graph with the tensors of
     a batch that is kept, and fill that one before each replay. Ids and `valid` are filled too;
     step, epoch, repeats and values that are no tensors are replaced. Raises UsageError, before
     anything is copied, where structure, shapes or dtypes differ, and where a tensor of the batch to

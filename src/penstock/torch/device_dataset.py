@@ -39,7 +39,7 @@ class DeviceRequest:
         return self._ids
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Gather their rows of x, which is on the device."""
+        """Gather their rows of x on the device."""
         if self._positions is None or self._order is None:
             return x.index_select(0, self.ids)
         return gpu.take(x, self._positions, self._order.seed, self._order.epoch)

@@ -1,4 +1,4 @@
-"""The loader of a data set that lies in the memory of a device."""
+"""The loader of a data set in the memory of a device."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .tensors import TensorLoader, as_tensors
 
 
 class DeviceLoader:
-    """The batches of `DataLoader`, of a data set that lies in the memory of a device.
+    """Batches as from `DataLoader`, of a data set in the memory of a device.
 
     The first `next` reads all samples once, through the engine, in the order of storage; from
     then on batches are gathered on the device, and nothing is read, decoded, copied or waited for.
-    Order, steps, ranks, padding, epochs and state are those of `DataLoader` with the same
-    arguments, and so are the batches, bit for bit, with their tensors on the device: a state of
+    Order, steps, ranks, padding, epochs, state and batches are the same, bit for bit, as from
+    `DataLoader` with the same arguments, with tensors on the device: a state of
     one continues in the other. Every rank keeps all samples, since each epoch deals them anew.
 
     dataset:      what `penstock.open` returns, or a selection of it; no mixture.
@@ -39,7 +39,8 @@ class DeviceLoader:
                   augmentation belongs behind the loader, on the batches.
 
     On a GPU with Triton installed samples are found by the GPU itself (`penstock.torch.take`), else
-    by their numbers. Rows that differ in length lie one after the other, twice while they are read.
+    by their numbers. Rows of different lengths are stored one after the other, twice while they
+    are read.
     Raises UsageError, and LimitError where the device has no room.
     """
 
@@ -104,7 +105,7 @@ class DeviceLoader:
         return len(self._step_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over an epoch, which its first `next` begins; see `Loader`."""
+        """Return an iterator over an epoch. The first `next` starts it; see `Loader`."""
         return self._batches()
 
     def load(self) -> DeviceDataset:

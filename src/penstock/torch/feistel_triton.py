@@ -178,7 +178,7 @@ class Cipher(NamedTuple):
 
     words:  `last`, `a`, `bits` and the keys, as signed integers.
     table:  of small orders, on the device, int64; forward or inverse as was asked. Otherwise any
-            tensor, which is not read.
+            tensor; it is not read.
     """
 
     words: tuple[int, ...]

@@ -456,7 +456,7 @@ class DataLoader:
         return self._epochs.count_draws()
 
     def close(self) -> None:
-        """End all workers and threads; the loader may be iterated again, which starts new ones."""
+        """End all workers and threads; iterating the loader again starts new ones."""
         if self._loader is not None:
             self._loader.close()
         if self._workers is not None:

@@ -72,7 +72,7 @@ class SampleSeeds:
 
     seed:      the loader's.
     is_alone:  whether no other thread of the process makes samples; else nothing is seeded.
-    restores:  whether the process has a state of its own, which comes back after each batch.
+    restores:  whether the process has a private state, restored after each batch.
 
     A generator is seeded for each sample if one of the worker's samples has drawn from it. The
     first samples of an epoch are watched for that: all generators are seeded for them.

@@ -1,7 +1,7 @@
 """A genuine torch DataLoader over steps, for trainers that deal batches to processes by themselves.
 
-Such a trainer (accelerate, and all that stands on it) takes a DataLoader apart and makes another of
-its dataset and batch sampler, of which each of W processes has every W-th batch. Here the dataset
+Such a trainer (accelerate, and everything built on it) takes a DataLoader apart and makes another
+from its dataset and batch sampler; each of W processes gets every W-th batch. Here the dataset
 is the *steps* of a `DataLoader` of ours: item k is the finished batch of step k // W on rank k % W.
 So the trainer's dealing is ours, its skipping is a seek, and nothing of ours is lost.
 """
@@ -29,11 +29,11 @@ class StepNumber(int):
 
 
 class StepBatches(torch.utils.data.Dataset[Any]):
-    """Batches of a loader by number: item k is that of step k // W on rank k % W, of W ranks.
+    """Batches of a loader by number: item k is the batch of step k // W on rank k % W, of W ranks.
 
-    Batches are read ahead in their sequence; a number out of turn is a seek, which reads nothing of
-    what lies between. A process gives the batches of its own rank only. Raises UsageError for those
-    of another, and in worker processes, whose copies of the loader would each read everything.
+    Batches are read ahead in their sequence; a number out of turn is a seek, and nothing in
+    between is read. A process gives the batches of its rank only. Raises UsageError for another
+    rank's batches, and in worker processes: their copies of the loader would each read everything.
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -187,7 +187,7 @@ _end = object()
 
 
 class _One(int):
-    """The size of a batch of one item, which is a finished batch and cannot be divided."""
+    """The size of a batch of one item: a finished batch, not divisible."""
 
     def __mod__(self, ranks: int) -> int:
         if ranks > 1:
@@ -236,8 +236,8 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
     For accelerate, transformers' Trainer, TRL, and whatever else makes a loader of its own out of
     a torch DataLoader, and deals batches to W processes: each gets the batches of its rank, exactly
     as from `DataLoader`, and skipping batches (`skip_first_batches`, a resumed Trainer) is a seek
-    that reads nothing. Takes the arguments of `DataLoader`; `batch_size` is that of one process,
-    and `num_workers` decode.
+    that reads nothing. Takes the arguments of `DataLoader`; `batch_size` is one process's, and
+    `num_workers` decode.
 
     `len()` counts the batches of all W processes until the trainer has dealt them; `dataset` is the
     steps, and `len(loader.dataset)` the number of samples. Iterated without a trainer it gives all
@@ -264,10 +264,10 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         return self.steps.loader
 
     def __iter__(self) -> Any:
-        """Return an iterator over an epoch, which its first `next` begins.
+        """Return an iterator over an epoch. The first `next` starts it.
 
-        Made of the batch sampler and the dataset as torch's would be, without the 20 us a batch of
-        torch's own, which trainers have that make another loader of this one.
+        Made of the batch sampler and the dataset as torch's would be, without the 20 us that
+        torch's own iterator takes a batch; trainers that rebuild the loader pay them.
         """
         if self.pin_memory:
             return super().__iter__()
@@ -284,7 +284,7 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the run, as `DataLoader` does; either continues from it.
 
-        Under accelerate too, which holds one batch back: that one is not counted.
+        Accelerate holds one batch back; it is not counted.
         """
         return self.steps.state_dict()
 
@@ -304,5 +304,5 @@ class StepLoader(torch.utils.data.DataLoader[Any]):
         return self.loader.counters()
 
     def close(self) -> None:
-        """End all workers and threads; the loader may be iterated again, which starts new ones."""
+        """End all workers and threads; iterating the loader again starts new ones."""
         self.loader.close()

@@ -104,7 +104,7 @@ def _rebuild_tensor(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Te
 
 
 def reduce_tensor(value: Any) -> Any:
-    """Reduce plain tensors to arrays for pickling, which travel beside the pickle."""
+    """Reduce plain tensors to arrays for pickling; their bytes travel beside the pickle."""
     if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
         return NotImplemented
     if value.is_nested:  # and strided: jagged ones are of a class of their own

@@ -20,14 +20,14 @@ class ComposerBatches(torch.utils.data.IterableDataset[Any]):
         return iter(self.loader)
 
     def __len__(self) -> int:
-        """Number of samples, which Composer takes from here."""
+        """Number of samples, for Composer."""
         return len(getattr(self.loader, "dataset", self.loader))
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
         """Return the position of the run.
 
-        num_samples:     samples of Composer's epoch so far. After the last batch, where the loader
-                         stands at the next epoch already, they are not 0 yet.
+        num_samples:     samples of Composer's epoch so far. After the last batch the loader is at
+                         the next epoch already; they are not 0 yet.
         from_beginning:  without effect: the position says where the epoch began.
         """
         state = self.loader.state_dict()

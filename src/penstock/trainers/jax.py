@@ -25,7 +25,7 @@ class JAXLoader:
     sharding:   of the arrays; their first axis is the batch. Processes whose devices have equal
                 rows get equal samples. None: arrays on the first device of this process.
     drop_last:  leave out the samples that do not fill a global batch. Otherwise repeats fill the
-                last batch, which "__valid__" marks: batches have one shape, compiled once.
+                last batch, marked by "__valid__": batches have one shape, compiled once.
     options:    further arguments of `penstock.Loader`.
 
     A batch is a dict of its fields with "__id__" (the samples' numbers) and "__valid__" (bool);

@@ -19,7 +19,7 @@ class KerasData(keras.utils.PyDataset):
     one of the loader; a walk that Keras drops before its end is begun again, because Keras looks
     at the first batches of a model that is not built. A run is resumed by epoch: save
     `loader.state_dict()` at the end of an epoch, and load it before `fit(initial_epoch=...)`.
-    Raises UsageError for a loader that stands within an epoch.
+    Raises UsageError for a loader within an epoch.
     """
 
     def __init__(self, loader: Any) -> None:

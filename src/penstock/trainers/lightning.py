@@ -1,4 +1,4 @@
-"""Lightning: loaders as a data module, which keeps their positions in the checkpoint."""
+"""Lightning: loaders as a data module that keeps their positions in the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer, and what stands on it (TRL): training with the batches of a loader."""
+"""transformers' Trainer, and what is built on it (TRL): training with the batches of a loader."""
 
 from __future__ import annotations
 
