@@ -25,7 +25,6 @@ from ..engine import (
     ObjectInfo,
     ObjectRefused,
     map_in_threads,
-    require_whole,
     retry_until,
     sync_folder,
     write_all,
@@ -292,7 +291,7 @@ class ObjectStorage(CheckpointStorage):
 
         def fetch(key: str) -> bytes | None:
             try:
-                return bytes(require_whole(self._bucket.fetch(key, 0, stop), 0, stop).data)
+                return bytes(self._bucket.fetch(key, 0, stop).data)
             except ObjectRefused as error:
                 if error.code == errno.ENOENT:
                     return None
@@ -390,7 +389,7 @@ class _ObjectShard:
 
         def fetch() -> int:
             try:
-                data = require_whole(self._bucket.fetch(self._key, at, stop), at, stop).data
+                data = self._bucket.fetch(self._key, at, stop).data
             except ObjectRefused as error:
                 if error.code == errno.ERANGE:
                     return 0

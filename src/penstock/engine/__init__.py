@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from .object_client import Bucket as Bucket
     from .object_client import ObjectInfo as ObjectInfo
     from .object_client import ObjectRefused as ObjectRefused
-    from .object_client import require_whole as require_whole
     from .object_client import retry_until as retry_until
     from .object_store import locate_objects as locate_objects
     from .object_store import open_bucket as open_bucket
@@ -129,7 +128,7 @@ else:
             "host_info": "Machine Mount find_mount read_machine readahead_bytes",
             "hub": "find_commit is_blob pin_hub_urls",
             "native": "Arena INSTALLED_BYTES crc32c gather move_blocks",
-            "object_client": "Bucket ObjectInfo ObjectRefused require_whole retry_until",
+            "object_client": "Bucket ObjectInfo ObjectRefused retry_until",
             "object_store": "locate_objects open_bucket parse_object_url",
             "open": "add_mirrors is_url open_engine open_store read_extent",
             "page_cache": "Residency drop_extents evict measure_residency page_cache",

@@ -8,7 +8,7 @@ from .. import limits
 from ..errors import UsageError
 
 _FILES_MAX = 256 * limits.open_files_max
-"""Paths that one pattern with braces may stand for."""
+"""Paths that one pattern with braces may expand to."""
 _MAGIC = re.compile(r"[*?[]")
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -18,7 +18,7 @@ def expand_braces(pattern: str) -> list[str]:
     """Expand a pattern with braces as a shell does: `{008..010}`, `{train,test}`."""
     patterns = [pattern]
     while any(_BRACE.search(candidate) for candidate in patterns):
-        patterns = [one for candidate in patterns for one in _expand_first(candidate)]
+        patterns = [path for candidate in patterns for path in _expand_first(candidate)]
         if len(patterns) > _FILES_MAX:
             raise UsageError(f"the pattern {pattern!r} stands for over {len(patterns):,} files")
     return patterns
@@ -32,22 +32,17 @@ def _expand_first(pattern: str) -> list[str]:
     inside = brace.group(1)
     numbers = _RANGE.fullmatch(inside)
     if numbers is None and "," not in inside:
-        raise UsageError(
-            f"the braces {{{inside}}} of {pattern!r} are neither a range such as {{000..012}} nor "
-            f"a list such as {{a,b}}"
-        )
+        raise UsageError(f"{{{inside}}} of {pattern!r}: use {{000..012}} or {{a,b}}")
     if numbers is None:
-        parts = inside.split(",")
+        texts = inside.split(",")
     else:
         first, last = numbers.groups()
         width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
         a, b = int(first), int(last)
         if abs(b - a) >= _FILES_MAX:
-            raise UsageError(
-                f"the range {{{inside}}} of {pattern!r} is of {abs(b - a) + 1:,} files"
-            )
-        parts = [f"{n:0{width}}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
-    return [pattern[: brace.start()] + part + pattern[brace.end() :] for part in parts]
+            raise UsageError(f"{{{inside}}} of {pattern!r} is of {abs(b - a) + 1:,} files")
+        texts = [f"{n:0{width}}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
+    return [pattern[: brace.start()] + text + pattern[brace.end() :] for text in texts]
 
 
 def has_magic(path: str) -> bool:

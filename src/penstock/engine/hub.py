@@ -22,8 +22,8 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from .. import limits
@@ -32,13 +32,11 @@ from .globbing import cut_at_special
 from .object_client import Answer, ObjectInfo, ObjectRefused, compute_version, retry_until
 from .store import build_storage_error
 
-T = TypeVar("T")
-
-SCHEME = "hf"
-_KIND = "datasets/"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REFERENCE = re.compile(r"(refs/(?:pr|convert)/[^/]+)(/.*)?")
-_PART = re.compile(r"[\w.-]+")
+_URL = re.compile(
+    r"datasets/([\w.-]+(?:/[\w.-]+)?)(?:@(refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/([^\0]*))?"
+)
+"""Repository, revision and path, after hf://."""
 _IN_CACHE = re.compile(r"/(datasets--[^/]+)/snapshots/([0-9a-f]{40})(?:/|$)")
 _PINNED = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})(?:/|$)")
 _DOCUMENT = re.compile(
@@ -51,7 +49,7 @@ _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 
 class HubLocation(NamedTuple):
-    """The parts of a URL of the hub. `revision` is "" where the URL names none."""
+    """The parts of a URL of the hub. `revision` is "" if the URL names none."""
 
     repository: str
     revision: str
@@ -61,62 +59,44 @@ class HubLocation(NamedTuple):
     def url(self) -> str:
         """The URL again; a slash in the revision is written as %2F."""
         at = f"@{quote(self.revision, '')}" if self.revision else ""
-        return f"{SCHEME}://{_KIND}{self.repository}{at}" + (f"/{self.path}" if self.path else "")
+        return f"hf://datasets/{self.repository}{at}" + (f"/{self.path}" if self.path else "")
 
 
 def parse_hub_url(url: str) -> HubLocation:
-    """Parse hf://datasets/ORG/NAME[@REVISION][/PATH]; UsageError if it is none."""
-    rest = url.partition("://")[2]
-    form = f"use hf://{_KIND}ORG/NAME@REVISION/PATH"
-    if not rest.startswith(_KIND):
-        raise UsageError(f"{url!r} is no data set of the hub: {form}")
-    rest = rest.removeprefix(_KIND)
-    repository, at, after = rest.partition("@")
-    if not at or repository.count("/") > 1:  # an @ in the path is none of a revision
-        parts = rest.split("/", 2)
-        repository, revision, path = "/".join(parts[:2]), "", "".join(parts[2:])
-    elif (match := _REFERENCE.fullmatch(after)) is not None:
-        revision, path = match[1], (match[2] or "")[1:]
-    else:
-        revision, _, path = after.partition("/")
-        revision = unquote(revision)
-        if not revision:
-            raise UsageError(f"{url!r} names no revision after @: {form}")
+    """Parse hf://datasets/ORG/NAME[@REVISION][/PATH]; UsageError if it has another form."""
+    match = _URL.fullmatch(url.partition("://")[2])
+    repository, revision, path = match.groups("") if match is not None else ("..", "", "")
+    revision = unquote(revision)
     names = repository.split("/")
-    if len(names) > 2 or not all(_PART.fullmatch(name) and set(name) != {"."} for name in names):
-        raise UsageError(f"{url!r} names no repository: {form}")
-    if ".." in path.split("/") or "\0" in path or ".." in revision.split("/"):
-        raise UsageError(f"{url!r} leads out of the repository: {form}")
+    is_short = len(names) == 1 and path and not revision  # the path starts with a wrong name
+    is_outside = any(set(name) == {"."} for name in names)
+    if is_short or is_outside or ".." in [*path.split("/"), *revision.split("/")]:
+        raise UsageError(
+            f"{url!r} is no data set of the hub: use hf://datasets/ORG/NAME@REVISION/PATH"
+        )
     return HubLocation(repository, revision, path.strip("/"))
 
 
 def find_commit(root: str) -> str:
-    """Find the commit that a root is of: a URL of the hub, or a snapshot in its cache; else ""."""
-    match = _PINNED.match(root)
-    if match is not None:
-        return match[1]
-    match = None if "://" in root else _IN_CACHE.search(root)
+    """Find the commit in a root: a URL of the hub, or a snapshot in its cache; "" elsewhere."""
+    if "://" in root:
+        match = _PINNED.match(root)
+        return match[1] if match is not None else ""
+    match = _IN_CACHE.search(root)
     return match[2] if match is not None else ""
 
 
-def find_blobs(root: str) -> str | None:
-    """Find the folder of the cache to which the links of a snapshot lead; None for other folders.
-
-    Links in a snapshot may lead there, and from there to the blobs that repositories share.
-    """
-    match = _IN_CACHE.search(os.path.join(os.path.realpath(root), ""))
-    if match is None:
-        return None
-    return os.path.join(os.path.realpath(root)[: match.end(1)], "blobs")
-
-
 def is_blob(root: str, real: str) -> bool:
-    """True if a file is a blob of the cache in which the folder `root` is a snapshot."""
-    blobs = find_blobs(root)
-    if blobs is None:
+    """True if a file is a blob of the cache in which the folder `root` is a snapshot.
+
+    Links of a snapshot lead to the blobs of its repository, or to blobs that repositories share.
+    """
+    folder = os.path.realpath(root)
+    match = _IN_CACHE.search(f"{folder}/")
+    if match is None:
         return False
-    shared = os.path.join(os.path.dirname(os.path.dirname(blobs)), "blobs")
-    return real.startswith((os.path.join(blobs, ""), os.path.join(shared, "")))
+    repository = folder[: match.end(1)]
+    return real.startswith((f"{repository}/blobs/", f"{os.path.dirname(repository)}/blobs/"))
 
 
 # -- the files of a commit -------------------------------------------------------------------------
@@ -154,7 +134,7 @@ def read_endpoint() -> str:
 class HubBucket:
     """The files of one commit, as `object_client.Bucket` gives objects; they are read only.
 
-    url:      "hf://datasets/ORG/NAME@COMMIT"; with a revision, only `find_commit` may be called.
+    url:      "hf://datasets/ORG/NAME@COMMIT"; a revision is good for `find_commit` only.
     stall_s:  how long an answer may make no progress.
     """
 
@@ -184,10 +164,7 @@ class HubBucket:
     def files(self) -> dict[str, HubFile]:
         """Return the files of the commit by name; listed once."""
         if not _COMMIT.fullmatch(self._where.revision):
-            raise UsageError(
-                f"{self.url} names no commit, which penstock.open() finds for a revision: open it "
-                "so, or give the commit after @"
-            )
+            raise UsageError(f"{self.url} names no commit: open it by penstock.open()")
         with self._lock:
             if self._files is None:
                 self._files = self._list()
@@ -226,7 +203,7 @@ class HubBucket:
         return ObjectInfo(key, file.size, compute_version(file.etag, ""))
 
     def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """Yield all files below a prefix, which ends with a slash."""
+        """Yield all files below a prefix with a slash at its end."""
         yield [self.head(name) for name in self.files() if name.startswith(prefix)]
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
@@ -242,16 +219,19 @@ class HubBucket:
         if not info.size:
             return Answer(memoryview(b""), 0, info.version)
         with _translate_errors():
-            address = self._addresses.pop(key, "")  # stays out unless it still works
+            address = self._addresses.get(key, "")
             body = self._read(address, start, stop, info.size) if address else None
             if body is None:
+                self._addresses.pop(key, None)
                 address, body = self._resolve(key, start, stop, info.size)
         if len(self._addresses) >= limits.hub_addresses_max:
             self._addresses.clear()
         self._addresses[key] = address
         return Answer(memoryview(body), info.size, info.version)
 
-    def _resolve(self, key: str, start: int, stop: int, size: int) -> tuple[str, bytes]:
+    def _resolve(
+        self, key: str, start: int, stop: int, size: int, tries: int = 2
+    ) -> tuple[str, bytes]:
         """Ask the hub for a range; return the address that it names, and the bytes from there."""
         repository, commit, _ = self._where
         url = f"{self._endpoint}/datasets/{repository}/resolve/{commit}/{quote(key)}"
@@ -260,11 +240,16 @@ class HubBucket:
                 if self._is_hub(url):
                     self._check_file(key, response.headers)
                 if not response.has_redirect_location:
+                    is_expired = response.status_code in (400, 401, 403, 404, 410)
+                    if is_expired and not self._is_hub(url) and tries > 1:
+                        break  # between the two answers
                     return url, _read_range(response, start, stop, size, self._stall_s)
                 url = urljoin(url, response.headers["location"])
             if urlsplit(url).scheme not in ("https", urlsplit(self._endpoint).scheme):
                 raise ObjectRefused(errno.EIO, "the hub leads to an address that is not encrypted")
-        raise ObjectRefused(errno.EIO, "the hub leads from one address to the next")
+        else:
+            raise ObjectRefused(errno.EIO, "the hub leads from one address to the next")
+        return self._resolve(key, start, stop, size, tries - 1)
 
     def _read(self, address: str, start: int, stop: int, size: int) -> bytes | None:
         """Read a range from a known address; None if it has expired."""
@@ -286,12 +271,14 @@ class HubBucket:
         file, commit = self.files()[key], self._where.revision
         linked = "x-linked-etag" in headers or "location" in headers
         etag = headers.get("x-linked-etag" if linked else "etag", file.etag)
-        if headers.get("x-repo-commit", commit) != commit:
-            raise ObjectRefused(errno.ESTALE, "the hub answered with another commit")
-        if headers.get("x-linked-size", str(file.size)) != str(file.size):
-            raise ObjectRefused(errno.ESTALE, "the hub gives it another size than before")
-        if etag.strip().removeprefix("W/").strip('"') != file.etag:
-            raise ObjectRefused(errno.ESTALE, "the hub gives it another etag than before")
+        given = (
+            headers.get("x-repo-commit", commit),
+            headers.get("x-linked-size", str(file.size)),
+            etag.strip().removeprefix("W/").strip('"'),
+        )
+        if given != (commit, str(file.size), file.etag):
+            what = f"the hub answers with commit, size and hash {given}, not as it lists the file"
+            raise ObjectRefused(errno.ESTALE, what)
 
     def _is_hub(self, url: str) -> bool:
         """True if a URL is of the hub's own scheme, host and port: the token goes there alone."""
@@ -308,10 +295,11 @@ def add_file(files: dict[str, HubFile], entry: Any) -> None:
     """Add a file of a listing; ObjectRefused if its name leads elsewhere, or comes twice."""
     name, lfs = entry["path"], entry.get("lfs")
     size, etag = (entry["size"], entry["oid"]) if lfs is None else (lfs["size"], lfs["oid"])
-    if not name or "\0" in name or {"", ".", ".."} & set(name.split("/")) or name in files:
-        raise ObjectRefused(errno.EIO, f"the hub lists {name[:80]!r}, no new name in it")
-    if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(etag, str) or not etag:
-        raise ObjectRefused(errno.EIO, f"the hub lists {name!r} with size {size!r}, hash {etag!r}")
+    is_new = name and "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
+    is_size = type(size) is int and 0 <= size < 1 << 62
+    if not (is_new and name not in files and is_size and isinstance(etag, str) and etag):
+        what = f"the hub lists {name[:80]!r}, no new name in it, or size {size!r}, hash {etag!r}"
+        raise ObjectRefused(errno.EIO, what)
     files[name] = HubFile(size, etag)
 
 
@@ -337,6 +325,14 @@ def _read_range(response: Any, start: int, stop: int, size: int, stall_s: float)
     return bytes(body)
 
 
+_lost = {
+    "TimeoutException": "no answer in time",
+    "ConnectError": "no connection",
+    "NetworkError": "the connection was lost",
+    "ProtocolError": "the connection was lost",
+}
+
+
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
     """Turn exceptions of a request into ObjectRefused, without their text."""
@@ -346,16 +342,11 @@ def _translate_errors() -> Iterator[None]:
         raise
     except Exception as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}  # of httpx, in one of its versions
+        lost = next((words for kind, words in _lost.items() if kind in kinds), "")
         if "CERTIFICATE" in str(error):
             raise ObjectRefused(errno.EIO, "the server's certificate is not trusted") from None
-        if "TimeoutException" in kinds:
-            raise ObjectRefused(errno.EIO, "no answer in time", again=True) from None
-        if "ConnectError" in kinds:
-            raise ObjectRefused(errno.EIO, "no connection", again=True) from None
-        if "NetworkError" in kinds or "ProtocolError" in kinds:
-            raise ObjectRefused(errno.EIO, "the connection was lost", again=True) from None
-        what = f"the hub's answer is not understood ({type(error).__name__})"
-        raise ObjectRefused(errno.EIO, what) from None
+        what = lost or f"the hub's answer is not understood ({type(error).__name__})"
+        raise ObjectRefused(errno.EIO, what, again=bool(lost)) from None
 
 
 def _build_refusal(status: int, headers: Mapping[str, str]) -> ObjectRefused:
@@ -377,21 +368,20 @@ def _build_refusal(status: int, headers: Mapping[str, str]) -> ObjectRefused:
 
 
 def pin_hub_url(url: str) -> str:
-    """Return the place that a URL of the hub stands for: a path in the local cache if that holds
-    all of it, else the URL with the commit in place of the revision. Raises a PenstockError."""
+    """Return a path in the local cache if it holds all files of a URL of the hub, else the URL with
+    the commit in place of the revision. Raises a PenstockError."""
     where = parse_hub_url(url)
     constants = import_hub().constants
-    folder = os.path.join(
-        constants.HF_HUB_CACHE, "--".join(["datasets", *where.repository.split("/")])
-    )
     offline = constants.HF_HUB_OFFLINE
+    name = "--".join(["datasets", *where.repository.split("/")])
+    folder = os.path.join(constants.HF_HUB_CACHE, name)
     if not _COMMIT.fullmatch(where.revision):
         where = where._replace(revision=_find_revision(where, folder, offline))
     snapshot = os.path.join(folder, "snapshots", where.revision)
     if os.path.isdir(snapshot):
         files = _read_listing(folder, where.revision)
         if files is None and not offline:
-            files = _retry(lambda: open_hub(where).files(), where.url)
+            files = _list_files(where)
         if files is None:
             warnings.warn(
                 f"{snapshot} is read without the hub's listing of it: files that were never "
@@ -410,17 +400,17 @@ def pin_hub_url(url: str) -> str:
 
 
 def pin_hub_urls(places: Sequence[str]) -> list[str]:
-    """Return the places with those of the hub pinned: all in its cache, or all by their URLs.
+    """Return the places with URLs of the hub pinned: all in its cache, or all by their commits.
 
-    A folder of a repository that has documents beside the data becomes the list of its data files.
+    A folder of a repository with documents beside the data becomes the list of its data files.
     """
-    pinned = [pin_hub_url(one) if one.startswith("hf://") else one for one in places]
-    if len({"://" in one for one in pinned}) > 1:
+    pinned = [pin_hub_url(place) if place.startswith("hf://") else place for place in places]
+    if len({"://" in place for place in pinned}) > 1:
         pinned = [
-            parse_hub_url(given)._replace(revision=find_commit(one)).url
+            parse_hub_url(given)._replace(revision=find_commit(place)).url
             if given.startswith("hf://")
-            else one
-            for given, one in zip(places, pinned, strict=True)
+            else place
+            for given, place in zip(places, pinned, strict=True)
         ]
     if len(pinned) == 1 and find_commit(pinned[0]):
         return _list_data(pinned[0]) or pinned
@@ -432,22 +422,20 @@ def _list_data(place: str) -> list[str]:
     if "://" in place:
         where = parse_hub_url(place)
         below = f"{where.path}/" if where.path else ""
-        files = _retry(lambda: open_hub(where).files(), place)
-        names = [name[len(below) :] for name in files if name.startswith(below)]
+        names = [name[len(below) :] for name in _list_files(where) if name.startswith(below)]
     else:
         names = [
             os.path.relpath(os.path.join(folder, name), place)
             for folder, _, inside in os.walk(place)
             for name in inside
         ]
-    chosen = choose_data(place, names)
-    return [f"{place}/{name}" for name in chosen]
+    return [f"{place}/{name}" for name in choose_data(place, names)]
 
 
 def choose_data(place: str, names: Sequence[str]) -> list[str]:
-    """Choose the data files among those of a folder of a repository; [] if all of them are data.
+    """Choose the data files in a folder of a repository; [] if all of its files are data.
 
-    UsageError if their names tell of several splits, or if they are of several kinds.
+    UsageError if their names show several splits, or several kinds of files.
     """
     shown = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     data = [name for name in shown if not _DOCUMENT.search(name)]
@@ -458,9 +446,8 @@ def choose_data(place: str, names: Sequence[str]) -> list[str]:
     if len(splits) > 1:
         names_of_splits = ", ".join(sorted(split or "others" for split in splits))
         raise UsageError(
-            f"{place} holds the splits {names_of_splits}, such as {min(splits.values())}, and "
-            "training data must not mix with others unnoticed: open one folder, or a pattern such "
-            f"as {place}/data/train-*"
+            f"{place} holds the splits {names_of_splits}, such as {min(splits.values())}: open one"
+            f" folder, or a pattern such as {place}/data/train-*"
         )
     if len(data) == len(shown) or not data:
         return []
@@ -474,11 +461,6 @@ def choose_data(place: str, names: Sequence[str]) -> list[str]:
     return data
 
 
-def open_hub(where: HubLocation) -> HubBucket:
-    """Open the files of a location's commit; its listing and connections are shared."""
-    return open_hub_bucket(where._replace(path="").url)
-
-
 def open_hub_bucket(url: str, stall_s: float = limits.object_stall_s) -> HubBucket:
     """Return the files of a commit. Users of the same settings share the listing and addresses."""
     settings = (item for item in os.environ.items() if item[0].startswith(("HF_", "HUGGING")))
@@ -490,11 +472,13 @@ def _open_shared(url: str, stall_s: float, _: tuple[tuple[str, str], ...]) -> Hu
     return HubBucket(url, stall_s)
 
 
-def _retry(ask: Callable[[], T], url: str) -> T:
+def _list_files(where: HubLocation) -> dict[str, HubFile]:
+    """Return the files of a location's commit."""
+    bucket = open_hub_bucket(where._replace(path="").url)
     try:
-        return retry_until(ask, limits.object_listing_deadline_s)
+        return retry_until(bucket.files, limits.object_listing_deadline_s)
     except ObjectRefused as error:
-        raise build_storage_error(error.code, url, f" ({error.what})") from None
+        raise build_storage_error(error.code, where.url, f" ({error.what})") from None
 
 
 def _find_revision(where: HubLocation, folder: str, offline: bool) -> str:
@@ -535,16 +519,17 @@ def _read_listing(folder: str, commit: str) -> dict[str, HubFile] | None:
     """Read the listing of a commit that the hub's library has saved; None if there is none."""
     try:
         with open(os.path.join(folder, "trees", f"{commit}.json"), "rb") as file:
-            found = json.loads(file.read(limits.hub_listing_bytes_max))
-        if found["format_version"] != 1:
+            listing = json.loads(file.read(limits.hub_listing_bytes_max))
+        if listing["format_version"] != 1:
             return None
-        return {str(name): HubFile(int(one["size"]), "") for name, one in found["files"].items()}
+        files = listing["files"].items()
+        return {str(name): HubFile(int(entry["size"]), "") for name, entry in files}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def _holds_all(snapshot: str, path: str, files: Mapping[str, HubFile]) -> bool:
-    """True if a snapshot has all files of a listing that a path stands for, in their sizes."""
+    """True if a snapshot has all files of a listing that a path names, in their sizes."""
     fixed = cut_at_special(path)
     below = fixed if fixed != path or not path else f"{path}/"
     wanted = [name for name in files if name == path or name.startswith(below)]

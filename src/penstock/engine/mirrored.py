@@ -106,10 +106,8 @@ class MirroredEngine:
         self._members = list(members)
         self._holders = holders
         if holders.ndim != 2 or holders.shape[1] != len(members) or not holders.any(axis=1).all():
-            raise UsageError(
-                f"holders is {holders.dtype} of shape {holders.shape}: give a row for each file and"
-                f" a column for each of {len(members)} members, one or more of which have it"
-            )
+            shape = holders.shape
+            raise UsageError(f"holders has shape {shape}: give (files, members), all files held")
         targets = [Target(queued_bytes_max) for _ in members]
         self._queue = RequestQueue(policy or LeastLoaded(), targets)
         self._waiting: dict[int, _MirroredPart] = {}  # by request of the queue
@@ -161,8 +159,7 @@ class MirroredEngine:
             self._check_usable()
             if len(self._queue) + len(parts) > limits.pieces_max:
                 raise UsageError(
-                    f"{len(parts)} parts would wait beside {len(self._queue)} others, more than"
-                    f" pieces_max {limits.pieces_max}: poll until some are read"
+                    f"over pieces_max {limits.pieces_max} parts would wait: poll first"
                 )
             for part in parts:
                 self._put(part)
@@ -235,8 +232,8 @@ class MirroredEngine:
             return []
         bytes_ = np.add.reduceat(requests.length, runs[:-1])
         cut = np.diff((np.cumsum(bytes_) - bytes_) // limits.unit_bytes_default) != 0
-        held = self._holders[requests.file[runs[:-1]]]
-        cut |= (held[1:] != held[:-1]).any(axis=1)
+        holders = self._holders[requests.file[runs[:-1]]]
+        cut |= (holders[1:] != holders[:-1]).any(axis=1)
         edges = [0, *(np.flatnonzero(cut) + 1).tolist(), len(runs) - 1]
         parts = []
         for first, last in itertools.pairwise(edges):
@@ -253,8 +250,8 @@ class MirroredEngine:
 
     def _put(self, part: _MirroredPart) -> None:
         """Queue a part for the holders that have not been tried."""
-        held = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
-        holders = tuple(member for member in held if member not in part.tried)
+        members = np.flatnonzero(self._holders[part.requests.file[0]]).tolist()
+        holders = tuple(member for member in members if member not in part.tried)
         number = self._numbers
         self._numbers += 1
         length, now_ns = int(part.requests.length.sum()), time.monotonic_ns()
@@ -303,15 +300,15 @@ class MirroredEngine:
             for member in part.tried:
                 self._pause_member(member, until_s)
         tried = (*part.tried, number)
-        held = self._holders[part.requests.file[failed]]
-        held[:, tried] = False
-        elsewhere = np.any(held, axis=1)
+        untried = self._holders[part.requests.file[failed]]
+        untried[:, tried] = False
+        elsewhere = np.any(untried, axis=1)
         for failure, more in zip(completion.failures, elsewhere.tolist(), strict=True):
             if not more:
                 row = int(part.rows[failure.extent])
                 ticket.failures.append(failure._replace(extent=row))
         self._rerouted += int(np.count_nonzero(elsewhere))
-        kinds, kind = np.unique(held, axis=0, return_inverse=True)
+        kinds, kind = np.unique(untried, axis=0, return_inverse=True)
         for group in range(len(kinds)):
             again = failed[elsewhere & (kind.reshape(-1) == group)]
             if len(again):
@@ -356,7 +353,7 @@ def _watch(
 ) -> None:
     """Wait for the reports of one member, as many as parts were submitted to it.
 
-    Run by a thread, which must not keep the engine while it waits.
+    Run by a thread that must not keep the engine alive while it waits.
     """
     while True:
         more.get()

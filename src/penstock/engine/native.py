@@ -36,7 +36,7 @@ _counters = ("bytes", "runs", "extents", "tickets", "opens", "open_ns", "work_ns
 class NativeEngine:
     """Reads the files of an index with the compiled core; see `penstock.engine.Engine`.
 
-    keep_open_max:  with more files than this, each is opened for each read; None is a part of the
+    keep_open_max:  with more files than this, every read opens its file; None is a part of the
                     process's limit of open files.
     tallies:        by purpose, a sum to which the bytes of submitted requests are added.
 

@@ -1,6 +1,6 @@
 """Client of one bucket, container or web server: reads, lists, writes and deletes objects.
 
-The only importer of obstore, which sends the requests. `Bucket.fetch` is one ranged GET, and
+obstore sends the requests; nothing else imports it. `Bucket.fetch` is one ranged GET, and
 `retry_until` repeats a request while that may help. Every failure becomes an `ObjectRefused`, made
 of a status, an error code of the service and our own words. No text of the library, the service or
 the URL is passed on, because they hold keys, signatures and user names.
@@ -12,6 +12,7 @@ Secrets in a URL (user:password@, or the query of a presigned one) are kept in t
 from __future__ import annotations
 
 import configparser
+import contextlib
 import errno
 import functools
 import hashlib
@@ -35,7 +36,8 @@ T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "http", "https")
 
-_again = {408, 425, 429, 500, 502, 503, 504, 509, 529}
+# 409: two wrote on a condition at once, and the service does not decide.
+_again = {408, 409, 425, 429, 500, 502, 503, 504, 509, 529}
 _slow_codes = {"RequestTimeout", "SlowDown", "Throttling", "InternalError", "ServerBusy"}
 _written = "/{}*[],~!$&'()+;=:@"  # what a path of a URL holds as it is, and patterns
 _private: dict[str, tuple[str, str]] = {}  # bucket/key -> its user:password@ and its query
@@ -104,11 +106,11 @@ def _sleep(seconds: float) -> bool:
 def retry_until(
     ask: Callable[[], T], deadline_s: float, pause: Callable[[float], bool] = _sleep
 ) -> T:
-    """Call `ask` until it succeeds, while repeating may help and until the deadline; else
-    ObjectRefused.
+    """Call `ask` until it succeeds; ObjectRefused if repeating does not help, or at the deadline.
 
-    Pauses double, and are a random part of that, so that many clients refused together do not come
-    back together. `pause` waits so many seconds, and returns whether to go on.
+    Pauses double, and are random, so that many clients refused together do not come back together.
+
+    pause:  waits for some seconds, and returns whether to go on.
     """
     deadline = time.monotonic() + deadline_s
     longest_s = limits.object_pause_s
@@ -129,16 +131,6 @@ def retry_until(
 
 def build_timeout(problem: str, deadline_s: float) -> ObjectRefused:
     return ObjectRefused(errno.ETIMEDOUT, f"{problem}, for {deadline_s:g} s")
-
-
-def require_whole(answer: Answer, start: int, stop: int) -> Answer:
-    """Return the answer if it holds all that exists of [start, stop).
-
-    A body may be cut short silently; ObjectRefused then, and asking again may help.
-    """
-    if len(answer.data) != min(stop, answer.size) - start:
-        raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
-    return answer
 
 
 # -- URLs ------------------------------------------------------------------------------------------
@@ -166,17 +158,14 @@ def parse_service_url(url: str) -> ObjectLocation:
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
-        raise UsageError(
-            f"penstock does not read {scheme}:// URLs: use"
-            f" {', '.join(f'{s}://' for s in SCHEMES)} or a path"
-        )
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UsageError(f"penstock does not read {scheme}:// URLs: use {known} or a path")
     if scheme.startswith("http"):
         return _parse_http_url(url)
     bucket, _, key = rest.partition("/")
     if "@" in bucket:
         raise UsageError(
-            f"the {scheme}:// URL has credentials before its bucket, which are not used: set them"
-            " in the environment (docs/objects.md)"
+            f"the {scheme}:// URL has credentials: set them in the environment (docs/objects.md)"
         )
     if not bucket:
         raise UsageError(f"{url!r} names no bucket: use {scheme}://bucket/name")
@@ -209,9 +198,7 @@ class Bucket:
         try:
             import obstore
         except ImportError:
-            raise UsageError(
-                f"{url} is an object store, which needs obstore: pip install 'penstock[cloud]'"
-            ) from None
+            raise UsageError(f"{url} needs obstore: pip install 'penstock[cloud]'") from None
         _check_process()
         self.url = url
         self._obstore = obstore
@@ -220,30 +207,27 @@ class Bucket:
             "read_timeout": timedelta(seconds=stall_s),
             "timeout": timedelta(seconds=max(limits.object_deadline_s, stall_s)),
         }
-        self._listable = not url.startswith("http")
+        self.listable = not url.startswith("http")
         self._stores: dict[tuple[str, str], HTTPStore] = {}
-        self._store: Any = self._open_client(_configure_no_retries()) if self._listable else None
+        self._store: Any = self._open_client(_configure_no_retries()) if self.listable else None
         self._uploads: Any = None
 
     def fetch(self, key: str, start: int, stop: int) -> Answer:
-        """Read the bytes [start, stop) of an object, fewer if it ends within them. `start` must lie
-        in it."""
-        try:
-            got = self._obstore.get(self._get_client(key), key, options={"range": (start, stop)})
-            meta = got.meta
-            data = memoryview(got.bytes())
-        except Exception as error:
-            raise translate_error(error) from None
-        return require_whole(Answer(data, int(meta["size"]), _read_version(meta)), start, stop)
+        """Read the bytes [start, stop) of an object, fewer if it ends within them. Asks once."""
+        with _translate_errors():
+            result = self._obstore.get(self._get_client(key), key, options={"range": (start, stop)})
+            meta = result.meta
+            answer = Answer(memoryview(result.bytes()), int(meta["size"]), _read_version(meta))
+            if len(answer.data) != min(stop, answer.size) - start:  # silently
+                raise ObjectRefused(errno.EIO, "the answer was cut short", again=True)
+            return answer
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and version of an object now."""
-        if not self._listable:
+        if not self.listable:
             return self._head_by_range(key)
-        try:
+        with _translate_errors():
             return _describe_object(self._obstore.head(self._get_client(key), key))
-        except Exception as error:
-            raise translate_error(error) from None
 
     def _head_by_range(self, key: str) -> ObjectInfo:
         """Describe an object by reading one byte: a presigned URL is signed for GET alone, and this
@@ -254,38 +238,32 @@ class Bucket:
             if error.code not in (errno.ERANGE, errno.ENOTSUP):
                 raise
             problem = error
-        try:
+        with _translate_errors():
             info = _describe_object(self._obstore.head(self._get_client(key), key))
-        except Exception as error:
-            raise translate_error(error) from None
-        if info.size:  # a range of nothing may be refused, or answered with all there is
-            raise problem
-        return info
+            if info.size:  # a range of nothing may be refused, or answered with all there is
+                raise problem
+            return info
 
     def listing(self, prefix: str) -> Iterator[list[ObjectInfo]]:
-        """Yield all objects below a prefix, which ends with a slash, in parts."""
+        """Yield all objects below a prefix with a slash at its end, page by page."""
         self._require_listable()
         _check_process()
         stream = iter(self._obstore.list(self._store, prefix or None, chunk_size=1000))
         while True:
-            try:
-                part = next(stream, None)
-                if part is None:
+            with _translate_errors():
+                page = next(stream, None)
+                if page is None:
                     return
-                infos = [_describe_object(meta) for meta in part]
-            except Exception as error:
-                raise translate_error(error) from None
+                infos = [_describe_object(meta) for meta in page]
             yield infos
 
     def level(self, prefix: str) -> tuple[list[str], list[ObjectInfo]]:
         """Return the folders (by their last name) and the objects directly below a prefix."""
         self._require_listable()
         _check_process()
-        try:
+        with _translate_errors():
             level = self._obstore.list_with_delimiter(self._store, prefix or None)
-        except Exception as error:
-            raise translate_error(error) from None
-        folders = [prefix.rstrip("/").rpartition("/")[2] for prefix in level["common_prefixes"]]
+        folders = [folder.rstrip("/").rpartition("/")[2] for folder in level["common_prefixes"]]
         return folders, [_describe_object(meta) for meta in level["objects"]]
 
     # -- writing -----------------------------------------------------------------------------------
@@ -294,24 +272,24 @@ class Bucket:
         """Write an object in one request. new: ObjectRefused with EEXIST if the object exists, with
         ENOTSUP if the service has no such condition."""
         self._require_listable()
-        try:
-            mode: Any = "create" if new else "overwrite"
+        mode: Any = "create" if new else "overwrite"
+        with _translate_errors():
             self._obstore.put(self._get_client(key), key, data, mode=mode, use_multipart=False)
-        except Exception as error:
-            raise translate_error(error) from None
 
     def upload(self, key: str, data: Iterable[Bytes], size: int) -> None:
-        """Write a large object of `size` bytes in parts, several at a time; a part is sent again
-        for a while if that may help. The object appears whole or not at all. An exception raised by
-        `data` ends the upload, and is raised here."""
+        """Write a large object of `size` bytes in parts, several at a time, with repeats.
+
+        The object appears whole or not at all. An exception raised by `data` ends the upload, and
+        is raised here.
+        """
         self._require_listable()
         _check_process()
         if self._uploads is None:
             self._uploads = self._open_client(_configure_retries(), limits.object_deadline_s)
-        part = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
+        part_bytes = max(limits.object_part_bytes, -(-size // limits.object_parts_max))
         failed: list[BaseException] = []
 
-        def kept() -> Iterator[Bytes]:
+        def read_data() -> Iterator[Bytes]:
             try:
                 yield from data
             except BaseException as error:
@@ -322,50 +300,42 @@ class Bucket:
             self._obstore.put(
                 self._uploads,
                 key,
-                kept(),
+                read_data(),
                 use_multipart=True,
-                chunk_size=part,
+                chunk_size=part_bytes,
                 max_concurrency=limits.object_parts,
             )
         except Exception as error:
             if failed:
                 raise failed[0] from None
-            problem = translate_error(error)
+            problem = _translate_error(error)
             if problem.again:
-                raise build_timeout(problem.what, limits.object_deadline_s) from None
+                problem = build_timeout(problem.what, limits.object_deadline_s)
             raise problem from None
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; it is no error if they do not exist."""
         self._require_listable()
         _check_process()
-        try:
-            self._obstore.delete(self._store, list(keys))
-        except FileNotFoundError as error:
-            if len(keys) == 1 and "NoSuchBucket" not in str(error):
-                return  # of some services; many are removed one by one there
-            raise translate_error(error) from None
-        except Exception as error:
-            raise translate_error(error) from None
+        with _translate_errors():
+            try:
+                self._obstore.delete(self._store, list(keys))
+            except FileNotFoundError as error:  # of some services, if the object does not exist
+                if len(keys) > 1 or "NoSuchBucket" in str(error):
+                    raise
 
     # -- the library's clients ---------------------------------------------------------------------
 
-    @property
-    def listable(self) -> bool:
-        """True if the objects can be listed."""
-        return self._listable
-
     def _require_listable(self) -> None:
-        if not self._listable:
+        if not self.listable:
             raise UsageError(
-                f"{self.url} cannot be listed, since HTTP has no folders: name files, or patterns "
-                "such as train-{000..012}.tar"
+                f"{self.url} has no folders: name files, or patterns such as train-{{000..012}}.tar"
             )
 
     def _get_client(self, key: str) -> Any:
         """Return the client for an object: on a web server one for each set of secrets."""
         _check_process()
-        if self._listable:
+        if self.listable:
             return self._store
         user, query = _private.get(f"{self.url}/{key}", ("", ""))
         if (user, query) not in self._stores:
@@ -395,33 +365,19 @@ class Bucket:
                 return GCSStore(name, **more)
             return AzureStore(name, **more)
         except Exception as error:
+            remedy = f"check its name and the settings of {scheme}:// (docs/objects.md)"
             if "Account must be specified" in str(error):
-                raise UsageError(
-                    f"{self.url}: az:// URLs are az://container/name, and the account is not"
-                    " known: set AZURE_STORAGE_ACCOUNT_NAME"
-                ) from None
-            raise UsageError(
-                f"{self.url} cannot be opened ({type(error).__name__}): check its name and the "
-                f"environment's settings for {scheme}:// (docs/objects.md)"
-            ) from None
+                remedy = "az:// URLs are az://container/name; set AZURE_STORAGE_ACCOUNT_NAME"
+            kind = type(error).__name__
+            raise UsageError(f"{self.url} cannot be opened ({kind}): {remedy}") from None
 
     def _open_s3(self, name: str, more: dict[str, Any]) -> S3Store:
         from obstore.store import S3Store
 
         config = read_aws_profile(os.environ)
-        endpoint = next(
-            (
-                value
-                for value in (
-                    os.environ.get("AWS_ENDPOINT_URL_S3"),
-                    os.environ.get("AWS_ENDPOINT_URL"),
-                    os.environ.get("AWS_ENDPOINT"),
-                    config.get("endpoint"),
-                )
-                if value
-            ),
-            "",
-        )
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        endpoints = [*map(os.environ.get, names), config.get("endpoint")]
+        endpoint = next((value for value in endpoints if value), "")
         if endpoint:
             config["endpoint"] = endpoint
         if endpoint.startswith("http://"):
@@ -451,7 +407,7 @@ def _configure_no_retries() -> Any:
 
 
 def _configure_retries() -> Any:
-    """Configure retries for the parts of an upload, which only the library can send again."""
+    """Configure retries for the parts of an upload: only the library can send them again."""
     first, most = limits.object_pause_s, limits.object_pause_s_max
     return {
         "max_retries": 1000,
@@ -465,15 +421,14 @@ def _configure_retries() -> Any:
 
 
 def _check_process() -> None:
-    """Raise ForkError in a forked child: the library's threads do not exist there, and waiting for
-    them never ends."""
+    """Raise ForkError in a forked child: without the library's threads, its calls never return."""
     global _started_in
     if _started_in is None:
         _started_in = threads.forks
     elif _started_in != threads.forks:
         raise ForkError(
-            "object stores were used before this process was forked, and their threads do not exist"
-            " here: start processes by 'spawn' or 'forkserver', or open the data in the child"
+            "object stores were used before this process was forked: start processes by 'spawn' or "
+            "'forkserver', or open the data in the child"
         )
 
 
@@ -493,45 +448,46 @@ _service_code = re.compile(r"<Code>(\w{1,64})</Code>")
 _kind = re.compile(r"\bkind: (Timeout|Interrupted|Connect|Request|Decode|Unknown)\b")
 
 
-def translate_error(error: Exception) -> ObjectRefused:
-    """Translate an exception of the library into an ObjectRefused, without its text."""
-    text = str(error)
-    if isinstance(error, ObjectRefused | UsageError):
-        raise error
-    if isinstance(error, FileNotFoundError):
-        return ObjectRefused(errno.ENOENT, "404: there is no such object or bucket")
-    name = type(error).__name__
-    status = _status.search(text)
-    number = int(status.group(1)) if status else 0
-    service_code = _service_code.search(text)
-    code = service_code.group(1) if service_code else ""
-    words = f"{number} {code}".strip() if number else ""
-    if number == 404:
-        return ObjectRefused(errno.ENOENT, words)
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
-        return ObjectRefused(errno.EACCES, words or "access denied")
-    if name == "AlreadyExistsError":
-        return ObjectRefused(errno.EEXIST, words or "the object exists already")
-    if number == 409:  # of two that write on a condition at once, neither is told which it was
+@contextlib.contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Turn the library's exceptions into ObjectRefused, without their text."""
+    try:
+        yield
+    except (ObjectRefused, UsageError, ForkError):
+        raise
+    except Exception as error:
+        raise _translate_error(error) from None
+
+
+def _translate_error(error: Exception) -> ObjectRefused:
+    text, name = str(error), type(error).__name__
+    match = _status.search(text)
+    status = int(match[1]) if match else 0
+    match = _service_code.search(text)
+    code = match[1] if match else ""
+    words = f"{status} {code}".strip() if status else ""
+    denied = ("PermissionDeniedError", "UnauthenticatedError")
+    no_ranges = name == "NotSupportedError" or "non-partial response" in text
+    is_redirect = status // 100 == 3 or "BareRedirect" in text
+    for is_so, number, otherwise in (
+        (status == 404, errno.ENOENT, ""),
+        (name == "FileNotFoundError", errno.ENOENT, "404: there is no such object or bucket"),
+        (name in denied or status in (401, 403), errno.EACCES, "access denied"),
+        (name == "AlreadyExistsError", errno.EEXIST, "the object exists already"),
+        (status == 501 or name == "NotImplementedError", errno.ENOTSUP, "it cannot do that"),
+        (name == "PreconditionError", errno.ESTALE, "the object has another version"),
+        (no_ranges, errno.ENOTSUP, "the server does not answer ranges"),
+        (status == 416, errno.ERANGE, ""),
+        (code.startswith(("Expired", "InvalidToken")), errno.EACCES, ""),
+    ):
+        if is_so:
+            return ObjectRefused(number, otherwise if no_ranges else words or otherwise)
+    if status in _again or code in _slow_codes:
         return ObjectRefused(errno.EIO, words, again=True)
-    if number == 501 or name == "NotImplementedError":
-        return ObjectRefused(errno.ENOTSUP, words or "the service cannot do that")
-    if name == "PreconditionError":
-        return ObjectRefused(errno.ESTALE, words or "the object has another version")
-    if name == "NotSupportedError" or "non-partial response" in text:
-        return ObjectRefused(errno.ENOTSUP, "the server does not answer ranges")
-    if number == 416:
-        return ObjectRefused(errno.ERANGE, words)
-    if number in _again or code in _slow_codes:
-        return ObjectRefused(errno.EIO, words, again=True)
-    if number:
-        more = ": is the region right (AWS_REGION)?" if number // 100 == 3 else ""
-        if code.startswith(("Expired", "InvalidToken")):
-            return ObjectRefused(errno.EACCES, words)
-        return ObjectRefused(errno.EIO, words + more)
-    if "BareRedirect" in text:
-        return ObjectRefused(errno.EIO, "a redirect to nowhere: is the region right (AWS_REGION)?")
-    return _translate_lost_request(text, name)
+    if is_redirect:
+        what = words or "a redirect to nowhere"
+        return ObjectRefused(errno.EIO, f"{what}: is the region right (AWS_REGION)?")
+    return ObjectRefused(errno.EIO, words) if status else _translate_lost_request(text, name)
 
 
 def _translate_lost_request(text: str, name: str) -> ObjectRefused:
@@ -540,17 +496,16 @@ def _translate_lost_request(text: str, name: str) -> ObjectRefused:
     if "credential" in lowered or "169.254.169.254" in text or "metadata.google" in text:
         return ObjectRefused(errno.EACCES, "no credentials were found")
     kind = _kind.search(text)
+    if kind is None:
+        return ObjectRefused(errno.EIO, f"the request failed ({name})")
+    if "certificate" in lowered:
+        return ObjectRefused(errno.EIO, "the server's certificate is not trusted")
     words = {
         "Timeout": "no answer in time",
         "Interrupted": "the connection was lost",
         "Connect": "no connection",
     }
-    if kind is not None:
-        what = words.get(kind.group(1), "the connection failed")
-        if "certificate" in lowered:
-            return ObjectRefused(errno.EIO, "the server's certificate is not trusted")
-        return ObjectRefused(errno.EIO, what, again=True)
-    return ObjectRefused(errno.EIO, f"the request failed ({name})")
+    return ObjectRefused(errno.EIO, words.get(kind[1], "the connection failed"), again=True)
 
 
 # -- credentials that obstore does not look for ----------------------------------------------------
@@ -594,8 +549,8 @@ def read_aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
             import boto3  # noqa: F401
         except ImportError:
             raise UsageError(
-                f"the AWS profile {profile!r} stands for a role or a sign-on, which takes boto3: "
-                "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"the AWS profile {profile!r} is a role or sign-on: pip install boto3, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
         options["provider"] = True
     return options

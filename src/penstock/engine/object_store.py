@@ -64,7 +64,7 @@ def parse_object_url(url: str) -> ObjectLocation:
 
 
 def parse_root(root: str) -> ObjectLocation:
-    """Parse the root of a store, which holds no secrets."""
+    """Parse the root of a store; it holds no secrets."""
     scheme, _, rest = root.partition("://")
     if scheme == "hf":
         return parse_object_url(root.rstrip("/"))
@@ -107,9 +107,9 @@ class ObjectStore:
     def some(self, count: int) -> list[str]:
         def ask() -> list[str]:
             names: list[str] = []
-            for part in self._bucket.listing(self._prefix):
-                # An empty object may stand for a folder.
-                names += [info.name for info in self._select_visible(part) if info.size]
+            for page in self._bucket.listing(self._prefix):
+                # An empty object may mark a folder.
+                names += [info.name for info in self._select_visible(page) if info.size]
                 if len(names) >= count:
                     break
             return names[:count]
@@ -124,7 +124,7 @@ class ObjectStore:
                 continue
             fixed = find_fixed_folder(alternative)
             form = re.compile(translate_pattern(alternative), re.DOTALL)
-            matches = (one.name for one in self._list_files(fixed) if form.fullmatch(one.name))
+            matches = [info.name for info in self._list_files(fixed) if form.fullmatch(info.name)]
             names.update(dict.fromkeys(sorted(matches, key=str.encode)))
         return list(names)
 
@@ -167,7 +167,7 @@ class ObjectStore:
         return self._read(name, offset, length)[0]
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
-        def one(number: int) -> T:
+        def parse_one(number: int) -> T:
             path, size = files.path(number), int(files.size[number])
             version = int(files.mtime_ns[number])
             seen = 0
@@ -186,7 +186,7 @@ class ObjectStore:
                 _check_same(size, version, now.size, now.version, path)
             return result
 
-        return map_in_threads(one, len(files), progress)
+        return map_in_threads(parse_one, len(files), progress)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -223,8 +223,7 @@ class ObjectStore:
         return self._ask(f"{self.root}/{name}", ask)
 
     def _look_up(self, name: str) -> _State:
-        """Look up a name. A service that does not answer raises an error, because data must not be
-        taken for missing then."""
+        """Look up a name; StorageError if the service does not answer, as the data may be there."""
 
         def ask() -> _State:
             try:
@@ -241,8 +240,7 @@ class ObjectStore:
         return state
 
     def _describe_names(self, names: Sequence[str]) -> dict[str, _State]:
-        """Describe files by listing their folders, for folders with so many of the names that
-        listing is cheaper than single requests."""
+        """Describe files by listing their folders, if that is cheaper than single requests."""
         if len(names) < _ASKED_SINGLY_MAX or not self._bucket.listable:
             return {}
         per_folder: dict[str, list[str]] = defaultdict(list)
@@ -255,23 +253,23 @@ class ObjectStore:
         ]
 
         def described(folder: str, wanted: set[str]) -> dict[str, _State]:
-            left = _LISTED_PER_NAME * len(wanted)
+            listed_max = _LISTED_PER_NAME * len(wanted)
             states: dict[str, _State] = {}
-            for part in self._bucket.listing(self._build_prefix(folder)):
-                for info in self._select_visible(part, hidden=True):
+            for page in self._bucket.listing(self._build_prefix(folder)):
+                for info in self._select_visible(page, hidden=True):
                     if info.name in wanted:
                         states[info.name] = _State(info.size, info.version, 0)
-                left -= len(part)
-                if len(states) == len(wanted) or left < 0:
+                listed_max -= len(page)
+                if len(states) == len(wanted) or listed_max < 0:
                     break
             return states
 
-        def one(number: int) -> dict[str, _State]:
+        def describe_one(number: int) -> dict[str, _State]:
             folder, wanted = many[number]
             return self._ask(f"{self.root}/{folder}", lambda: described(folder, set(wanted)))
 
         known: dict[str, _State] = {}
-        for states in map_in_threads(one, len(many)):
+        for states in map_in_threads(describe_one, len(many)):
             known |= states
         return known
 
@@ -287,19 +285,19 @@ class ObjectStore:
 
         def ask() -> list[ObjectInfo]:
             objects: list[ObjectInfo] = []
-            for part in self._bucket.listing(self._build_prefix(folder)):
-                objects += self._select_visible(part)
+            for page in self._bucket.listing(self._build_prefix(folder)):
+                objects += self._select_visible(page)
                 if progress is not None:
                     progress(len(objects))
             return _drop_markers(objects)
 
         return self._ask(f"{self.root}/{folder}" if folder else self.root, ask)
 
-    def _select_visible(self, part: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
+    def _select_visible(self, page: Iterable[ObjectInfo], hidden: bool = False) -> list[ObjectInfo]:
         """Return the objects with names relative to the root, without hidden ones and sidecars."""
         skip = len(self._prefix)
         visible = []
-        for info in part:
+        for info in page:
             name = info.name[skip:]
             if not name or (not hidden and _is_hidden(name)):
                 continue
@@ -366,7 +364,7 @@ class _State(NamedTuple):
 
 
 def _is_hidden(name: str) -> bool:
-    """True for hidden files, files in hidden folders, and sidecars, which are no data."""
+    """True for hidden files, files in hidden folders, and sidecars: they are no data."""
     return name.startswith(".") or "/." in name or name.endswith(".penstock")
 
 

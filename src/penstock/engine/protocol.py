@@ -44,7 +44,7 @@ class Failure(NamedTuple):
 
     extent:  its number within the submitted requests.
     errno:   the operating system's reason; 0 if the file ended early; ENOENT if the file is
-             gone; ESTALE if its size or modification time is not that of the index.
+             gone; ESTALE if its size or modification time differs from the index.
     got:     bytes that arrived, from the start; the rest of the destination is undefined.
     """
 
@@ -137,8 +137,8 @@ def check_usable(is_inherited: bool, is_closed: bool = False) -> None:
     closed."""
     if is_inherited:
         raise ForkError(
-            "this engine's threads belong to the process that was forked: "
-            "create the loader in the child, or start processes by 'spawn' or 'forkserver'"
+            "this engine's threads are in the parent process: create the loader in the child, or "
+            "start processes by 'spawn' or 'forkserver'"
         )
     if is_closed:
         raise UsageError("this engine is closed: create another")
@@ -149,8 +149,8 @@ def check_requests(
 ) -> None:
     """Raise UsageError unless an engine of `file_count` files may execute these requests.
 
-    None leaves the file numbers unchecked, for wrappers, which do not know the files. The message
-    names the first extent, run or buffer that is wrong. A few vectorised passes.
+    None leaves the file numbers unchecked, for wrappers that do not know the files. The message
+    names the first wrong extent, run or buffer. A few vectorised passes.
     """
     _check_columns(requests)
     _check_extents(requests, file_count)
@@ -166,18 +166,14 @@ def refuse_first(bad: Mask, message: Callable[[int], str]) -> None:
 
 
 def _check_columns(requests: Requests) -> None:
+    count = len(requests.file)
     for name, column in requests._asdict().items():
         dtype = np.dtype(np.uint32 if name in ("file", "buffer") else np.int64)
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
-            raise UsageError(
-                f"requests.{name} is {describe_argument(column)}: use a one-dimensional array of"
-                f" {dtype}"
-            )
-        if name != "runs" and len(column) != len(requests.file):
-            raise UsageError(
-                f"requests.{name} has {len(column)} values where requests.file has"
-                f" {len(requests.file)}: give one for each extent"
-            )
+            raise UsageError(f"requests.{name} is {describe_argument(column)}: use 1-D {dtype}")
+        if name != "runs" and len(column) != count:
+            size = len(column)
+            raise UsageError(f"requests.{name} has {size} values where requests.file has {count}")
 
 
 def _check_extents(requests: Requests, file_count: int | None) -> None:
@@ -200,10 +196,8 @@ def _check_runs(requests: Requests) -> None:
     file, offset, length, runs = requests.file, requests.offset, requests.length, requests.runs
     count = len(file)
     if len(runs) == 0 or runs[0] != 0 or runs[-1] != count:
-        raise UsageError(
-            f"requests.runs is {describe_argument(runs)}: start at 0 and end at {count}, the"
-            " number of extents"
-        )
+        problem = describe_argument(runs)
+        raise UsageError(f"requests.runs is {problem}: start at 0 and end at {count}")
     extents = np.diff(runs)
     refuse_first(
         extents <= 0,
@@ -211,10 +205,7 @@ def _check_runs(requests: Requests) -> None:
     )
     refuse_first(
         extents > limits.run_extents_max,
-        lambda j: (
-            f"run {j} has {extents[j]} extents, more than run_extents_max"
-            f" {limits.run_extents_max}: split it"
-        ),
+        lambda j: f"run {j} has {extents[j]} extents, above run_extents_max: split it",
     )
     if len(extents) == count:
         return  # a run for each
@@ -229,7 +220,7 @@ def _check_runs(requests: Requests) -> None:
         follows & (offset[1:] < end[:-1]),
         lambda i: (
             f"extent {i + 1} starts at {offset[i + 1]}, before extent {i} of its run ends at"
-            f" {end[i]}: order them by offset, overlaps in runs of their own"
+            f" {end[i]}: put overlaps into different runs"
         ),
     )
     if count:
@@ -237,10 +228,7 @@ def _check_runs(requests: Requests) -> None:
         # A single long extent is no merged read: an engine splits it as it likes.
         refuse_first(
             (extents > 1) & (span > limits.run_bytes_max),
-            lambda j: (
-                f"run {j} covers {span[j]} bytes, more than run_bytes_max"
-                f" {limits.run_bytes_max}: split it"
-            ),
+            lambda j: f"run {j} covers {span[j]} bytes, above run_bytes_max: split it",
         )
 
 
@@ -254,10 +242,8 @@ def check_buffers(buffers: Sequence[Buffer]) -> None:
             and buffer.flags.c_contiguous
             and buffer.flags.writeable
         ):
-            raise UsageError(
-                f"buffer {number} is {describe_argument(buffer)}: use a one-dimensional,"
-                " contiguous, writable array of uint8"
-            )
+            problem = describe_argument(buffer)
+            raise UsageError(f"buffer {number} is {problem}: use 1-D, writable, contiguous uint8")
 
 
 def _check_destinations(requests: Requests, buffers: Sequence[Buffer]) -> None:

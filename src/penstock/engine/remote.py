@@ -35,7 +35,7 @@ class RemoteEngine:
     An object whose size or etag differs from `files` is reported with ESTALE, a missing one with
     ENOENT, a forbidden one with EACCES, and one that does not arrive within `deadline_s`, repeats
     included, with ETIMEDOUT.
-    Threads end with `close`, which the garbage collector also calls.
+    Threads end with `close`; the garbage collector calls it, too.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class RemoteEngine:
         return self._work.finished(timeout_ns * 1e-9)
 
     def close(self) -> None:
-        """Drop everything that is not in a buffer yet. Requests in flight are not waited for, and
-        write nothing any more."""
+        """Drop everything that is not in a buffer yet; requests in flight write nothing more."""
         if threads.forks == self._forks:
             self._work.close()
 
@@ -89,8 +88,8 @@ class RemoteEngine:
         self._check_usable()
 
     def counters(self) -> dict[str, int]:
-        """Return totals of finished tickets: bytes, runs, extents, tickets; and of all requests,
-        and those of them that were repeats."""
+        """Return totals of finished tickets: bytes, runs, extents, tickets; and the numbers of all
+        requests, and of repeats among them."""
         check_usable(threads.forks != self._forks)
         return dict(self._work.counters)
 
@@ -114,7 +113,7 @@ def _choose_method(budget: Budget) -> ReadMethod:
 
 
 class _ObjectTicket:
-    """A submission: destinations of its bytes, number of its pieces that are left, and failures."""
+    """A submission: destinations of its bytes, the number of unfinished pieces, and failures."""
 
     def __init__(self, number: int, requests: Requests, buffers: Sequence[Buffer]) -> None:
         self.number = number
@@ -125,7 +124,7 @@ class _ObjectTicket:
         self.buffer = requests.buffer.tolist()
         self.target = requests.target.tolist()
         self.runs = requests.runs.tolist()
-        self.left = 0
+        self.unfinished = 0
         self.failures: dict[int, list[tuple[int, int, int]]] = {}
 
     def pieces(self) -> list[_ObjectPiece]:
@@ -138,7 +137,7 @@ class _ObjectTicket:
                 end = min(stop, start + limits.run_bytes_max)
                 pieces.append(_ObjectPiece(self, first, last, start, end))
                 start = end
-        self.left = len(pieces)
+        self.unfinished = len(pieces)
         return pieces
 
     def completion(self) -> Completion:
@@ -167,15 +166,15 @@ class _ObjectPiece:
         source = np.frombuffer(data, np.uint8)
         for extent in range(self.first, self.last):
             offset, length = ticket.offset[extent], ticket.length[extent]
-            begin, wanted = max(offset, self.start), min(offset + length, self.stop)
-            stop = max(begin, min(wanted, end))
-            if stop > begin:
-                target = ticket.target[extent] + begin - offset
-                ticket.buffers[ticket.buffer[extent]][target : target + stop - begin] = source[
-                    begin - self.start : stop - self.start
+            start, wanted = max(offset, self.start), min(offset + length, self.stop)
+            stop = max(start, min(wanted, end))
+            if stop > start:
+                target = ticket.target[extent] + start - offset
+                ticket.buffers[ticket.buffer[extent]][target : target + stop - start] = source[
+                    start - self.start : stop - self.start
                 ]
             if stop < wanted:
-                self._note(extent, begin - offset, 0, stop - begin)
+                self._note(extent, start - offset, 0, stop - start)
 
     def fail(self, code: int) -> None:
         """Note that none of the bytes arrived."""
@@ -326,8 +325,8 @@ class _SharedWork:
             with self._lock:
                 self._copying -= 1
                 ticket = piece.ticket
-                ticket.left -= 1
-                if not ticket.left:
+                ticket.unfinished -= 1
+                if not ticket.unfinished:
                     self._finish(ticket)
                 if self.closed:  # who closes waits for the copies
                     self._copied.send()

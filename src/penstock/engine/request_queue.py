@@ -266,14 +266,10 @@ class RequestQueue:
         before the last one; LimitError beyond `limits.pieces_max`."""
         known = not request.holders or max(request.holders) < len(self._targets)
         if request.id in self._undone or not known or request.arrived_ns < self._last_ns:
-            raise UsageError(
-                f"{request} cannot be queued: give a new id, holders below {len(self._targets)} and"
-                f" an arrival from {self._last_ns} ns on"
-            )
+            bounds = f"holders below {len(self._targets)} and an arrival from {self._last_ns} ns on"
+            raise UsageError(f"{request} cannot be queued: give a new id, {bounds}")
         if len(self._undone) >= limits.pieces_max:
-            raise LimitError(
-                f"{len(self._undone)} requests wait, pieces_max of them: take and finish some first"
-            )
+            raise LimitError(f"pieces_max {limits.pieces_max} requests wait: finish some first")
         self._last_ns = request.arrived_ns
         queued = _QueuedRequest(request, (self._policy.rank(request), self._put_count))
         self._put_count += 1

@@ -286,7 +286,7 @@ class StorageQueue:
 
     def count(self, kind: Kind, purpose: Purpose, moved_bytes: int) -> None:
         """Count a request that takes no turn: the queue has no bound, or the request is for a disk
-        of this host, which no rate is about."""
+        of this host, outside the shared rate."""
         with self._lock:
             self._count(kind, purpose, moved_bytes, 0)
 

@@ -39,15 +39,14 @@ second."""
 
 
 SaidBy = Callable[[int], str]
-"""Function from a file's number to the line or record that named it: the start of an error's
-message."""
+"""Function from a file's number to the line or record that named it, for an error's message."""
 
 
 class Listing(NamedTuple):
     """Content of a folder.
 
     files:    the regular files below it, in ascending order of path bytes.
-    folder:   int32, for each file the number of the folder that it lies in.
+    folder:   int32, for each file the number of its folder.
     folders:  the folders, the root (with the empty name) first; their size is -1.
     """
 
@@ -110,8 +109,7 @@ class Store(Protocol):
         ...
 
     def some(self, count: int) -> list[str]:
-        """Return the names of up to `count` files below the root, the first that are found; no
-        hidden files and sidecars."""
+        """Return the names of the first `count` files found; no hidden files and sidecars."""
         ...
 
     def match(self, pattern: str) -> list[str]:
@@ -233,12 +231,12 @@ class Posix:
         root = os.fsencode(self.root)
         size, mtime_ns = np.empty_like(files.ends), np.empty_like(files.ends)
         errors = np.empty(len(files), np.int32)
-        for first in range(0, len(files), _PROBED_AT_ONCE):  # between them, Ctrl-C is heard
-            part = slice(first, first + _PROBED_AT_ONCE)
+        for first in range(0, len(files), _PROBED_AT_ONCE):  # Ctrl-C is noticed between them
+            rows = slice(first, first + _PROBED_AT_ONCE)
             start = int(files.ends[first - 1]) if first else 0
-            ends = files.ends[part] - start
+            ends = files.ends[rows] - start
             names = files.names[start : start + int(ends[-1])]
-            size[part], mtime_ns[part], errors[part] = _core.stat_files(
+            size[rows], mtime_ns[rows], errors[rows] = _core.stat_files(
                 root, names, ends, limits.scan_threads
             )
             if progress is not None:
@@ -270,7 +268,7 @@ class Posix:
             os.close(file)
 
     def parse(self, files: Files, parse: Parse[T], progress: Progress | None = None) -> list[T]:
-        def one(number: int) -> T:
+        def parse_one(number: int) -> T:
             path = files.path(number)
             file = _open(path)
             try:
@@ -280,13 +278,13 @@ class Posix:
                 )
                 try:
                     result = parse(number, source)
-                finally:  # a file that is written to meanwhile looks damaged
+                finally:  # a file that was written to looks damaged
                     _check_same(os.fstat(file), files, number, path)
                 return result
             finally:
                 os.close(file)
 
-        return map_in_threads(one, len(files), progress)
+        return map_in_threads(parse_one, len(files), progress)
 
     def _scan_error(self, failures: Sequence[tuple[int, bytes]]) -> PenstockError:
         code, name = failures[0]
@@ -298,15 +296,15 @@ class Posix:
 
 def _pread(file: int, offset: int, length: int) -> bytes:
     """Read until the range or the file ends: one call may return fewer bytes."""
-    parts = []
+    chunks = []
     while length > 0:
-        part = os.pread(file, length, offset)
-        if not part:
+        chunk = os.pread(file, length, offset)
+        if not chunk:
             break
-        parts.append(part)
-        offset += len(part)
-        length -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        chunks.append(chunk)
+        offset += len(chunk)
+        length -= len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _open(path: str) -> int:
@@ -324,18 +322,18 @@ def _fetch(file: int, path: str, offset: int, length: int) -> bytes:
 
 
 def map_in_threads(
-    one: Callable[[int], T], count: int, progress: Progress | None = None
+    call: Callable[[int], T], count: int, progress: Progress | None = None
 ) -> list[T]:
-    """Return [one(0), one(1), ...], computed by several threads if there are several calls.
+    """Return [call(0), call(1), ...], computed by several threads if there are several calls.
 
-    The first error, in that order, is raised; what has not begun by then is not begun.
+    The first error, in that order, is raised; calls that have not started by then are dropped.
     """
     results: list[T] = []
     if count <= 1:
-        return [one(number) for number in range(count)]
+        return [call(number) for number in range(count)]
     with ThreadPool(min(count, limits.scan_threads), "penstock-parse") as pool:
         try:
-            for result in pool.map(one, range(count)):
+            for result in pool.map(call, range(count)):
                 results.append(result)
                 if progress is not None:
                     progress(len(results))
@@ -346,7 +344,7 @@ def map_in_threads(
 
 
 def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | None) -> Files:
-    """Return the files that were probed; raises the error of the first that could not be."""
+    """Return the probed files, or raise the error of the first that has one."""
     for row in np.flatnonzero(errors)[:1]:
         by = said_by(int(row)) if said_by else ""
         raise build_storage_error(int(errors[row]), files.path(int(row)), said_by=by)
@@ -354,40 +352,44 @@ def require_all(files: Files, errors: npt.NDArray[np.int32], said_by: SaidBy | N
 
 
 def build_storage_error(code: int, path: str, more: str = "", said_by: str = "") -> PenstockError:
-    """Build the error for an errno that the operating system returned about a path."""
-    error: PenstockError
-    if "://" in path:
-        return _object_error(code, path, more, said_by)
-    if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
-        error = MissingError(
-            f"{said_by}{path} is a link to what does not exist{more}: repair or remove the link"
-        )
-    elif code in (errno.ENOENT, errno.ENOTDIR):
-        error = MissingError(
-            f"{said_by}{path} does not exist{more}{suggest_path(path)}: check the path, and that "
-            f"it is mounted"
-        )
-    elif code in (errno.EACCES, errno.EPERM):
-        error = StorageError(
-            f"{said_by}{path} cannot be read: permission denied{more}: "
-            f"`chmod -R a+rX` it, or run as its owner"
-        )
-    elif code in (errno.EISDIR, errno.EINVAL):
-        error = FormatError(f"{said_by}{path} is not a regular file: name files only")
-    elif code in (errno.EMFILE, errno.ENFILE):
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        error = StorageError(
-            f"{said_by}{path} cannot be opened{more}: {os.strerror(code)}: this process may have "
-            f"{soft:,} files open, and no file of penstock's is idle: raise the limit (`ulimit -n "
-            f"{hard}`), or close files, sockets and loaders that are not needed"
-        )
-    elif code == errno.ELOOP:
-        error = StorageError(f"{said_by}{path} is behind too many links{more}: untangle them")
-    else:
-        error = StorageError(f"{said_by}{path} cannot be read: {os.strerror(code)}{more}")
+    """Build the error for an errno that a system or service returned about a path or URL.
+
+    more:     the reason in a service's words, in parentheses.
+    said_by:  the line or record that named the path, as a start of the message.
+    """
+    error_type, text = _describe_object(code, path) if "://" in path else _describe(code, path)
+    error = error_type(f"{said_by}{path} {text.format(more=more)}")
     if isinstance(error, OSError):
         error.errno = code
     return error
+
+
+_Description = tuple[type[PenstockError], str]
+"""Type and text of an error; {more} is the place of the service's reason."""
+
+
+def _describe(code: int, path: str) -> _Description:
+    if code in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
+        return MissingError, "is a link to what does not exist{more}: repair or remove the link"
+    if code in (errno.ENOENT, errno.ENOTDIR):
+        near = suggest_path(path).replace("{", "{{").replace("}", "}}")
+        text = f"does not exist{{more}}{near}: check the path, and that it is mounted"
+        return MissingError, text
+    if code in (errno.EACCES, errno.EPERM):
+        remedy = "`chmod -R a+rX` it, or run as its owner"
+        return StorageError, f"cannot be read: permission denied{{more}}: {remedy}"
+    if code in (errno.EISDIR, errno.EINVAL):
+        return FormatError, "is not a regular file: name files only"
+    if code in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return StorageError, (
+            f"cannot be opened{{more}}: {os.strerror(code)}: this process may have {soft:,} files "
+            f"open, and no file of penstock's is idle: raise the limit (`ulimit -n {hard}`), or "
+            "close files, sockets and loaders that are not needed"
+        )
+    if code == errno.ELOOP:
+        return StorageError, "is behind too many links{more}: untangle them"
+    return StorageError, f"cannot be read: {os.strerror(code)}{{more}}"
 
 
 _hub_remedies = {
@@ -399,44 +401,27 @@ _hub_remedies = {
     errno.ETIMEDOUT: "is the hub up (HF_ENDPOINT)? If it refuses as too many, a token raises its "
     "limits, Budget(requests=) lowers yours, and `hf download` reads each file once",
 }
+_object_errors = {
+    errno.ENOENT: "does not exist{more}: check the name, and for another service than the default "
+    "its endpoint (AWS_ENDPOINT_URL)",
+    errno.EACCES: "cannot be read: access denied{more}: check the credentials; for public data set "
+    "AWS_SKIP_SIGNATURE, GOOGLE_SKIP_SIGNATURE or AZURE_SKIP_SIGNATURE to true",
+    errno.ETIMEDOUT: "did not arrive in time, with all repeats{more}: is the service up, or are "
+    "there too many requests for it (Budget.requests)?",
+    errno.ENOTSUP: "cannot be read{more}: use a server that answers ranges",
+    errno.EISDIR: "is a folder where a file is expected: name files only{more}",
+    errno.ENOTDIR: "is a file where a folder is expected: name folders only{more}",
+}
 
 
-def _object_error(code: int, url: str, more: str, said_by: str) -> PenstockError:
-    """Build the error for an errno that an object store returned about a URL."""
-    error: PenstockError
+def _describe_object(code: int, url: str) -> _Description:
     if url.startswith("hf://") and code in _hub_remedies:
-        kind = MissingError if code == errno.ENOENT else StorageError
-        error = kind(f"{said_by}{url} cannot be read{more}: {_hub_remedies[code]}")
-    elif code == errno.ENOENT:
-        error = MissingError(
-            f"{said_by}{url} does not exist{more}: check the name, and for another service than "
-            f"the default its endpoint (AWS_ENDPOINT_URL)"
-        )
-    elif code == errno.EACCES:
-        error = StorageError(
-            f"{said_by}{url} cannot be read: access denied{more}: check the credentials; for "
-            f"public data set AWS_SKIP_SIGNATURE, GOOGLE_SKIP_SIGNATURE or AZURE_SKIP_SIGNATURE "
-            f"to true"
-        )
-    elif code == errno.ETIMEDOUT:
-        error = StorageError(
-            f"{said_by}{url} did not arrive in time, with all repeats{more}: "
-            f"is the service up, or are there too many requests for it (Budget.requests)?"
-        )
-    elif code == errno.ENOTSUP:
-        error = StorageError(
-            f"{said_by}{url} cannot be read{more}: use a server that answers ranges"
-        )
-    elif code in (errno.EISDIR, errno.ENOTDIR):
-        error = FormatError(
-            f"{said_by}{url} is a folder where a file is expected, or a file where a folder is"
-            f" expected: {more}"
-        )
+        text = f"cannot be read{{more}}: {_hub_remedies[code]}"
     else:
-        error = StorageError(f"{said_by}{url} cannot be read: {os.strerror(code)}{more}")
-    if isinstance(error, OSError):
-        error.errno = code
-    return error
+        text = _object_errors.get(code, f"cannot be read: {os.strerror(code)}{{more}}")
+    if code == errno.ENOENT:
+        return MissingError, text
+    return (FormatError if code in (errno.EISDIR, errno.ENOTDIR) else StorageError), text
 
 
 def read_sample(files: Files, file: int, offset: int, length: int, where: str) -> bytes:

@@ -176,14 +176,13 @@ def _run_tickets(
 
 
 def _build_requests(extents: Extents, rows: slice) -> Requests:
-    file, offset, length = (column[rows] for column in extents)
+    length = extents.length[rows]
     count = len(length)
-    zeros = np.zeros(count, np.uint32)
     return Requests(
-        file,
-        offset,
+        extents.file[rows],
+        extents.offset[rows],
         length,
-        zeros,
+        np.zeros(count, np.uint32),
         np.cumsum(length) - length,
         np.arange(count + 1, dtype=np.int64),
     )

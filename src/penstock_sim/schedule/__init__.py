@@ -6,7 +6,7 @@
     tasks that follow each other         `two_tasks`, `list_schedule`   exclusive
 
 Each comes with the bound that no schedule can be below. If the bound is not always reached, the
-docstring says so. Requests that wait for one engine are another matter: `penstock.engine.queue`.
+docstring says so. Requests that wait for one engine are another matter (`engine.request_queue`).
 The folder knows no clock, no network and no broker: its functions compute.
 """
 
