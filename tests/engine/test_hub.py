@@ -557,7 +557,7 @@ def test_links_of_a_snapshot_lead_to_its_blobs_only(hub: Hub, tmp_path: Path) ->
     outside.write_bytes(shard)
     (snapshot / "shard.00000.mds").unlink()
     (snapshot / "shard.00000.mds").symlink_to(outside)
-    with pytest.raises(FormatError, match="outside the data set"):
+    with pytest.raises(FormatError, match="out of the data set"):
         penstock.open(snapshot, index="memory")
 
 

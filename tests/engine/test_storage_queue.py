@@ -200,6 +200,29 @@ def test_a_bound_may_come_and_go() -> None:
     assert sorted(finish(engine, tickets)) == tickets
 
 
+def test_an_unbounded_engine_is_called_directly() -> None:
+    """Nothing stands between a caller and the engine until a bound comes, from whomever."""
+    queue, inner = StorageQueue(), cast(ReadingEngine, MemoryEngine([bytes(10)]))
+    engine, holder = QueuedEngine(inner, 1, Budget(), queue), Bound()
+    assert (engine.submit, engine.poll) == (inner.submit, inner.poll)
+    queue.limit(holder, 1e9)
+    later = QueuedEngine(inner, 1, Budget(), queue)
+    assert inner.submit not in (engine.submit, later.submit)
+
+
+def test_a_bound_comes_while_a_thread_polls() -> None:
+    """A call of the engine's own poll may go on when a bound comes: it gets no report on tickets
+    of the queue."""
+    queue, content = StorageQueue(), bytes(10)
+    engine = queued([content], queue)
+    poll_under_way = engine.poll
+    queue.limit(engine, 1e9)
+    reading = EngineRead([content], [[(0, 0, 10)]])
+    ticket = engine.submit(reading.requests, reading.buffers)
+    assert poll_under_way(0) == []
+    reading.assert_done(finish(engine, [ticket])[ticket])
+
+
 # -- the queue of this process ---------------------------------------------------------------------
 
 
