@@ -10,24 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock import limits
-from penstock.cache.peer import (
-    NONE,
-    Bytes,
-    Fetches,
-    Keys,
-    Numbers,
-    OpenRequests,
-    Part,
-    PeerEvents,
-    Reason,
-    check_fetch,
-)
+from penstock.cache.peer import NONE, BasePeer, Fetch, Numbers, Part, PeerEvents, Reason
 from penstock.clock import Clock, SystemClock
-from penstock.engine import Buffer, Mask
-from penstock.errors import UsageError
+from penstock.engine import Mask
 
 
-class MemoryPeer:
+class MemoryPeer(BasePeer):
     """Nodes in one process, for tests: exact, and deterministic if one thread drives them all.
 
     Each step takes everything that was sent before, in the order of sending. An answer is copied
@@ -52,37 +40,23 @@ class MemoryPeer:
     def __init__(
         self, node: int, group: Sequence[MemoryPeer], timeout_s: float, clock: Clock
     ) -> None:
-        self.node = node
+        super().__init__(node, timeout_s, clock, ["late"])
         self._group = group
         self._inbox: deque[Callable[[MemoryPeer], None]] = deque()
-        self._fetches = Fetches(timeout_s, clock)
-        self._requests = OpenRequests()
-        self._counters = {"late": 0}
-        self._closed = False
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._rope.setblocking(False)
 
-    def submit(
-        self,
-        node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
-        buffers: Sequence[Buffer],
-        numbers: Numbers,
-    ) -> int:
+    def _knows(self, node: int) -> bool:
+        return node != self.node and 0 <= node < len(self._group)
+
+    def _start(self, fetch: Fetch) -> None:
         """Put the fetch into the other node's inbox."""
-        self._require_open()
-        if node == self.node or not 0 <= node < len(self._group):
-            raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffers, numbers)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
         ticket, way = fetch.ticket, self.node
-        asked = keys.copy(), lengths.copy()
-        if not self._group[node]._post(lambda peer: peer._requests.add(way, *asked, ticket, way)):
+        columns = fetch.keys.copy(), fetch.lengths.copy()
+        other = self._group[fetch.node]
+        if not other._post(lambda peer: peer._unanswered.add(way, *columns, ticket, way)):
             self._fetches.end(fetch, Reason.GONE)
-        return ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Take what is in the inbox; wait for it if there is nothing."""
@@ -96,17 +70,15 @@ class MemoryPeer:
             self._bell.recv(1 << 16)
         for _ in range(len(self._inbox)):
             self._inbox.popleft()(self)
-        self._fetches.expire()
-        return PeerEvents(self._fetches.report(), self._requests.report())
+        for fetch in self._fetches.late():
+            self._fetches.end(fetch, Reason.TIMEOUT)
+        return self._report()
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
         """Put the parts into the asking node's inbox."""
         self._require_open()
-        asked, views, mask = self._requests.settle(request, parts, refused)
+        asked, views, mask = self._unanswered.settle(request, parts, refused)
         self._group[asked.request.node]._post(lambda peer: peer._receive(asked.ticket, views, mask))
-
-    def counters(self) -> dict[str, int]:
-        return dict(self._counters)
 
     def close(self) -> None:
         """Forget everything, and tell the others."""
@@ -115,7 +87,7 @@ class MemoryPeer:
         self._closed = True
         self._inbox.clear()
         self._fetches.clear()
-        self._requests.clear()
+        self._unanswered.clear()
         self._bell.close()
         self._rope.close()
         node = self.node
@@ -136,7 +108,7 @@ class MemoryPeer:
         if fetch is None:
             self._counters["late"] += 1
             return
-        fetch.begin(refused)
+        fetch.start(refused)
         for part in parts:
             fetch.take(part)
         self._fetches.end(fetch)
@@ -144,7 +116,3 @@ class MemoryPeer:
     def _lose(self, node: int) -> None:
         for fetch in self._fetches.of(node):
             self._fetches.end(fetch, Reason.GONE)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("the peer is closed: make a new one")

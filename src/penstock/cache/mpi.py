@@ -34,20 +34,7 @@ from ..clock import SystemClock
 from ..engine import Buffer
 from ..errors import StorageError, UsageError
 from ..index import missing_library
-from .peer import (
-    NONE,
-    Bytes,
-    Fetch,
-    Fetches,
-    Keys,
-    Numbers,
-    OpenRequests,
-    Part,
-    PeerEvents,
-    PeerQueue,
-    Reason,
-    check_fetch,
-)
+from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,
     ASK,
@@ -57,13 +44,11 @@ from .peer_protocol import (
     REFUSAL,
     REQUEST_BYTES,
     Frame,
+    MessagePeer,
     PeerHeader,
-    PeerJob,
     PeerProtocolError,
     pack_mask,
     split_pieces,
-    unpack_mask,
-    unpack_request,
 )
 
 try:
@@ -127,7 +112,6 @@ class _Arrival:
 class _Node:
     """State of the exchange with another node."""
 
-    queue: PeerQueue = field(default_factory=PeerQueue)
     arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
     begun: dict[int, Fetch] = field(default_factory=dict)  # by tag: the answer has begun
     unwanted: Counter[int] = field(default_factory=Counter)  # by tag: bytes for nobody
@@ -136,7 +120,7 @@ class _Node:
     gone: bool = False
 
 
-class MPIPeer:
+class MPIPeer(MessagePeer):
     """A node that exchanges samples with others by MPI.
 
     ranks:     made by `make_communicator`; nobody else may use it. A node's number is its rank
@@ -145,16 +129,7 @@ class MPIPeer:
                must mean the same by a key.
     timeout_s: how long a fetch may take.
 
-    Counters:
-        malformed   messages that are no fetch, or no answer to a fetch of ours
-        version     messages of another version of penstock
-        job         messages of another job
-        oversized   fetches that claim too many keys, and messages longer than any may be
-        busy        fetches of a node that has too many unanswered
-        refused     fetches of ours that another node would not take
-        late        answers that came after their fetch had been reported
-        unreachable answers to a node that is gone
-        gone        nodes that have closed their peers
+    Counters besides `MessagePeer`'s; `oversized` also counts messages longer than any may be:
         broken      messages that MPI could not send or receive
     """
 
@@ -164,14 +139,9 @@ class MPIPeer:
         job: str,
         timeout_s: float = limits.peer_timeout_s,
     ) -> None:
-        self.node: int = ranks.Get_rank()
+        super().__init__(ranks.Get_rank(), job, timeout_s, SystemClock(), ["broken"])
         self._ranks = ranks
         self._tags = int(ranks.Get_attr(MPI.TAG_UB) or 1 << 14)  # of fetches, from 1 on
-        self._job = PeerJob(job)
-        self._clock = SystemClock()
-        self._fetches = Fetches(timeout_s, self._clock)
-        self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = OpenRequests()
         self._nodes = {node: _Node() for node in range(ranks.Get_size()) if node != self.node}
         self._active: set[int] = set()  # nodes from which something is arriving
         self._writing: Counter[int] = Counter()  # by ticket: messages on their way to its buffer
@@ -180,36 +150,18 @@ class MPIPeer:
         self._spare: list[Buffer] = []
         self._status = MPI.Status()
         self._moved_ns = time.monotonic_ns()  # when something last happened
-        self._counters = dict.fromkeys(
-            ["malformed", "version", "job", "oversized", "busy", "refused", "late", "unreachable"]
-            + ["gone", "broken"],
-            0,
-        )
-        self._closed = False
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def submit(
-        self,
-        node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
-        buffers: Sequence[Buffer],
-        numbers: Numbers,
-    ) -> int:
+    def _knows(self, node: int) -> bool:
+        return node in self._nodes
+
+    def _start(self, fetch: Fetch) -> None:
         """Send the request, or let it wait for room in flight."""
-        self._require_open()
-        if node not in self._nodes:
-            raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffers, numbers)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
-        if self._nodes[node].gone:
+        if self._nodes[fetch.node].gone:
             self._fetches.end(fetch, Reason.GONE)
         else:
-            self._nodes[node].queue.add(fetch)
-            self._ask(node)
-        return fetch.ticket
+            self._ask(fetch.node)
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Send and receive messages; probe again and again if there is none."""
@@ -221,7 +173,7 @@ class MPIPeer:
         while True:
             self._exchange()
             self._expire()
-            events = PeerEvents(self._fetches.report(), self._unanswered.report())
+            events = self._report()
             now_ns = time.monotonic_ns()
             if events.completions or events.requests or now_ns >= until_ns or waiting.poll(0):
                 return events
@@ -246,9 +198,6 @@ class MPIPeer:
         for piece in split_pieces(views):
             for frame in piece:
                 self._send(node, self._tag(asked.ticket), frame)
-
-    def counters(self) -> dict[str, int]:
-        return dict(self._counters)
 
     def close(self) -> None:
         """Tell the others, and wait for `limits.peer_leave_s` at most until they know."""
@@ -278,10 +227,6 @@ class MPIPeer:
         return not (
             self._sending or self._active or not all(other.gone for other in self._nodes.values())
         )
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("the peer is closed: make a new one")
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -388,12 +333,8 @@ class MPIPeer:
         header = self._job.read(message)
         other = self._nodes[node]
         if header.kind == ASK:
-            keys, lengths = unpack_request(header, message)
-            busy = self._unanswered.of(node) >= limits.peer_unanswered_max
-            if busy or other.unsent > 4 * limits.peer_inflight_bytes:
-                raise PeerProtocolError("busy", header.ticket)
-            if not self._closed:
-                self._unanswered.add(node, keys, lengths, header.ticket, None)
+            busy = other.unsent > 4 * limits.peer_inflight_bytes
+            self._take_request(node, message, header, None, busy=busy)
         elif header.kind in (ANSWER, REFUSAL):
             self._hear_answer(node, header, message[HEADER_BYTES:])
         elif header.kind == LEAVE or (header.kind == LEFT and self._closed):
@@ -410,32 +351,27 @@ class MPIPeer:
 
     def _ask(self, node: int) -> None:
         """Send the requests that wait, as far as there is room in flight."""
-        queue = self._nodes[node].queue
         if self._nodes[node].gone:
             return
-        while (fetch := queue.next(self._fetches)) is not None:
-            queue.sent(fetch)
+        while (fetch := self._fetches.next(node)) is not None:
+            self._fetches.note_sent(fetch)
             self._send(node, _SAID, self._job.request(fetch))
 
     def _hear_answer(self, node: int, header: PeerHeader, mask: memoryview) -> None:
-        ticket, other = header.ticket, self._nodes[node]
-        fetch, tag = self._fetches.find(ticket), self._tag(ticket)
-        if fetch is None or ticket not in other.queue:
-            if fetch is not None or ticket >= self._fetches.submitted:
-                raise PeerProtocolError("malformed")  # nobody asked this node for that
-            if header.kind == ANSWER:
-                self._counters["late"] += not self._closed
-                other.unwanted[tag] += header.start
+        other, tag = self._nodes[node], self._tag(header.ticket)
+        fetch = self._find_asked(node, header)
+        if fetch is None:
+            other.unwanted[tag] += header.start if header.kind == ANSWER else 0
             return
         if header.kind == REFUSAL:
             self._counters["refused"] += 1
             self._end(fetch, Reason.REFUSED)
             return
-        if fetch.received >= 0 or header.keys != len(fetch.keys) or tag in other.begun:
-            raise PeerProtocolError("malformed", ticket)
-        fetch.begin(unpack_mask(mask, header))
+        if tag in other.begun:
+            raise PeerProtocolError("malformed", header.ticket)
+        self._start_answer(fetch, header, mask)
         if header.start != fetch.expected:
-            raise PeerProtocolError("malformed", ticket)
+            raise PeerProtocolError("malformed", header.ticket)
         if fetch.is_complete:
             self._end(fetch)
         else:
@@ -483,7 +419,6 @@ class MPIPeer:
             self._verdicts.setdefault(fetch.ticket, reason)
             return
         self._fetches.end(fetch, reason)
-        other.queue.release(fetch)
         self._ask(fetch.node)
 
     def _expire(self) -> None:
@@ -503,18 +438,19 @@ class MPIPeer:
     def _refuse(self, node: int, arrival: _Arrival, wrong: PeerProtocolError) -> None:
         """Reject a message: refuse the request to its sender, or fail the fetch that it belongs
         to."""
-        self._counters[wrong.why] += wrong.why != "broken"  # that has been counted
+        # `_test` has counted a broken message.
+        reason = Reason.GONE if wrong.why == "broken" else self._judge(wrong)
         asked = arrival.tag == _SAID and arrival.data[_KIND].tobytes() == bytes([ASK])
         if asked and wrong.ticket is not None:
             self._send(node, _SAID, self._job.header(REFUSAL, ticket=wrong.ticket))
             return
         other = self._nodes[node]
         fetch = other.begun.get(arrival.tag)
-        if fetch is None and wrong.ticket is not None and wrong.ticket in other.queue:
+        if fetch is None and wrong.ticket is not None:
             fetch = self._fetches.find(wrong.ticket)
+            fetch = fetch if fetch and fetch.is_sent and fetch.node == node else None
         if fetch is not None:
-            broken = {"broken": Reason.GONE, "malformed": Reason.DAMAGED}
-            self._end(fetch, broken.get(wrong.why, Reason.REFUSED))
+            self._end(fetch, reason)
 
 
 def _allocate_room(count: int) -> Buffer:

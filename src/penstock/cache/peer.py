@@ -21,7 +21,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -206,7 +206,8 @@ class Fetch:
         self.ticket, self.node, self.deadline_ns = ticket, node, deadline_ns
         self.keys, self.lengths, self.targets, self.numbers = columns
         self.size = int(self.lengths.sum())
-        self.received = -1  # bytes, once an answer has begun
+        self.is_sent = False
+        self.received = -1  # bytes, once an answer has started
         self.expected = 0
         self.refused = NONE
         self._buffers = buffers
@@ -216,8 +217,8 @@ class Fetch:
         self._ends = NONE  # where others go to another buffer
         self._width = 0  # their length, if all have the same
 
-    def begin(self, refused: Mask) -> None:
-        """Begin an answer that comes without the refused keys."""
+    def start(self, refused: Mask) -> None:
+        """Start an answer without the refused keys."""
         target, length, number = self.targets, self.lengths, self.numbers
         left_out = refused | (length == 0)
         if np.count_nonzero(left_out):
@@ -283,30 +284,31 @@ class Fetch:
 
 
 class Fetches:
-    """The unreported fetches of a node: their numbers, deadlines and reports."""
+    """The unreported fetches of a node: those that wait to be sent, those in flight to each other
+    node, whose number and bytes are bounded, and those to be reported."""
 
     def __init__(self, timeout_s: float, clock: Clock) -> None:
         if not 0 < timeout_s < math.inf:
             raise UsageError(f"timeout_s is {timeout_s}: give a number of seconds above 0")
         self._timeout_ns, self._clock = int(timeout_s * 1e9), clock
         self._open: dict[int, Fetch] = {}  # in the order of their deadlines
+        self._waiting: defaultdict[int, deque[Fetch]] = defaultdict(deque)  # by node, in order
+        self._in_flight: Counter[int] = Counter()  # fetches, by node
+        self._in_flight_bytes: Counter[int] = Counter()
         self._ended: list[PeerCompletion] = []
         self.submitted = 0
 
     def open(
         self,
         node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
+        columns: tuple[Keys, Bytes, Bytes, Numbers],
         buffers: Sequence[Buffer],
-        numbers: Numbers,
     ) -> Fetch:
-        """Start a fetch that was checked before; its time begins."""
+        """Start a fetch that was checked before; its time starts."""
         deadline_ns = self._clock.now_ns() + self._timeout_ns
-        columns = keys, lengths, targets, numbers
         fetch = Fetch(self.submitted, node, columns, buffers, deadline_ns)
         self._open[fetch.ticket] = fetch
+        self._waiting[node].append(fetch)
         self.submitted += 1
         return fetch
 
@@ -315,12 +317,35 @@ class Fetches:
         return self._open.get(ticket)
 
     def of(self, node: int) -> list[Fetch]:
-        """Return the fetches that ask a node."""
+        """Return the fetches from a node."""
         return [fetch for fetch in self._open.values() if fetch.node == node]
 
+    def next(self, node: int) -> Fetch | None:
+        """Return the fetch to be sent to a node now, if there is room for it."""
+        waiting = self._waiting[node]
+        while waiting and waiting[0].ticket not in self._open:  # ended while it waited
+            waiting.popleft()
+        if not waiting:
+            return None
+        is_full = (
+            self._in_flight[node] >= limits.peer_inflight_fetches
+            or self._in_flight_bytes[node] + waiting[0].size > limits.peer_inflight_bytes
+        )
+        return None if self._in_flight[node] and is_full else waiting[0]
+
+    def note_sent(self, fetch: Fetch) -> None:
+        """Record that the fetch that `next` returned was sent."""
+        self._waiting[fetch.node].popleft()
+        fetch.is_sent = True
+        self._in_flight[fetch.node] += 1
+        self._in_flight_bytes[fetch.node] += fetch.size
+
     def end(self, fetch: Fetch, reason: Reason | None = None) -> None:
-        """End a fetch that was answered, or failed; it is to be reported."""
+        """End a fetch that was answered, or failed; `report` will return it."""
         del self._open[fetch.ticket]
+        if fetch.is_sent:
+            self._in_flight[fetch.node] -= 1
+            self._in_flight_bytes[fetch.node] -= fetch.size
         failures = fetch.refused if reason is None else np.arange(len(fetch.keys))
         self._ended.append(PeerCompletion(fetch.ticket, failures, reason))
 
@@ -331,16 +356,8 @@ class Fetches:
             *itertools.takewhile(lambda fetch: fetch.deadline_ns <= now_ns, self._open.values())
         ]
 
-    def expire(self) -> list[Fetch]:
-        """End the fetches whose time is over, and return them."""
-        late = self.late()
-        for fetch in late:
-            self.end(fetch, Reason.TIMEOUT)
-        return late
-
     def wait_ns(self, timeout_ns: int) -> int:
-        """Return the longest time to wait: 0 if there is something to report, and to the next
-        deadline."""
+        """Return the longest time to wait: to the next deadline, or 0 if a report is due."""
         if self._ended:
             return 0
         for fetch in self._open.values():
@@ -355,44 +372,8 @@ class Fetches:
 
     def clear(self) -> None:
         self._open.clear()
+        self._waiting.clear()
         self._ended.clear()
-
-
-class PeerQueue:
-    """Fetches that ask one node: those that wait, and those in flight, whose number is bounded."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[int] = deque()  # tickets, in order
-        self._asked: dict[int, int] = {}  # bytes by ticket, not ended
-
-    def __contains__(self, ticket: int) -> bool:
-        """True if the node was asked for this ticket, and has not answered."""
-        return ticket in self._asked
-
-    def add(self, fetch: Fetch) -> None:
-        self._waiting.append(fetch.ticket)
-
-    def next(self, fetches: Fetches) -> Fetch | None:
-        """Return the fetch to be sent now, if there is room for it."""
-        while self._waiting:
-            fetch = fetches.find(self._waiting[0])
-            if fetch is None:  # ended while it waited
-                self._waiting.popleft()
-                continue
-            full = (
-                len(self._asked) >= limits.peer_inflight_fetches
-                or sum(self._asked.values()) + fetch.size > limits.peer_inflight_bytes
-            )
-            return None if self._asked and full else fetch
-        return None
-
-    def sent(self, fetch: Fetch) -> None:
-        """Note that the node was asked for the fetch that `next` gave."""
-        self._asked[self._waiting.popleft()] = fetch.size
-
-    def release(self, fetch: Fetch) -> None:
-        """Give the room of a fetch that ended to others."""
-        self._asked.pop(fetch.ticket, None)
 
 
 # -- answering: what every peer keeps of a request -------------------------------------------------
@@ -477,6 +458,56 @@ class OpenRequests:
         self._open.clear()
         self._new.clear()
         self._per_node.clear()
+
+
+class BasePeer:
+    """State that every peer keeps: fetches, open requests, counters.
+
+    A peer starts a fetch in `_start`, and knows the other nodes by `_knows`.
+    """
+
+    def __init__(self, node: int, timeout_s: float, clock: Clock, counters: Sequence[str]) -> None:
+        self.node = node
+        self._clock = clock
+        self._fetches = Fetches(timeout_s, clock)
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._unanswered = OpenRequests()
+        self._counters = dict.fromkeys(counters, 0)
+        self._closed = False
+
+    def _knows(self, node: int) -> bool:
+        raise NotImplementedError
+
+    def _start(self, fetch: Fetch) -> None:
+        raise NotImplementedError
+
+    def submit(
+        self,
+        node: int,
+        keys: Keys,
+        lengths: Bytes,
+        targets: Bytes,
+        buffers: Sequence[Buffer],
+        numbers: Numbers,
+    ) -> int:
+        """Ask a node for keys; see `Peer.submit`."""
+        self._require_open()
+        if not self._knows(node):
+            raise UsageError(f"node {node} is none of the others of node {self.node}")
+        check_fetch(keys, lengths, targets, buffers, numbers)
+        fetch = self._fetches.open(node, (keys, lengths, targets, numbers), buffers)
+        self._start(fetch)
+        return fetch.ticket
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    def _report(self) -> PeerEvents:
+        return PeerEvents(self._fetches.report(), self._unanswered.report())
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("the peer is closed: make a new one")
 
 
 def _view_part(part: Part, number: int) -> memoryview:

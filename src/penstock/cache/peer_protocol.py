@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import limits
+from ..clock import Clock
 from ..engine import Mask
-from .peer import Bytes, Fetch, Keys
+from .peer import BasePeer, Bytes, Fetch, Keys, Reason
 
 VERSION = 1
 _MAGIC = b"PNST"
@@ -30,6 +31,11 @@ REQUEST_BYTES = HEADER_BYTES + 16 * limits.peer_keys_max
 ASK, ANSWER, PIECE, REFUSAL, LEAVE, LEFT = range(1, 7)
 
 Frame = bytes | memoryview
+
+_counters = (
+    *("malformed", "version", "job", "oversized", "busy", "refused"),
+    *("late", "unreachable", "gone"),
+)
 
 
 class PeerHeader(NamedTuple):
@@ -74,6 +80,59 @@ class PeerJob:
         columns = fetch.keys.astype("<u8"), fetch.lengths.astype("<i8")
         header = self.header(ASK, len(fetch.keys), fetch.ticket)
         return b"".join([header, *(column.tobytes() for column in columns)])
+
+
+class MessagePeer(BasePeer):
+    """A peer that exchanges these messages, over whatever transport.
+
+    Counters of every transport:
+        malformed   messages that are no fetch, or no answer to a fetch of ours
+        version     messages of another version of penstock
+        job         messages of another job
+        oversized   fetches that claim too many keys
+        busy        fetches of a node that has too many unanswered
+        refused     fetches of ours that another node would not take
+        late        answers that came after their fetch had been reported
+        unreachable answers to a node that is gone
+        gone        nodes that have closed their peers, or to which the connection broke
+    """
+
+    def __init__(
+        self, node: int, job: str, timeout_s: float, clock: Clock, counters: Sequence[str]
+    ) -> None:
+        super().__init__(node, timeout_s, clock, [*_counters, *counters])
+        self._job = PeerJob(job)
+
+    def _take_request(
+        self, node: int, message: memoryview, header: PeerHeader, way: object, *, busy: bool = False
+    ) -> None:
+        """Take a node's request, unless the node is busy: it has too many unanswered."""
+        keys, lengths = unpack_request(header, message)
+        if busy or self._unanswered.of(node) >= limits.peer_unanswered_max:
+            raise PeerProtocolError("busy", header.ticket)
+        if not self._closed:
+            self._unanswered.add(node, keys, lengths, header.ticket, way)
+
+    def _find_asked(self, node: int, header: PeerHeader) -> Fetch | None:
+        """Return the fetch that a node answers or refuses; None if it was reported before."""
+        fetch = self._fetches.find(header.ticket)
+        if fetch is None and header.ticket < self._fetches.submitted:
+            self._counters["late"] += header.kind == ANSWER and not self._closed
+            return None
+        if fetch is None or not fetch.is_sent or fetch.node != node:
+            raise PeerProtocolError("malformed")  # nobody asked this node for that
+        return fetch
+
+    def _start_answer(self, fetch: Fetch, header: PeerHeader, mask: memoryview) -> None:
+        """Take the start of an answer, with the mask of refused keys."""
+        if fetch.received >= 0 or header.keys != len(fetch.keys):
+            raise PeerProtocolError("malformed", fetch.ticket)
+        fetch.start(unpack_mask(mask, header))
+
+    def _judge(self, wrong: PeerProtocolError) -> Reason:
+        """Count a rejected message; return the reason for which its fetch fails."""
+        self._counters[wrong.why] += 1
+        return Reason.DAMAGED if wrong.why == "malformed" else Reason.REFUSED
 
 
 def unpack_request(header: PeerHeader, message: memoryview) -> tuple[Keys, Bytes]:

@@ -31,23 +31,10 @@ from typing import NamedTuple
 
 from .. import limits
 from ..clock import Clock, SystemClock
-from ..engine import Buffer, Mask
+from ..engine import Mask
 from ..errors import UsageError
 from ..index import missing_library
-from .peer import (
-    NONE,
-    Bytes,
-    Fetch,
-    Fetches,
-    Keys,
-    Numbers,
-    OpenRequests,
-    Part,
-    PeerEvents,
-    PeerQueue,
-    Reason,
-    check_fetch,
-)
+from .peer import NONE, Fetch, Numbers, Part, PeerEvents, Reason
 from .peer_protocol import (
     ANSWER,
     HEADER_BYTES,
@@ -55,12 +42,10 @@ from .peer_protocol import (
     REFUSAL,
     REQUEST_BYTES,
     Frame,
-    PeerJob,
+    MessagePeer,
     PeerProtocolError,
     pack_mask,
     split_pieces,
-    unpack_mask,
-    unpack_request,
 )
 
 try:
@@ -107,7 +92,6 @@ class _Link:
     socket: Socket
     monitor: Socket
     up: bool = False
-    queue: PeerQueue = field(default_factory=PeerQueue)
 
 
 @dataclass(eq=False)
@@ -120,7 +104,7 @@ class _Outgoing:
     deadline_ns: int
 
 
-class ZeroMQPeer:
+class ZeroMQPeer(MessagePeer):
     """A node that exchanges samples with others over TCP.
 
     node:      its number; the others know it by that.
@@ -134,23 +118,14 @@ class ZeroMQPeer:
     It is bound when it is made, and answers nobody before `meet` has named the other nodes.
     Handshakes, too, make progress only in `step`.
 
-    Counters:
+    Counters besides `MessagePeer`'s:
         strangers   handshakes with a key that is no member's
         handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node; and
                     requests that were changed on their way, which libzmq reports as such
         ended       connections of others that ended, for these reasons or any other. Bytes that
                     are no ZMTP, and messages so large that they are not received (`peer_keys_max`
                     keys), are counted only here
-        malformed   messages that are no fetch, or no answer to a fetch of ours
-        version     messages of another version of penstock
-        job         messages of another job
-        oversized   fetches that claim too many keys
-        busy        fetches of a node that has too many unanswered
-        refused     fetches of ours that another node would not take
-        late        answers that came after their fetch had been reported
-        unreachable answers to a node that is gone
         stalled     answers that a node did not take in time
-        gone        connections of ours that broke, or could not be made
     """
 
     def __init__(
@@ -163,27 +138,17 @@ class ZeroMQPeer:
         timeout_s: float = limits.peer_timeout_s,
         clock: Clock | None = None,
     ) -> None:
-        self.node = node
-        self._job = PeerJob(job)
+        counters = ("strangers", "handshakes", "ended", "stalled")
+        super().__init__(node, job, timeout_s, clock or SystemClock(), counters)
         self._keys = keys
-        self._clock = clock or SystemClock()
-        self._fetches = Fetches(timeout_s, self._clock)
-        self._timeout_ns = int(timeout_s * 1e9)
-        self._unanswered = OpenRequests()
         self._outgoing: list[_Outgoing] = []
         self._members: dict[int, ZeromqMember] = {}
         self._nodes: dict[bytes, int] = {}  # by public key, as a handshake has it
         self._links: dict[int, _Link] = {}
         self._gone: dict[int, tuple[int, Reason]] = {}  # until when, and why
-        self._counters = dict.fromkeys(
-            ["strangers", "handshakes", "ended", "malformed", "version", "job", "oversized", "busy"]
-            + ["refused", "late", "unreachable", "stalled", "gone"],
-            0,
-        )
         self._handlers: dict[object, Callable[[], None]] = {}
         self._poller = zmq.Poller()
         self._monitors = itertools.count()
-        self._closed = False
         self._context = zmq.Context(io_threads=limits.peer_io_threads)
         self._context.set(zmq.MAX_SOCKETS, limits.peer_sockets_max)
         try:
@@ -230,30 +195,19 @@ class ZeroMQPeer:
 
     # -- the protocol --------------------------------------------------------------------------
 
-    def submit(
-        self,
-        node: int,
-        keys: Keys,
-        lengths: Bytes,
-        targets: Bytes,
-        buffers: Sequence[Buffer],
-        numbers: Numbers,
-    ) -> int:
+    def _knows(self, node: int) -> bool:
+        return node in self._members
+
+    def _start(self, fetch: Fetch) -> None:
         """Ask over the connection to the node; make it if there is none."""
-        self._require_open()
-        if node not in self._members:
-            raise UsageError(f"node {node} is none of the others of node {self.node}")
-        check_fetch(keys, lengths, targets, buffers, numbers)
-        fetch = self._fetches.open(node, keys, lengths, targets, buffers, numbers)
+        node = fetch.node
         if node not in self._links:
             until_ns, reason = self._gone.get(node, (0, Reason.GONE))
             if self._clock.now_ns() < until_ns:
                 self._fetches.end(fetch, reason)
-                return fetch.ticket
+                return
             self._links[node] = self._connect(node)
-        self._links[node].queue.add(fetch)
         self._ask(self._links[node])
-        return fetch.ticket
 
     def step(self, timeout_ns: int, also: Sequence[int] = ()) -> PeerEvents:
         """Send and receive messages; wait for one if there is none."""
@@ -273,9 +227,9 @@ class ZeroMQPeer:
             if handler is not None:
                 handler()
         self._send()
-        for fetch in self._fetches.expire():
-            self._release(fetch)
-        return PeerEvents(self._fetches.report(), self._unanswered.report())
+        for fetch in self._fetches.late():
+            self._end(fetch, Reason.TIMEOUT)
+        return self._report()
 
     def answer(self, request: int, parts: Sequence[Part], refused: Numbers = NONE) -> None:
         """Queue the answer; send as much as the node's queue takes now, and the rest in `step`.
@@ -290,9 +244,6 @@ class ZeroMQPeer:
         self._outgoing.append(_Outgoing(asked.way, messages, next(messages), deadline_ns))
         self._send()
 
-    def counters(self) -> dict[str, int]:
-        return dict(self._counters)
-
     def close(self) -> None:
         """Close all connections; answers that are on their way are lost."""
         if self._closed:
@@ -304,10 +255,6 @@ class ZeroMQPeer:
         self._links.clear()
         self._handlers.clear()
         self._context.destroy(linger=0)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("the peer is closed: make a new one")
 
     # -- sockets -------------------------------------------------------------------------------
 
@@ -398,44 +345,35 @@ class ZeroMQPeer:
 
     def _ask(self, link: _Link) -> None:
         """Send the fetches that wait, as far as there is room in flight."""
-        while link.up and (fetch := link.queue.next(self._fetches)) is not None:
+        while link.up and (fetch := self._fetches.next(link.node)) is not None:
             try:
                 link.socket.send(self._job.request(fetch), zmq.DONTWAIT)
             except zmq.Again:
                 return
-            link.queue.sent(fetch)
+            self._fetches.note_sent(fetch)
 
     def _hear_answers(self, link: _Link) -> None:
         for frames in _receive_messages(link.socket):
             try:
                 self._take_answer(link, frames)
             except PeerProtocolError as wrong:
-                self._counters[wrong.why] += 1
+                reason = self._judge(wrong)
                 fetch = self._fetches.find(-1 if wrong.ticket is None else wrong.ticket)
-                if fetch is not None and fetch.ticket in link.queue:
-                    damaged = wrong.why == "malformed"
-                    self._fetches.end(fetch, Reason.DAMAGED if damaged else Reason.REFUSED)
-                    self._release(fetch)
+                if fetch is not None and fetch.is_sent and fetch.node == link.node:
+                    self._end(fetch, reason)
         self._ask(link)
 
     def _take_answer(self, link: _Link, frames: list[zmq.Frame]) -> None:
         header = self._job.read(frames[0].buffer)
-        ticket = header.ticket
-        fetch = self._fetches.find(ticket)
-        if fetch is None or ticket not in link.queue:
-            if fetch is not None or ticket >= self._fetches.submitted:
-                raise PeerProtocolError("malformed")  # nobody asked this node for that
-            self._counters["late"] += header.kind == ANSWER
+        ticket, fetch = header.ticket, self._find_asked(link.node, header)
+        if fetch is None:
             return
         if header.kind == REFUSAL:
             self._counters["refused"] += 1
-            self._fetches.end(fetch, Reason.REFUSED)
-            self._release(fetch)
+            self._end(fetch, Reason.REFUSED)
             return
-        if header.kind == ANSWER:
-            if fetch.received >= 0 or len(frames) < 2 or header.keys != len(fetch.keys):
-                raise PeerProtocolError("malformed", ticket)
-            fetch.begin(unpack_mask(frames[1].buffer, header))
+        if header.kind == ANSWER and len(frames) >= 2:
+            self._start_answer(fetch, header, frames[1].buffer)
             data = frames[2:]
         elif header.kind == PIECE and fetch.received >= 0:
             data = frames[1:]
@@ -447,14 +385,13 @@ class ZeroMQPeer:
         for frame in data:
             fetch.take(frame.buffer)
         if fetch.is_complete:
-            self._fetches.end(fetch)
-            self._release(fetch)
+            self._end(fetch)
 
-    def _release(self, fetch: Fetch) -> None:
-        """Give the room of a fetch that ended to the next ones."""
+    def _end(self, fetch: Fetch, reason: Reason | None = None) -> None:
+        """End a fetch, and send the next ones to its node."""
+        self._fetches.end(fetch, reason)
         link = self._links.get(fetch.node)
         if link is not None:
-            link.queue.release(fetch)
             self._ask(link)
 
     # -- answering -----------------------------------------------------------------------------
@@ -463,7 +400,7 @@ class ZeroMQPeer:
         for frames in _receive_messages(self._router):
             route = frames[0].bytes
             try:
-                self._take_request(route, frames[1:])
+                self._take_frames(route, frames[1:])
             except PeerProtocolError as wrong:
                 self._counters[wrong.why] += 1
                 if wrong.ticket is not None:
@@ -471,15 +408,12 @@ class ZeroMQPeer:
                     deadline_ns = self._clock.now_ns()  # now or never
                     self._outgoing.append(_Outgoing(route, iter(()), refusal, deadline_ns))
 
-    def _take_request(self, route: bytes, frames: list[zmq.Frame]) -> None:
+    def _take_frames(self, route: bytes, frames: list[zmq.Frame]) -> None:
         if len(frames) != 1:
             raise PeerProtocolError("malformed")
         header = self._job.read(frames[0].buffer)
-        keys, lengths = unpack_request(header, frames[0].buffer)
         node = int(str(frames[0].get("User-Id")))  # as `_admit` has named it
-        if self._unanswered.of(node) >= limits.peer_unanswered_max:
-            raise PeerProtocolError("busy", header.ticket)
-        self._unanswered.add(node, keys, lengths, header.ticket, route)
+        self._take_request(node, frames[0].buffer, header, route)
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
         """Yield the messages of an answer; there is at least one."""
