@@ -13,10 +13,8 @@ flight or time: `plan` divides positions among steps and ranks.
 from __future__ import annotations
 
 from . import shuffle_array
-from .bitmap import Bitmap, JointBitmap, Subset, allot_words, map_numbers, set_bits
 from .buckets import BucketRule, SizeRule
 from .curriculum import Curriculum, StageUnit
-from .joining import JoinedDocuments, JoinedOrder, count_joined_rows
 from .keys import TABLE_COUNT_MAX, Words, derive_cipher_key, hash_words
 from .mixture import Mixture, MixtureRecipe, Unit, Weights, divide_slots
 from .order import (
@@ -30,19 +28,30 @@ from .order import (
     parse_shuffle,
 )
 from .packing import (
+    JoinedDocuments,
+    JoinedOrder,
     LongDocuments,
     PackedOrder,
     PackingRule,
     ReadLengths,
-    RowCounter,
-    RowCounts,
     RowOrdering,
     RowPieces,
     choose_window,
+    count_joined_rows,
 )
 from .quality import label_mix, shuffle_quality
 from .random_numbers import derive_epoch_key, derive_sample_seed, rng
-from .selection import Selection, find_base
+from .row_counts import RowCounter, RowCounts
+from .selection import (
+    Bitmap,
+    JointBitmap,
+    Selection,
+    Subset,
+    allot_words,
+    find_base,
+    map_numbers,
+    set_bits,
+)
 from .shuffle_array import shuffle
 from .shuffle_blocks import Blocking, ReadCost, choose_blocks, choose_chunk_blocks, window_samples
 from .token_rows import PlacedPieces, ignored_label, lay_out_tokens, place_pieces

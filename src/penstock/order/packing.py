@@ -6,17 +6,24 @@ holds it, of several to the one that came to that space last, else to a new row.
 sorted by length: that would fill rows a tenth of a percent better, and gather hundreds of short
 ones in some rows and one long one in others. The rows of a window are permuted by an `Order`.
 
-So a row of an epoch is found by packing one window, if the rows before that window are known. They
-are counted window by window (`RowCounts`), as the windows are walked through or ahead of that.
+So a row of an epoch is found by packing one window, if the rows before that window are known
+(`row_counts`).
+
+A `JoinedOrder` cuts rows from documents joined end to end instead, in their sequence in storage.
+The tokens of all documents are one stream, across files. Row r of L tokens has the tokens from
+r (L - 1) to r (L - 1) + L: neighbours share one token, so that every token but a document's first
+is the target of its predecessor in exactly one row. If a shared token is the last of its document,
+the next row leaves it out, and is one token shorter. The last row has the rest. So rows, their
+number and their documents are found by arithmetic and one sum of tokens for each block of
+documents. They are the same in every epoch; an `Order` shuffles them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +31,20 @@ import numpy.typing as npt
 from .. import limits
 from .._core import count_packed_rows, pack_documents
 from ..arguments import check_fields, check_whole, choice, whole
-from ..errors import DataError, LimitError, StateError, UsageError
+from ..errors import DataError, LimitError, UsageError
 from .buckets import BucketRule, PackedWindow
 from .keys import Words
 from .order import Marks, Order, Ordering, Shuffle
+from .row_counts import Integers, RowCounts
 
-Integers = npt.NDArray[np.int64]
 ReadLengths = Callable[[Words], Integers]
 """Function from the numbers of documents, in the whole dataset, to their tokens."""
 
 LongDocuments = Literal["split", "cut", "error"]
 """Treatment of documents that are longer than a row."""
+
+FindDocuments = Callable[[Integers], Words]
+"""Function from numbers of documents, in the joined sequence, to numbers in the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,164 +233,6 @@ class RowOrdering(ABC):
         return pieces.length, pieces.offsets
 
 
-class RowCounter(Protocol):
-    """Count of an epoch's rows that grows as it is asked for more."""
-
-    def reach(self, rows: int) -> int:
-        """Return the rows that are known: at least so many, unless there are no more."""
-        ...
-
-
-class RowCounts:
-    """Rows of each window of an epoch, and so the rows before each, as far as they are counted.
-
-    windows:       windows of the epoch.
-    part:          the last window's documents, as a part of those of a whole one.
-    count_window:  counts the rows of a window.
-
-    Windows are counted one after the other from the first, or from one that a saved state knows
-    the rows before (`resume_at`), when they are needed; and in any sequence by `fill`, ahead of
-    that. When all are counted, the state's claim is checked.
-
-    Threads may share it: what two of them count at once is the same.
-    """
-
-    def __init__(self, windows: int, part: float, count_window: Callable[[int], int]) -> None:
-        self.windows = windows
-        self._part = part
-        self._count_window = count_window
-        self._counts: Integers = np.full(windows, -1, np.int64)
-        self._walks = [_Walk(0, 0, windows)]
-        self._has_claim = False  # of a state, and not checked
-
-    @property
-    def complete(self) -> bool:
-        """True if all windows are counted."""
-        return self.counted == self.windows
-
-    @property
-    def counted(self) -> int:
-        """Number of windows that are counted."""
-        return int(np.count_nonzero(self._counts >= 0))
-
-    def is_counted(self, window: int) -> bool:
-        """Return whether a window is counted."""
-        return bool(self._counts[window] >= 0)
-
-    @property
-    def has_claim(self) -> bool:
-        """True if a state says how many rows come before a window, and that was not checked."""
-        return self._has_claim
-
-    def fill(self, window: int, rows: int) -> None:
-        """Take over the count of a window."""
-        self._counts[window] = rows
-
-    def resume_at(self, window: int, before: int, row: int) -> None:
-        """Walk on from the window in which a state's last row lies, with so many rows before it.
-
-        row:  number of rows that were handed over.
-
-        Counts one window. StateError if that is known to be false; nothing has changed then.
-        """
-        if row == 0 and window == before == 0:
-            self._walks, self._has_claim = self._walks[:1], False
-            return
-        said = f"the state says that row {row:,} ends in window {window}, after {before:,} rows"
-        remedy = "it is damaged, or documents have other lengths than when it was saved"
-        if not 0 <= window < self.windows:
-            raise StateError(f"{said}, and the epoch has {self.windows:,} windows: {remedy}")
-        walk = _Walk(window, before, self.windows)
-        self._step(walk)
-        if not before < row <= walk.rows:
-            held = walk.rows - before
-            raise StateError(f"{said}, and that window has {held:,}: {remedy}")
-        self._check(walk)
-        self._walks, self._has_claim = [_Walk(0, 0, self.windows), walk], True
-
-    def reach(self, rows: int) -> int:
-        """Count on until so many rows of the epoch are known, and return how many are."""
-        walk = self._walks[-1]
-        while walk.rows < rows and self._step(walk):
-            pass
-        self.check_claim()
-        return walk.rows
-
-    def sum(self) -> int:
-        """Return the rows of the epoch, all of whose windows are counted."""
-        assert self.complete
-        self.check_claim()
-        return int(self._counts.sum())
-
-    def estimate(self) -> int:
-        """Estimate the rows of the epoch by the windows that are counted, one at least."""
-        if not self.counted:
-            self.reach(1)
-        known = self._counts >= 0
-        sizes = np.ones(self.windows)
-        sizes[-1] = self._part
-        return round(float(self._counts[known].sum() / sizes[known].sum() * sizes.sum()))
-
-    def locate(self, row: int) -> tuple[int, int]:
-        """Return the window that holds a row, and the rows before that; for known rows."""
-        walk = self._walks[-1] if row >= self._walks[-1].before else self._walks[0]
-        while walk.rows <= row:
-            if not self._step(walk):
-                raise UsageError(f"row {row} is outside this epoch: use 0..{walk.rows - 1}")
-        # Not numpy's search, which gives the lock back, for one number.
-        at = bisect_right(walk.ends, row, 0, walk.known)
-        return walk.first + at, int(walk.ends[at - 1]) if at else walk.before
-
-    def _step(self, walk: _Walk) -> bool:
-        known = walk.known
-        window = walk.first + known
-        if window >= self.windows:
-            return False
-        if self._counts[window] < 0:
-            self.fill(window, self._count_window(window))
-        before = walk.ends[known - 1] if known else walk.before
-        walk.ends[known] = before + self._counts[window]
-        walk.known = max(walk.known, known + 1)
-        return True
-
-    def check_claim(self) -> None:
-        """Compare the rows that a state says come before its window, once these are counted."""
-        if self._has_claim and self._check(self._walks[-1]):
-            self._has_claim = False
-
-    def _check(self, claim: _Walk) -> bool:
-        """Return whether the rows before a walk are counted; StateError if they are others."""
-        known = self._counts[: claim.first]
-        if (known < 0).any():
-            return False
-        before = int(known.sum())
-        if before != claim.before:
-            raise StateError(
-                f"the state says that {claim.before:,} rows come before window {claim.first}, and "
-                f"there are {before:,}: it is damaged, or documents have other lengths than when "
-                "it was saved; go on from another state, or begin the epoch again"
-            )
-        return True
-
-
-class _Walk:
-    """Counts of the windows from `first` on.
-
-    before:  rows before the first.
-    ends:    rows before the end of each; those of the first `known` windows are there.
-    """
-
-    __slots__ = ("before", "ends", "first", "known")
-
-    def __init__(self, first: int, before: int, windows: int) -> None:
-        self.first, self.before, self.known = first, before, 0
-        self.ends: Integers = np.zeros(windows - first, np.int64)
-
-    @property
-    def rows(self) -> int:
-        return int(self.ends[self.known - 1]) if self.known else self.before
-
-
 @dataclass(frozen=True)
 class PackedOrder(RowOrdering):
     """An order whose positions are the rows of an epoch, and whose samples are pieces of documents.
@@ -546,3 +398,117 @@ def choose_window(length: float, mean_tokens: float) -> int:
     ):
         window *= 2
     return window
+
+
+# -- rows cut from joined documents ----------------------------------------------------------------
+
+
+class JoinedDocuments:
+    """Documents joined end to end, of which those at any place of the stream are found.
+
+    count:           documents.
+    find_documents:  their numbers in the whole dataset.
+    read_lengths:    gives the tokens of documents. All are read once, some 5 ns each.
+
+    `sums` are the tokens before each block of documents, and those of all.
+    """
+
+    def __init__(
+        self, count: int, find_documents: FindDocuments, read_lengths: ReadLengths
+    ) -> None:
+        self.count = count
+        self._find_documents, self._read_lengths = find_documents, read_lengths
+        block = limits.joining_block_documents
+        self.sums: Integers = np.zeros(-(-count // block) + 1, np.int64)
+        chunk = block * (limits.joining_chunk_documents // block)
+        total = 0
+        for start in range(0, count, chunk):
+            numbers = np.arange(start, min(start + chunk, count))
+            lengths = self._read(numbers)[1]
+            if total + lengths.sum(dtype=np.float64) > limits.joining_tokens_max:
+                raise LimitError(
+                    f"{start + len(lengths):,} documents have more than "
+                    f"{limits.joining_tokens_max:,} tokens: measure the lengths anew with "
+                    "`penstock lengths --force`, or select fewer documents"
+                )
+            ends = total + np.add.reduceat(lengths, np.arange(0, len(lengths), block)).cumsum()
+            self.sums[start // block + 1 :][: len(ends)] = ends
+            total = int(ends[-1])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all documents."""
+        return int(self.sums[-1])
+
+    def cut(self, starts: Integers, stops: Integers) -> RowPieces:
+        """Return the pieces of documents from a place of the stream to another, for each pair."""
+        block = limits.joining_block_documents
+        low = (np.searchsorted(self.sums, starts, side="right") - 1) * block
+        high = np.minimum(np.searchsorted(self.sums, stops, side="left") * block, self.count)
+        counts = high - low
+        before = np.cumsum(counts) - counts
+        row = np.repeat(np.arange(len(starts)), counts)
+        documents, lengths = self._read(np.arange(len(row)) + (low - before)[row])
+        ends = np.cumsum(lengths)
+        ends += (self.sums[low // block] - (ends - lengths)[before])[row]
+        begins = ends - lengths
+        first, last = np.maximum(begins, starts[row]), np.minimum(ends, stops[row])
+        # The row before has a token that this one begins with, and need not if nothing follows it.
+        is_done = (ends == starts[row] + 1) & (starts[row] > 0)
+        kept = np.flatnonzero((last > first) & ~is_done)
+        offsets = np.searchsorted(row[kept], np.arange(len(starts) + 1))
+        return RowPieces(
+            offsets.astype(np.int64),
+            documents[kept],
+            (first - begins)[kept],
+            (last - first)[kept],
+            lengths[kept],
+            {},
+        )
+
+    def _read(self, numbers: Integers) -> tuple[Words, Integers]:
+        documents = self._find_documents(numbers)
+        return documents, read_document_lengths(self._read_lengths, documents)
+
+
+@dataclass(frozen=True)
+class JoinedOrder(RowOrdering):
+    """An order whose positions are rows that are cut from joined documents.
+
+    inner:      order of the rows; see `count_joined_rows`.
+    length:     tokens of a row.
+    documents:  those that are joined.
+
+    It takes some microseconds a row, and no memory beyond the sums of `documents`.
+    """
+
+    inner: Order
+    length: int
+    documents: JoinedDocuments = field(repr=False, compare=False)
+
+    @property
+    def algorithm(self) -> str:
+        """Identifier of rule and algorithm; a saved state continues only under the same one."""
+        return f"joined-1:{self.length}/{self.inner.algorithm}"
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def at_epoch(self, epoch: int) -> JoinedOrder:
+        """The order of another epoch of the same data."""
+        return replace(self, inner=self.inner.at_epoch(epoch))
+
+    def count_drawn(self, position: int) -> list[int]:
+        """Count the rows drawn over all epochs before a position."""
+        return self.inner.count_drawn(position)
+
+    def pieces(self, rows: npt.ArrayLike) -> RowPieces:
+        """Return the pieces of documents in these rows of the epoch."""
+        positions = np.asarray(rows).reshape(-1).astype(np.uint64)
+        starts = self.inner.samples(positions).view(np.int64) * (self.length - 1)
+        return self.documents.cut(starts, np.minimum(starts + self.length, self.documents.tokens))
+
+
+def count_joined_rows(tokens: int, length: int) -> int:
+    """Count the rows that are cut from so many tokens."""
+    return max(-(-(tokens - 1) // (length - 1)), min(tokens, 1))
