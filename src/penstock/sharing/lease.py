@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .. import limits
@@ -13,38 +13,33 @@ from ..budget import Budget
 from ..errors import UsageError
 
 _steps_ahead = 4
-"""Steps that are read ahead at least.
-
-One of these is being used and one read, and a late read in between does not show.
-"""
-
-
-_amount = real(0, limits.allocation_number_max)
-_positive = real(0, limits.allocation_number_max, above=True)
+"""Least steps of read-ahead: one is in use, one is read, and a late read in between is hidden."""
+_most = limits.allocation_number_max
+_amount = real(0, _most)
+_positive = real(0, _most, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """Terms between a broker and its jobs.
 
-    lease_s:        how long a lease lasts that is not renewed, and how long a member may be silent;
-                    leases are renewed at half of it.
-    patience_s:     the same, at most, for members whose steps take long: twice as long as they last
-                    took to report.
-    report_s:       how often a member reports.
-    settle_s:       time after a change of its share in which a job is not judged by its use:
-                    samples that it has read ahead are used up first.
-    drain_s:        time after a change of its share in which a job is not judged for bringing more
-                    than predicted, because those samples may do that.
-    hold_s:         least time between two divisions of which the second is because a job has
-                    drifted.
-    horizon_s, switch_s:  for how long new shares are expected to be right, and how many seconds of
-                    all jobs' work changing them costs: see `ledger.is_worthwhile`.
-    doubt_s:        how long a job that lied is at its floor.
-    transfer_part:  part of the bandwidth that transfers get together at least while there are any.
+    lease_s:        lifetime of a lease that is not renewed, and longest silence of a member; leases
+                    are renewed at half of it.
+    patience_s:     longest lifetime for members whose steps take long: twice the time between their
+                    last two reports.
+    report_s:       interval of a member's reports.
+    settle_s:       time after a change of its share in which a job's use is not judged: it uses up
+                    samples that it has read ahead.
+    drain_s:        time after a change of its share in which a job may exceed its prediction, by
+                    those samples.
+    hold_s:         least time between two divisions if the second is because of drift.
+    horizon_s, switch_s:  expected lifetime of new shares, and the cost of changing them in seconds
+                    of all jobs' work: see `ledger.is_worthwhile`.
+    doubt_s:        time that a job which lied is at its floor.
+    transfer_part:  least part of the bandwidth for all transfers together.
     lie:            factor above or below the prediction from which a rate is a lie.
     excess:         factor above the lease from which use is a lie.
-    lies:           windows in a row with a lie after which a job is doubted.
+    lies:           consecutive windows with a lie after which a job is doubted.
     """
 
     lease_s: float = field(default=5.0, metadata=_positive)
@@ -57,8 +52,8 @@ class Terms:
     switch_s: float = field(default=1.0, metadata=_amount)
     doubt_s: float = field(default=30.0, metadata=_positive)
     transfer_part: float = field(default=0.2, metadata=real(0, 0.499, above=True))
-    lie: float = field(default=2.0, metadata=real(1, limits.allocation_number_max))
-    excess: float = field(default=1.5, metadata=real(1, limits.allocation_number_max))
+    lie: float = field(default=2.0, metadata=real(1, _most))
+    excess: float = field(default=1.5, metadata=real(1, _most))
     lies: int = field(default=3, metadata=whole())
 
     def __post_init__(self) -> None:
@@ -66,9 +61,12 @@ class Terms:
 
 
 class _Numbers:
-    """Numbers that a message carries, by their names."""
+    """Numbers of a message, by name."""
 
     __slots__: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def message(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
@@ -76,11 +74,10 @@ class _Numbers:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Self:
-        """Read the numbers from JSON; raise UsageError, which names the one that is missing or
-        absurd."""
-        for name, item in cls.__dataclass_fields__.items():  # type: ignore[attr-defined]
-            if item.default is MISSING and name not in message:
-                raise UsageError(f"{cls.__name__}.{name} is missing: give a number")
+        """Read the numbers from JSON; UsageError names the first missing or absurd number."""
+        for item in fields(cls):  # type: ignore[arg-type]
+            if item.default is MISSING and item.name not in message:
+                raise UsageError(f"{cls.__name__}.{item.name} is missing: give a number")
         return cls(**{name: message[name] for name in cls.__slots__ if name in message})
 
 
@@ -90,8 +87,8 @@ class Lease(_Numbers):
 
     cores:        processor time a second; fractions are time-shared.
     bytes_per_s:  from storage; None without a limit.
-    floor_cores, floor_bytes_per_s:  the same once the lease has ended: the part of an even split.
-    lasts_s:      from when it was received, unless it is renewed.
+    floor_cores, floor_bytes_per_s:  the same after the lease: the part of an even split.
+    lasts_s:      lifetime from when it was received, unless it is renewed.
     """
 
     cores: float = field(metadata=_positive)
@@ -99,9 +96,6 @@ class Lease(_Numbers):
     floor_cores: float = field(metadata=_positive)
     floor_bytes_per_s: float | None = field(metadata=optional(_positive))
     lasts_s: float = field(metadata=_positive)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def ended(self) -> Lease:
@@ -113,29 +107,26 @@ class Lease(_Numbers):
 class Grant(_Numbers):
     """Rate that a transfer may have.
 
-    bytes_per_s:        0 if it is another's turn; None without a limit.
-    floor_bytes_per_s:  the same once the grant has ended.
-    lasts_s:            from when it was received, unless it is renewed.
+    bytes_per_s:        0 if another transfer has its turn; None without a limit.
+    floor_bytes_per_s:  the same after the grant.
+    lasts_s:            lifetime from when it was received, unless it is renewed.
     """
 
     bytes_per_s: float | None = field(metadata=optional(_amount))
     floor_bytes_per_s: float | None = field(metadata=optional(_positive))
     lasts_s: float = field(metadata=_positive)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMeasurement(_Numbers):
     """Measurement of a loader by itself.
 
-    samples_per_s:  samples that it handed over.
-    cores:          processor time a second that it took.
-    bytes_per_s:    bytes that it took from storage.
-    stall:          the part of the time in which the model waited for it, 0..1.
-    samples:        samples that it handed over since it joined.
-    step_s:         from one batch to the next, as it can report nothing in between.
+    samples_per_s:  samples handed over.
+    cores:          processor time a second.
+    bytes_per_s:    bytes from storage.
+    stall:          part of the time in which the model waited for it, 0..1.
+    samples:        samples handed over since it joined.
+    step_s:         time from one batch to the next, in which it cannot report.
     """
 
     samples_per_s: float = field(metadata=_amount)
@@ -145,18 +136,14 @@ class JobMeasurement(_Numbers):
     samples: float = field(default=0.0, metadata=_amount)
     step_s: float = field(default=0.0, metadata=_amount)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Report of a loader.
 
-    profile:   fields of `throughput_model.JobProfile`, of this loader alone; None if nothing has
-               been measured since the last report. Its ceiling is the rate of the model, or the
-               rate that the loader's own budget allows if that is less: a lease of more is no use
-               to it.
+    profile:   fields of `throughput_model.JobProfile`, of this loader alone, if measured since the
+               last report. Its ceiling is the rate of the model, or the rate that the loader's own
+               budget allows if that is less: a larger lease would be no use.
     measured:  in the same time as the profile.
     """
 
@@ -182,8 +169,8 @@ class Report:
 def limit_budget(budget: Budget, lease: Lease, step_bytes: float = 0.0) -> Budget:
     """Limit a loader's own budget to its lease.
 
-    If the rate is limited, so is the read-ahead: `limits.lease_readahead_s` of it, and some steps
-    of so many bytes.
+    If the rate is limited, so is the read-ahead: to `limits.lease_readahead_s` of it, and some
+    steps of `step_bytes`.
     """
     cores = lease.cores if budget.cores is None else min(budget.cores, lease.cores)
     cores = min(cores, float(limits.threads_max))
