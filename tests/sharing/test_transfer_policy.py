@@ -127,9 +127,9 @@ def test_transfers_of_one_job_go_together() -> None:
 @pytest.mark.parametrize("again", [True, False])
 def test_what_is_no_transfer(again: bool) -> None:
     transfers = Transfers(Terms())
-    with pytest.raises(UsageError, match="has not begun"):
+    with pytest.raises(UsageError, match="has not started"):
         transfers.moved((0, 1), 0.0, 1.0)
-    with pytest.raises(UsageError, match="has not begun"):
+    with pytest.raises(UsageError, match="has not started"):
         transfers.end((0, 1), 0.0)
     transfers.begin((0, 1), 0.0, owner=0, job="a", bytes=1.0)
     with pytest.raises(UsageError, match="another id"):

@@ -2,7 +2,7 @@
 
 A folder of this tier holds three files:
 
-    tier.lock    one line with the pid of each process that uses the folder. All of them, which are
+    tier.lock    one line with the pid of each process that uses the folder. All of them,
                  ranks of one job, hold a shared flock, so another job's exclusive one is refused
     tier.table   a page: magic, version, number of slots, identity, note, CRC-32C of these; then 24
                  bytes a slot: offset in tier.data (0: none), length, CRC-32C of identity, slot,
@@ -12,7 +12,7 @@ A folder of this tier holds three files:
 
 Cache blocks are written and read past the page cache if the file system allows it. Nothing is
 synced. A cache block or an entry that a crash has torn, or that is damaged in any other way, fails
-its checksum, which is compared on every read; it is then read from storage again. The room of such
+its checksum, compared on every read; it is then read from storage again. The room of such
 a cache block, and of one whose writer was killed, is not used again before the folder is emptied.
 
 The state of the slots (ready, or being filled by whom) is in shared memory (`shared_memory`). The
@@ -111,7 +111,7 @@ class DiskTier:
 
         slots, identity, note:  the contents that an earlier run left are used if all three are the
                      same as now, and discarded otherwise.
-        note:        up to 24 bytes, which `read_note` gives to later runs that do not know them.
+        note:        up to 24 bytes, for `read_note` in later runs that do not know them.
         room_bytes:  most that tier.data may have; cache blocks are at multiples of 4096.
 
         Raises UsageError if another job uses the folder, StorageError if the system refuses.
@@ -213,7 +213,7 @@ class DiskTier:
         return kept
 
     def read(self, slots: Int, lengths: Int) -> list[Buffer | None]:
-        """Read the cache blocks, of so many bytes each; None for one that is not ready, or is
+        """Read cache blocks of these sizes; None for a block that is not ready, or is
         damaged.
 
         A slot whose cache block is damaged, or of another length, is empty from now on, and may be
@@ -428,17 +428,17 @@ def _make_in_use_error(folder: str) -> UsageError:
     if pids == [os.getpid()]:
         return UsageError(
             f"the disk tier in {folder} is in use by another loader of this process: close that "
-            "one, or give each a folder of its own"
+            "one, or give each another folder"
         )
     return UsageError(
         f"the disk tier in {folder} is in use by another job, process "
-        f"{' '.join(map(str, pids)) or 'unknown'}: give each job a folder of its own, or end that "
+        f"{' '.join(map(str, pids)) or 'unknown'}: give each job another folder, or end that "
         "one"
     )
 
 
 def read_note(folder: str) -> bytes | None:
-    """Return the note of the run that left the folder, 24 bytes, or None if it is not a tier's."""
+    """Return the note of the run that left the folder, 24 bytes; None for any other folder."""
     try:
         table = own_descriptor(open_own, os.path.join(folder, "tier.table"), os.O_RDONLY)
     except (OSError, UsageError):
@@ -460,7 +460,7 @@ def _pack_header(slots: int, identity: bytes, note: bytes) -> bytes:
 
 
 def _restore(folder: str, shared: SlotTable, room_bytes: int, header: bytes, slots: int) -> None:
-    """Make the slots ready that an earlier run left, or make the files anew."""
+    """Make the slots ready that an earlier run left, or create the files."""
     table_bytes = _PAGE + slots * _ENTRY.itemsize
     flags = os.O_RDWR | os.O_CREAT
     with (

@@ -1,7 +1,7 @@
 """The cache of a job: the part of the data that each node keeps, agreed on by all ranks at first
 use.
 
-`join_cache` is called on every rank. The ranks tell each other where they are, and those of one
+`join_cache` is called on every rank. The ranks tell each other where they are, and ranks of one
 host share a slab. Every rank computes the same placement, and gets an engine that knows all of it.
 """
 
@@ -60,7 +60,7 @@ _seed = 0x70656E73746F636B
 """Seed of the placement: the same in every run, so that cache blocks on a disk are found again."""
 
 
-_page_bytes = 4096  # where cache blocks begin on a disk
+_page_bytes = 4096  # at which cache blocks start on a disk
 _note = struct.Struct("<16sQ")
 """Note of a disk: digest of the data, and the samples of a cache block."""
 
@@ -79,7 +79,7 @@ class Cache:
                         hold. Later runs of the same data on as many hosts and ranks, with as much
                         memory, find it filled.
     disk_bytes:         most that the folder may hold.
-    cache_block_bytes:  size of a cache block: neighbouring samples of about so many bytes are read
+    cache_block_bytes:  size of a cache block: neighbouring samples of about this size are read
                         and kept together. None: as a disk of the job has them from a run before;
                         else single samples if these are files of their own or have 1 MiB; else the
                         smallest cache blocks that a few timed reads of rank 0 (0.2 s) show to be
@@ -96,7 +96,7 @@ class Cache:
     gather:             function by which ranks introduce themselves, if neither torch.distributed
                         nor MPI started them: it takes a text and returns the texts of all ranks in
                         order.
-    peers:              transport by which hosts exchange samples: "zeromq", "mpi", or "auto", which
+    peers:              transport by which hosts exchange samples: "zeromq", "mpi", or "auto", that
                         is MPI if the ranks found each other by it and it lets threads take part.
                         MPI neither encrypts nor goes on when a host dies.
 
@@ -157,7 +157,7 @@ class _CacheAgreement:
     place:       number of this rank among the readers, as all ranks are numbered here.
     version:     of the data, as this rank sees it: ranks of one node see the same.
     nodes:       of each rank.
-    leaders:     of each node, its first rank, which makes the parts that the others attach to.
+    leaders:     of each node, its first rank: makes the parts that the others attach to.
     left_bytes:  of this node's memory, beyond its share of the data; 0 if no replicas are wanted.
     """
 
@@ -193,7 +193,7 @@ class _CacheAgreement:
 
     @property
     def note(self) -> bytes:
-        """Note for later runs, which have to place the data alike."""
+        """Note for later runs, so that they place the data alike."""
         return _note.pack(_digest(self.version), self.placement.cache_block)
 
     def identity(self, lasting: bool) -> bytes:
@@ -221,7 +221,7 @@ def join_cache(
     """Join the cache of an index's samples; called on all ranks that read.
 
     path:   the data's, for people.
-    place:  data coordinate. Ranks are numbered among the readers, whose coordinates may be equal.
+    place:  data coordinate. Ranks are numbered among the readers; their coordinates may be equal.
 
     Raises UsageError if the ranks disagree (other data, other cache blocks), and on all ranks if
     one of them cannot take part.
@@ -376,7 +376,8 @@ def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
 
 
 def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Choose the cache block, the same on every rank; None if storage has to be measured."""
+    """Choose the cache block, the same on every rank; return None if storage has to be
+    measured."""
     wanted_bytes = members[0]["cache_block_bytes"]
     on_disk = Counter(
         member["cache_block_on_disk"] for member in members if member["cache_block_on_disk"]
@@ -389,9 +390,9 @@ def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> di
         )
     elif on_disk:  # of most hosts, where they differ
         (cache_block, _), *_ = on_disk.most_common()
-        chosen = CacheBlockChoice(cache_block, "so they lie on disk, from an earlier run")
+        chosen = CacheBlockChoice(cache_block, "as on disk, from an earlier run")
     elif len(index.files) >= index.count * len(index.fields):
-        chosen = CacheBlockChoice(1, "each sample is a file of its own")
+        chosen = CacheBlockChoice(1, "each sample is one file")
     elif mean_bytes >= limits.cache_block_bytes_max:
         chosen = CacheBlockChoice(1, "samples are large")
     elif index.total_bytes * limits.cache_block_probe_fraction < limits.cache_block_probe_bytes_min:
@@ -540,7 +541,7 @@ class _CacheParts:
         return {}
 
     def replicas(self, job: _CacheAgreement, index: Index) -> Replicas | None:
-        """Make replicas in these replica buffers, whose memory stays as long as they do."""
+        """Make replicas in these replica buffers, and keep the memory as long as the replicas."""
         if not self.replica_buffers:
             return None
         memories = [replica_buffer.data for replica_buffer in self.replica_buffers]

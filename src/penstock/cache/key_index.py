@@ -50,7 +50,7 @@ class Addressed:
         self.labels = index.labels
 
     def units(self, units: Samples, field: int = 0) -> tuple[Extents, None]:
-        """Return one extent for each sample; its file is that of the sample's first bytes."""
+        """Return one extent for each sample; its file has the sample's first bytes."""
         key = units.astype(np.int64) * len(self.fields) + field
         extents, pieces = self.index.units(units, field)
         if pieces is None:

@@ -1,13 +1,13 @@
 """Peers over MPI, for ranks that mpiexec or srun started: over any network that MPI supports.
 
-Requests and answers are those of `peer_protocol`, with tag 0. The bytes of an answer follow it with
+Requests and answers are as in `peer_protocol`, with tag 0. The bytes of an answer follow it with
 a tag of their fetch, in messages of at most `limits.peer_piece_bytes`. Long parts are sent from
-where they lie in the owner's memory. A receive is never posted ahead: a buffer is given to MPI when
+the owner's memory without a copy. A receive is never posted ahead: a buffer is given to MPI when
 the message for it is there (a matched probe), so no buffer has to be taken back when the time is
 over. If the targets of a message are contiguous it is received there, without a copy of ours.
 
 MPI cannot wait for messages and file descriptors together. So `step` probes, and sleeps ever longer
-while nothing happens (`limits.peer_nap_s`). Nor can MPI end a receive that has begun: a fetch whose
+while nothing happens (`limits.peer_nap_s`). Nor can MPI end a receive under way: a fetch whose
 bytes are arriving when its time is over is reported when that message is there. If that takes as
 long again, `step` raises, because nobody may use memory that MPI may still write.
 
@@ -69,19 +69,16 @@ _abandoned: list[object] = []
 
 
 def explain_unusable(ranks: int) -> str | None:
-    """Explain why the MPI of this process cannot carry peers of so many ranks; None if it can.
-
-    The text says what there is to do about it.
-    """
+    """Explain why this process's MPI cannot carry peers, with a remedy; return None if it can."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
-        return "MPI has not begun, or has ended: import mpi4py.MPI first"
+        return "MPI has not started, or has ended: import mpi4py.MPI first"
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return (
-            "MPI was begun without MPI_THREAD_MULTIPLE, and peers have a thread of their own: let "
-            "mpi4py begin it, with mpi4py.rc.thread_level as it is"
+            "MPI was started without MPI_THREAD_MULTIPLE, and peers have threads: let mpi4py "
+            "start it, with mpi4py.rc.thread_level as it is"
         )
     if MPI.COMM_WORLD.Get_size() != ranks:
-        return f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, the loader {ranks}: start so many"
+        return f"MPI has {MPI.COMM_WORLD.Get_size()} ranks, the loader {ranks}: start as many"
     return None
 
 
@@ -99,7 +96,7 @@ def make_communicator(rank: int) -> MPI.Comm:
 class _Arrival:
     """A message that MPI is receiving.
 
-    fetch:  whose buffer it is received into; None if it goes into a buffer of ours.
+    fetch:  whose buffer receives it; None for a buffer of ours.
     """
 
     request: MPI.Request
@@ -113,7 +110,7 @@ class _Node:
     """State of the exchange with another node."""
 
     arrivals: deque[_Arrival] = field(default_factory=deque)  # in the order they were sent in
-    begun: dict[int, Fetch] = field(default_factory=dict)  # by tag: the answer has begun
+    begun: dict[int, Fetch] = field(default_factory=dict)  # by tag: the answer has started
     unwanted: Counter[int] = field(default_factory=Counter)  # by tag: bytes for nobody
     copied: Counter[int] = field(default_factory=Counter)  # by tag: arrivals not in their place yet
     unsent: int = 0  # bytes
@@ -268,7 +265,7 @@ class MPIPeer(MessagePeer):
             self._arrive(node)
 
     def _test(self, request: MPI.Request) -> bool | None:
-        """True if MPI is done with a message; None if it failed."""
+        """Return whether MPI is done with a message, or None after a failure."""
         try:
             done: bool = request.Test()
         except MPI.Exception:
@@ -350,7 +347,7 @@ class MPIPeer(MessagePeer):
     # -- asking --------------------------------------------------------------------------------
 
     def _ask(self, node: int) -> None:
-        """Send the requests that wait, as far as there is room in flight."""
+        """Send waiting requests while there is room in flight."""
         if self._nodes[node].gone:
             return
         while (fetch := self._fetches.next(node)) is not None:
@@ -395,8 +392,7 @@ class MPIPeer(MessagePeer):
         self._note_written(fetch)
 
     def _note_written(self, fetch: Fetch, whole: bool | None = None) -> None:
-        """Note that bytes of an answer are in place; `whole` is False if MPI failed to put them
-        there."""
+        """Record that bytes of an answer are in place; `whole` is False if MPI failed."""
         if whole is not None:
             self._writing[fetch.ticket] -= 1
             if not whole:

@@ -7,7 +7,7 @@ bytes: with all of them back to back, or without those that it refuses.
 
 The life of a fetch: submit -> a request there -> answer there -> bytes at their targets here ->
 reported by step. It is reported once, in bounded time, whatever the other side does. Between submit
-and that report its arrays belong to the peer, which keeps them alive. Afterwards the peer holds no
+and that report the peer keeps its arrays alive. Afterwards the peer holds no
 reference to them, and an answer that comes too late is dropped.
 
 A peer has no thread that runs Python code. One thread calls it, and requests and answers make
@@ -97,7 +97,7 @@ class PeerEvents(NamedTuple):
 
 
 class Peer(Protocol):
-    """A node among others, which asks and answers."""
+    """Sends and serves requests for samples between nodes."""
 
     node: int
 
@@ -284,8 +284,8 @@ class Fetch:
 
 
 class Fetches:
-    """The unreported fetches of a node: those that wait to be sent, those in flight to each other
-    node, whose number and bytes are bounded, and those to be reported."""
+    """Unreported fetches of a node: waiting to be sent, in flight (a bounded number and bytes for
+    each other node), and to be reported."""
 
     def __init__(self, timeout_s: float, clock: Clock) -> None:
         if not 0 < timeout_s < math.inf:
@@ -313,7 +313,7 @@ class Fetches:
         return fetch
 
     def find(self, ticket: int) -> Fetch | None:
-        """Return the fetch, or None if it has ended."""
+        """Return a fetch under way; None after its end."""
         return self._open.get(ticket)
 
     def of(self, node: int) -> list[Fetch]:

@@ -1,6 +1,6 @@
 """Messages of peers, the same over every transport; every received message is checked.
 
-A message begins with a header (little-endian): kind, job, ticket of the fetch. A fetch is one
+A message starts with a header (little-endian): kind, job, ticket of the fetch. A fetch is one
 message, with keys and lengths behind the header. An answer says which keys are refused. The bytes
 of the other keys follow it, in pieces.
 """
@@ -114,7 +114,7 @@ class MessagePeer(BasePeer):
             self._unanswered.add(node, keys, lengths, header.ticket, way)
 
     def _find_asked(self, node: int, header: PeerHeader) -> Fetch | None:
-        """Return the fetch that a node answers or refuses; None if it was reported before."""
+        """Return the fetch that a node answers or refuses, or None if it was reported before."""
         fetch = self._fetches.find(header.ticket)
         if fetch is None and header.ticket < self._fetches.submitted:
             self._counters["late"] += header.kind == ANSWER and not self._closed
@@ -171,8 +171,8 @@ def unpack_mask(mask: memoryview, header: PeerHeader) -> Mask:
 
 
 def split_pieces(views: list[memoryview]) -> Iterator[list[Frame]]:
-    """Yield the bytes of an answer in messages: short parts joined, long ones as they lie in
-    memory."""
+    """Yield the bytes of an answer in messages: short parts joined, long ones without a
+    copy."""
     piece: list[Frame] = []
     short: list[memoryview] = []
     room = limits.peer_piece_bytes

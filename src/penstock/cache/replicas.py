@@ -6,12 +6,12 @@ overwrites them; all ranks of the node find copies in all replica buffers. `pens
 which samples are copied, and for how long: those that the ranks of the node use soonest. The order
 of the epochs tells which these are.
 
-No rank waits for another. A copy has a stamp, which its replica buffer gives once. The stamp is
+No rank waits for another. A copy has a stamp, unique in its replica buffer. The stamp is
 removed before the copy is overwritten, and set after the copy is whole. A reader reads the stamp
 before and after it copies; if the stamp has changed, it has found nothing.
 
-A copy lies in pages. A page is a fraction of a mean sample, or one sample if all have one length.
-So any page serves any sample, and room does not fragment.
+A copy is stored in pages. A page is a fraction of a mean sample, or one sample if lengths are
+equal. So any page serves any sample, and room does not fragment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReplicaLayout(NamedTuple):
 
     @classmethod
     def of(cls, room_bytes: int, lengths: Int) -> Self:
-        """Divide a replica buffer of so many bytes in all, for keys of about these lengths.
+        """Divide a replica buffer of a total size, for keys of about these lengths.
 
         There are no pages if the bytes are too few.
         """
@@ -124,7 +124,7 @@ class _ReplicaBuffer:
     def locate_pages(self, entries: Int, lengths: Int, at: Int) -> tuple[Int, Int, Int]:
         """Locate all pages of these entries.
 
-        Returns, for each page, its place here, its place in a buffer in which the copies begin at
+        Returns, for each page, its place here, its place in a buffer in which the copies start at
         `at`, and how many of its bytes are used.
         """
         page = self.layout.page_bytes
@@ -144,7 +144,7 @@ class _ReplicaBuffer:
 class Replicas:
     """Copies of keys (`penstock.cache.key_index`), as one rank of a node finds and makes them.
 
-    memories:  `layout.bytes` of each rank of the node, which they share; zeros at first.
+    memories:  `layout.bytes` of each rank of the node, shared; zeros at first.
     own:       number of this rank's memory.
     fields:    of a sample.
 

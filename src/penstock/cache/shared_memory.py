@@ -54,7 +54,7 @@ class SlabCounters(NamedTuple):
 
     ready:            slots.
     allocated_bytes:  given out by `allocate`, with what alignment adds.
-    published_bytes:  those of slots that became ready; what is missing from `allocated_bytes` is
+    published_bytes:  of slots that became ready; the difference to `allocated_bytes` is
                       being filled, or was left behind by a rank that was killed or gave up.
     taken_over:       claims of ranks that were killed.
     dropped:          slots that were ready and were found damaged.
@@ -68,8 +68,8 @@ class SlabCounters(NamedTuple):
 
 
 class SlotTable:
-    """The slots of a tier, shared by the processes of one host; the tier knows where cache blocks
-    lie.
+    """The slots of a tier, shared by the processes of one host; the tier knows where its cache
+    blocks are.
 
     Offsets are of room that `allocate` gives out once, in a memory or a file of `room_bytes`.
     Methods raise UsageError after `close`, and ForkError in a forked child if they would claim.
@@ -93,7 +93,7 @@ class SlotTable:
         """Create a table whose slots are all empty.
 
         slots:       of cache blocks, 1 or more; each costs 8 bytes.
-        room_bytes:  for all cache blocks together; each begins at a multiple of `alignment`.
+        room_bytes:  for all cache blocks together; each starts at a multiple of `alignment`.
         identity:    16 bytes, of the data and its placement; processes that attach give the same.
 
         Raises StorageError if the system refuses, LimitError if the machine has less memory.
@@ -119,7 +119,7 @@ class SlotTable:
 
     @classmethod
     def attach(cls, address: SlabAddress | tuple[int, int], identity: bytes) -> Self:
-        """Attach to the slots of another process of this host, which is alive and has them.
+        """Attach to the slots of another, living process of this host.
 
         Raises StorageError if that process is gone or may not be looked into, StateError if its
         memory holds no tier of this data.
@@ -157,7 +157,7 @@ class SlotTable:
         return offsets
 
     def allocate(self, lengths: Int) -> Int:
-        """Return offsets of room for so many bytes each, which nobody else is given; -1 if full."""
+        """Reserve room for bytes of these lengths; return the offsets, -1 if full."""
         offsets: Int = self._call(self._core.allocate, lengths)
         return offsets
 
@@ -209,7 +209,7 @@ class SlotTable:
 
 
 class RamTier(SlotTable):
-    """Slots whose cache blocks lie in memory that the processes of one host share.
+    """Slots with their cache blocks in memory that the processes of one host share.
 
     Memory is taken from the system as it is touched, and gone when the last process that has the
     tier has closed it or ended, by whatever cause; arrays on `data` keep it too.
@@ -261,7 +261,7 @@ def check_identity(identity: bytes) -> None:
 
 
 def _call_core(call: Callable[[], T], what: str, remedy: str) -> T:
-    """Call the core; turn its errors into those of this module."""
+    """Call the core; turn its errors into errors of penstock."""
     try:
         return call()
     except OSError as error:

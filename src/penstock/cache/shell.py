@@ -194,7 +194,7 @@ class CacheShell:
         check_usable(False, self._closed)
 
     def end(self, error: BaseException) -> None:
-        """End with an error, which the user's threads raise."""
+        """End with an error for the user's threads to raise."""
         with self._lock:
             self._fault = self._fault or error
             self._news.send()
@@ -307,7 +307,7 @@ class CacheShell:
             log.error(what, exc_info=error)
         elif type(action) not in self._warned:  # the counter tells how often
             self._warned.add(type(action))
-            what = "%s was refused: samples come another way, which may be slower"
+            what = "%s was refused: samples come another way, perhaps slower"
             log.warning(what, type(action).__name__, exc_info=error)
 
     def _claim(self, action: cache_actions.ClaimSlots) -> None:
@@ -346,7 +346,7 @@ class CacheShell:
             buffer = self.disk.take_buffer(int(action.size.sum()))
         keys, target = self.layout.spread(action.cache_blocks, action.at)
         placed = self.addressed.place_keys(keys, np.zeros(len(keys), np.int64), target)
-        # What lies between is another's to read, once.
+        # Bytes between are read by another rank, once.
         (requests,) = merge(placed, 1, 0, self._turn)
         purpose = "demand" if action.ticket is None else self._steps[action.ticket].purpose
         ticket = self._submit(requests, [buffer], purpose)
@@ -500,7 +500,7 @@ class CacheShell:
         out: Buffer,
         target: Int,
     ) -> None:
-        """Copy some wanted keys, which are there, to their targets."""
+        """Copy some wanted keys to their targets; all are there."""
         inside = self.layout.find_offsets(want.keys[rows], want.cache_blocks[rows])
         if want.tier is NodeTier.RAM:
             self.slab.gather(found.at[rows] + inside, length, out, target)
@@ -622,7 +622,7 @@ class CacheShell:
     def _view_keys(
         self, want: cache_actions.Want, found: _Found, positions: Int, lengths: Int
     ) -> list[Buffer]:
-        """View large keys where they lie: the slab never moves its contents."""
+        """View large keys in the slab, whose contents never move."""
         inside = self.layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
         at = found.at[positions] + inside
         length = lengths[want.rows[positions]]
@@ -662,8 +662,8 @@ class _Found(NamedTuple):
 
 
 def _find_row(asked: Requests, requests: Requests, extent: int) -> int:
-    """Return the row of the key to which an extent of a read belongs. Where a key begins, keys of
-    no bytes may lie, too."""
+    """Return the row of the key to which an extent of a read belongs. Keys of
+    no bytes may start where another key does."""
     inside = requests.target[extent] - asked.target
     is_there = (asked.buffer == requests.buffer[extent]) & (inside >= 0)
     rows = np.flatnonzero(is_there & (inside < np.maximum(asked.length, 1)))

@@ -3,7 +3,7 @@
 Each node answers at one bound socket (ROUTER) and asks through one connection to each node that it
 has asked (DEALER). Only members of the job, known by their public keys, get past the handshake.
 
-Messages are those of `penstock.cache.peer_protocol`. The bytes of an answer come in pieces of
+Messages are as in `peer_protocol`. The bytes of an answer come in pieces of
 `limits.peer_piece_bytes`, the first with it. Every received message is checked: a piece against the
 bytes that the fetch still expects, and an answer against the node that was asked.
 
@@ -11,7 +11,7 @@ A connection that breaks is thrown away, with all fetches that were sent over it
 makes a new one, so that a node or network that recovers is found again. For `limits.peer_pause_s`
 no fetch tries.
 
-A message that was changed on its way is never received. Who asks notices a changed answer at once;
+A message that was changed on its way is never received. The asker notices a changed answer at once,
 a changed request only by the silence that follows, because libzmq then stops to answer heartbeats
 but keeps the connection. Frames have flags that nothing signs: a change of these may lose a message
 without a sign, so that its fetch ends by its time.
@@ -121,7 +121,7 @@ class ZeroMQPeer(MessagePeer):
     Counters besides `MessagePeer`'s:
         strangers   handshakes with a key that is no member's
         handshakes  handshakes that failed otherwise: no CURVE, or a wrong key for this node; and
-                    requests that were changed on their way, which libzmq reports as such
+                    requests that were changed on their way: libzmq reports them so
         ended       connections of others that ended, for these reasons or any other. Bytes that
                     are no ZMTP, and messages so large that they are not received (`peer_keys_max`
                     keys), are counted only here
@@ -344,7 +344,7 @@ class ZeroMQPeer(MessagePeer):
     # -- asking --------------------------------------------------------------------------------
 
     def _ask(self, link: _Link) -> None:
-        """Send the fetches that wait, as far as there is room in flight."""
+        """Send waiting fetches while there is room in flight."""
         while link.up and (fetch := self._fetches.next(link.node)) is not None:
             try:
                 link.socket.send(self._job.request(fetch), zmq.DONTWAIT)

@@ -1,7 +1,7 @@
-"""Buckets: samples of near lengths of a window of an ordering, as batches of so many tokens.
+"""Buckets: samples of near lengths of a window of an ordering, as batches of a number of tokens.
 
 A model that does not pack pads each batch to its longest sample. The samples of a window are sorted
-by size, the largest first, those of equal size in the order of the window, and cut into batches:
+by size, the largest first, equals in the order of the window, and cut into batches:
 each has as many as fit when all take the room of the first. The batches of a window are permuted,
 as packed rows are: `PackedOrder` is of either.
 """

@@ -36,8 +36,8 @@ class Curriculum:
     unit:    unit of `starts`.
     length:  positions of an epoch.
 
-    Its marks are "stage", the number of the stage, "pass", the pass of the stage, and those of the
-    stage's own order, which go before.
+    Its marks are "stage", the number of the stage, "pass", the pass of the stage, and the
+    marks of the stage's order; these win.
     """
 
     stages: tuple[Ordering, ...]

@@ -6,7 +6,7 @@ p // period. Each slot belongs to one dataset, and the number of earlier slots o
 known. So a position maps to a sample by arithmetic, in constant memory, and so does the inverse.
 
 A dataset's samples come in the order of its own passes. The n-th sample drawn from it, counted over
-all epochs of the mixture, stands at n % count of its pass n // count, and each pass is an `Order`.
+all epochs of the mixture, is at n % count of its pass n // count, and each pass is an `Order`.
 Weights decide how fast passes go by, never what a pass holds.
 """
 
@@ -251,7 +251,7 @@ class Mixture:
         drawn = order.positions(samples) + np.uint64(turn * count)
         begins = np.array([int(s.drawn[source]) for s in self._require_stretches()], np.uint64)
         positions = np.empty_like(drawn)
-        # The last stretch that begins with so few drawn: one without this dataset draws none.
+        # The last stretch that starts with so few drawn: one without this dataset draws none.
         at = np.searchsorted(begins, drawn, side="right") - 1
         for k in np.unique(at).tolist():
             rows = at == k

@@ -8,7 +8,7 @@ A position goes through at most two permutations of the same kind:
 
     exact     position -> sample, one permutation of all samples.
     blocked   position -> (within its group of blocks) -> slot of a block -> (blocks) -> sample,
-              for storage on which small reads are slow: a group's samples lie in few blocks.
+              for storage on which small reads are slow: a group's samples are in few blocks.
     none      position = sample.
 
 Keys are a hash of (purpose, seed, epoch, stream, count), so that no two of these tuples give
@@ -105,7 +105,7 @@ class Order:
     seed, epoch, stream:  0..2^64-1; any change gives an unrelated order. They are hashed to 64
               bits, so that 2^64 orders are drawn at most: beyond 20 samples not every sequence.
     shuffle:  "exact", "blocked" or "none".
-    block:    samples that lie together in storage and stay together, for "blocked".
+    block:    samples that are neighbours in storage and stay together, for "blocked".
     group:    blocks whose samples are mixed with each other, for "blocked".
     purpose:  keeps the orders of samples, placement and so on apart.
 
@@ -205,7 +205,7 @@ class Order:
         self, apply: Callable[[Words, Words], int], values: npt.ArrayLike, noun: str
     ) -> Words:
         integers = _check_integers(values, noun)
-        # Negative values become 2^63 and more, which is outside as well.
+        # Negative values become 2^63 and more: outside as well.
         words = integers.view(np.uint64)
         out = np.empty(words.shape, np.uint64)
         outside = apply(words.reshape(-1), out.reshape(-1))
@@ -235,7 +235,7 @@ _blocked = re.compile(r"mixfeistel8-1/blocked-1:(\d+)x(\d+)")
 def parse_shuffle(algorithm: str) -> tuple[Shuffle, int, int] | None:
     """Return `shuffle`, `block` and `group` of the order with this `algorithm`.
 
-    None if it is not the algorithm of an `Order`, or of a selection or weights in one.
+    None for anything but an `Order`, or a selection or weights in one.
     """
     algorithm = _composed.sub("", algorithm, count=1)
     plain: dict[str, Shuffle] = {"mixfeistel8-1": "exact", "none-1": "none"}

@@ -53,7 +53,7 @@ class PackingRule:
 
     length:    tokens of a row.
     window:    documents of a window.
-    long:      "split" divides longer documents among rows, whose pieces share one token; "cut"
+    long:      "split" divides longer documents among rows, with one shared token; "cut"
                keeps their first `length` tokens; "error" refuses them.
     multiple:  tokens that the place of a document is a multiple of.
     """
@@ -68,7 +68,7 @@ class PackingRule:
         check_whole("multiple", self.multiple, 1, self.length)
         if self.length % self.multiple:
             raise UsageError(
-                f"length is {self.length}, which is no multiple of {self.multiple}: use "
+                f"length is {self.length}, no multiple of {self.multiple}: use "
                 f"{self.length // self.multiple * self.multiple}, or another multiple"
             )
 
@@ -179,7 +179,7 @@ def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Intege
         at = int(np.argmin(lengths))
         raise DataError(
             f"document {documents[at]} has a length of {lengths[at]:,} tokens: measure the "
-            "lengths anew with `penstock lengths --force`"
+            "lengths again with `penstock lengths --force`"
         )
     return lengths
 
@@ -228,7 +228,7 @@ class RowOrdering(ABC):
 
     def row_document_lengths(self, rows: npt.ArrayLike) -> tuple[Integers, Integers]:
         """Return the tokens of all pieces in these rows, one row after the other, and where each
-        row begins among them, with the end. Nothing is read from storage."""
+        row starts among them, with the end. Nothing is read from storage."""
         pieces = self.pieces(rows)
         return pieces.length, pieces.offsets
 
@@ -410,7 +410,7 @@ class JoinedDocuments:
     find_documents:  their numbers in the whole dataset.
     read_lengths:    gives the tokens of documents. All are read once, some 5 ns each.
 
-    `sums` are the tokens before each block of documents, and those of all.
+    `sums` are the tokens before each block of documents, and all tokens.
     """
 
     def __init__(
@@ -428,7 +428,7 @@ class JoinedDocuments:
             if total + lengths.sum(dtype=np.float64) > limits.joining_tokens_max:
                 raise LimitError(
                     f"{start + len(lengths):,} documents have more than "
-                    f"{limits.joining_tokens_max:,} tokens: measure the lengths anew with "
+                    f"{limits.joining_tokens_max:,} tokens: measure the lengths again with "
                     "`penstock lengths --force`, or select fewer documents"
                 )
             ends = total + np.add.reduceat(lengths, np.arange(0, len(lengths), block)).cumsum()
@@ -453,7 +453,7 @@ class JoinedDocuments:
         ends += (self.sums[low // block] - (ends - lengths)[before])[row]
         begins = ends - lengths
         first, last = np.maximum(begins, starts[row]), np.minimum(ends, stops[row])
-        # The row before has a token that this one begins with, and need not if nothing follows it.
+        # A row shares its first token with the row before; alone it need not come again.
         is_done = (ends == starts[row] + 1) & (starts[row] > 0)
         kept = np.flatnonzero((last > first) & ~is_done)
         offsets = np.searchsorted(row[kept], np.arange(len(starts) + 1))
@@ -510,5 +510,5 @@ class JoinedOrder(RowOrdering):
 
 
 def count_joined_rows(tokens: int, length: int) -> int:
-    """Count the rows that are cut from so many tokens."""
+    """Count the rows that are cut from `tokens` tokens."""
     return max(-(-(tokens - 1) // (length - 1)), min(tokens, 1))

@@ -29,7 +29,7 @@ def shuffle_quality(order: Order) -> float:
 
     The estimate is from `limits.shuffle_pairs` pairs of consecutive epochs (0 and 1, 1 and 2, ...).
     It is on all samples if they are few, else on 8 runs of 128 neighbours. The kernel then sees
-    neighbours in storage that stay near each other in every epoch, which is the price of blocks. An
+    neighbours in storage that stay near each other in every epoch: the price of blocks. An
     order that keeps such runs together, wherever it puts them, has about 0.88. A perfect shuffle
     gets between about 0.98 and 1. The same order gives the same number.
     """
@@ -60,7 +60,7 @@ def expected_kernel(count: int, strength: float = _lambda) -> float:
 def count_inversions(rankings: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Count the pairs out of order in each row, a permutation of 0..n-1. O(n log n) for a row.
 
-    The count goes bit by bit from the highest. A pair out of order first differs in one bit, which
+    The count goes bit by bit from the highest. A pair out of order first differs in one bit that
     the left one has and the right one does not. Splitting by that bit leaves the groups of equal
     higher bits.
     """

@@ -1,4 +1,4 @@
-"""Random numbers of a sample, which depend on seed, epoch and sample alone. Pure."""
+"""Random numbers of a sample, by seed, epoch and sample alone. Pure."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ class RowCounter(Protocol):
     """Count of an epoch's rows that grows as it is asked for more."""
 
     def reach(self, rows: int) -> int:
-        """Return the rows that are known: at least so many, unless there are no more."""
+        """Return the known rows: at least `rows`, unless there are no more."""
         ...
 
 
 class RowCounts:
-    """Rows of each window of an epoch, and so the rows before each, as far as they are counted.
+    """Counted rows of each window of an epoch, and so the rows before each.
 
     windows:       windows of the epoch.
-    part:          the last window's documents, as a part of those of a whole one.
+    part:          the last window's documents, as a part of a whole window's.
     count_window:  counts the rows of a window.
 
     Windows are counted one after the other from the first, or from one that a saved state knows
@@ -72,7 +72,7 @@ class RowCounts:
         self._counts[window] = rows
 
     def resume_at(self, window: int, before: int, row: int) -> None:
-        """Walk on from the window in which a state's last row lies, with so many rows before it.
+        """Walk on from the window of a state's last row, with `before` rows before it.
 
         row:  number of rows that were handed over.
 
@@ -94,7 +94,7 @@ class RowCounts:
         self._walks, self._has_claim = [_Walk(0, 0, self.windows), walk], True
 
     def reach(self, rows: int) -> int:
-        """Count on until so many rows of the epoch are known, and return how many are."""
+        """Count on until `rows` rows of the epoch are known; return the known rows."""
         walk = self._walks[-1]
         while walk.rows < rows and self._step(walk):
             pass
@@ -122,7 +122,7 @@ class RowCounts:
         while walk.rows <= row:
             if not self._step(walk):
                 raise UsageError(f"row {row} is outside this epoch: use 0..{walk.rows - 1}")
-        # Not numpy's search, which gives the lock back, for one number.
+        # Not numpy's search: for one number it gives the lock back.
         at = bisect_right(walk.ends, row, 0, walk.known)
         return walk.first + at, int(walk.ends[at - 1]) if at else walk.before
 
@@ -153,7 +153,7 @@ class RowCounts:
             raise StateError(
                 f"the state says that {claim.before:,} rows come before window {claim.first}, and "
                 f"there are {before:,}: it is damaged, or documents have other lengths than when "
-                "it was saved; go on from another state, or begin the epoch again"
+                "it was saved; go on from another state, or start the epoch again"
             )
         return True
 
@@ -162,7 +162,7 @@ class _Walk:
     """Counts of the windows from `first` on.
 
     before:  rows before the first.
-    ends:    rows before the end of each; those of the first `known` windows are there.
+    ends:    rows before the end of each; known for the first `known` windows.
     """
 
     __slots__ = ("before", "ends", "first", "known")

@@ -98,7 +98,7 @@ class Bitmap:
 
     @classmethod
     def from_words(cls, count: int, words: Words) -> Bitmap:
-        """Count the bits of `words`, which must not be changed afterwards. 0.2 s for 10^9."""
+        """Count the bits of `words`; never change them afterwards. 0.2 s for 10^9."""
         digest = hashlib.blake2b(f"bitmap-1:{count};".encode(), digest_size=16)
         digest.update(words.data)
         return cls(count, words, *count_bits(words), digest.hexdigest())
@@ -217,7 +217,7 @@ def map_numbers(subset: Subset, numbers: npt.ArrayLike) -> Words:
 
 def find_base(order: object) -> Order | None:
     """Return the order in which an ordering has each sample of one dataset, or each selected one,
-    once an epoch; None for mixtures, weights and curricula."""
+    once an epoch, or None: mixtures, weights and curricula have none."""
     inner = order.inner if isinstance(order, Selection) else order
     return inner if isinstance(inner, Order) else None
 
@@ -226,7 +226,7 @@ def find_base(order: object) -> Order | None:
 class Selection(Generic[Inner]):
     """An `Ordering` of the samples of a set, in the sequence that an inner order gives.
 
-    inner:   an order of as many samples as the set has, or weights or a mixture of so many.
+    inner:   an order of as many samples as the set has, or weights or a mixture.
     subset:  the set.
     """
 
@@ -278,7 +278,7 @@ class Selection(Generic[Inner]):
         return numbers, marks
 
     def positions(self, samples: npt.ArrayLike) -> Words:
-        """Return the positions of these samples: the inverse of `samples`, which an `Order` has.
+        """Return the positions of these samples: the inverse of `samples`, for an `Order`.
 
         UsageError if a sample is not in the set.
         """

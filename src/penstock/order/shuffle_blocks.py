@@ -35,7 +35,7 @@ class ReadCost:
     requests: float
 
     def overhead_bytes(self, size: float) -> float:
-        """Cost of each read besides its bytes, in bytes; `size` is that of the measured reads."""
+        """Cost of each read besides its bytes, in bytes; `size` is the measured reads' size."""
         read_s = max(1.0, self.latency_ns) * 1e-9 / self.requests
         return max(0.0, read_s * self.bytes_per_s - size)
 
@@ -65,11 +65,11 @@ def choose_blocks(
 ) -> Blocking:
     """Choose the exact order if random reads reach 90 % of the bandwidth of large reads.
 
-    Otherwise choose the smallest block, a power of two, whose reads reach it, and as many blocks to
+    Otherwise choose the smallest block, a power of two, that reaches it, and as many blocks to
     a group as a window of read-ahead holds.
 
     window_samples:  samples of all ranks that one window of read-ahead covers.
-    gap_bytes:       see `penstock.plan.steps.plan_steps`; None if reads are not merged.
+    gap_bytes:       see `penstock.plan.steps.plan_steps`; None without merging.
     """
     size = max(1.0, mean_bytes)
     overhead = measured.overhead_bytes(size)

@@ -51,7 +51,7 @@ def place_pieces(
 ) -> PlacedPieces:
     """Return the places of pieces in rows of `length`, or end to end (`flat`).
 
-    Row r has the pieces offsets[r]:offsets[r + 1], of `lengths` tokens. A piece begins at a
+    Row r has the pieces offsets[r]:offsets[r + 1], of `lengths` tokens. A piece starts at a
     multiple of `multiple`. IndexError if pieces do not fit.
     """
     lengths = np.ascontiguousarray(lengths)
@@ -73,7 +73,7 @@ def lay_out_tokens(
     """Write all of three arrays of one size and dtype, int32 or int64.
 
     Piece i is lengths[i] of the tokens from at[i] on, and goes to the places from targets[i] on,
-    which ascend; its positions count from 0. Between pieces are pads, whose labels are ignored.
+    in ascending order; its positions count from 0. Between pieces are pads with ignored labels.
 
     shifted:  False: a label is the token itself, and the first of a piece is -100. True: it is the
               next token, and the last of a piece is -100.

@@ -1,6 +1,6 @@
 """The order of a weighted dataset: how often each sample comes in an epoch, by its weight.
 
-An epoch has n picks. With W the sum of all weights, which are integers, pick t is at the point
+An epoch has n picks. With W the sum of all weights (integers), pick t is at the point
 (t * W + v) // n of the summed-up weights, and is the sample whose stretch of them holds that point.
 The points are W / n apart, so a sample of weight w is picked n * w / W times, rounded down or up,
 in every epoch. v in [0, W) is the epoch's offset. It moves from epoch to epoch by the golden ratio
@@ -43,7 +43,7 @@ class WeightTable:
     bases:    the sums; the last one is of all samples, and above 0.
     digest:   hash of the weights, as hex digits.
 
-    It takes 4.25 bytes a sample, which may be a mapped file. Threads may share it.
+    It takes 4.25 bytes a sample; they may be a mapped file. Threads may share it.
     """
 
     weights: Integers
@@ -56,7 +56,7 @@ class WeightTable:
 
     @classmethod
     def from_integers(cls, weights: Integers) -> WeightTable:
-        """Sum up weights, which must not be changed afterwards. UsageError if all are 0."""
+        """Sum up weights; never change them afterwards. UsageError if all are 0."""
         count = len(weights)
         digest = hashlib.blake2b(f"weights-1:{count};".encode(), digest_size=16)
         digest.update(weights.data)

@@ -2,10 +2,10 @@
 
 The rank that processes a sample changes no global batch, so assignment may follow the caches. The
 capacity of a node or rank is the number of samples of a step that it processes. The rule, for each
-step by itself:
+step:
 
     each node takes, in the order of the batch, the first samples that it owns, up to its capacity;
-    the others and those of no owner, in the order of the batch, fill the capacity that is left,
+    the other samples and samples of no owner, in the order of the batch, fill the free capacity,
     node by node; within a node samples go to its ranks in turn, in the order of the batch.
 
 Every rank computes this for the whole global batch, without messages. No assignment moves fewer
@@ -101,7 +101,7 @@ def assign_nodes(owners: Nodes, capacities: Int) -> Nodes:
 
     owners:      int32 (steps, rows), the node that keeps each sample of a global batch; -1 if none.
     capacities:  int64 (nodes,), samples of each step that a node processes; their sum is `rows`.
-    Returns int32 (steps, rows), in which each node stands as often in a step as its capacity says.
+    Returns int32 (steps, rows), in which each node occurs in a step as often as its capacity.
     """
     steps = max(1, _radix_bins // (len(capacities) + 1))
     if len(owners) <= steps:
@@ -113,7 +113,7 @@ def assign_nodes(owners: Nodes, capacities: Int) -> Nodes:
 def _assign_narrow(owners: Nodes, capacities: Int) -> Nodes:
     """Assign samples of so few steps that 16-bit numbers tell their nodes apart."""
     steps, _ = owners.shape
-    # Samples without an owner belong to a node without capacity, which comes first in each step.
+    # Samples without an owner belong to a node without capacity, the first in each step.
     width = len(capacities) + 1
     bins = _narrow_integers(
         owners + np.arange(1, 1 + steps * width, width, dtype=np.int32)[:, None], steps * width

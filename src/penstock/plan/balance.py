@@ -1,13 +1,13 @@
 """Balanced assignment: samples of a global batch are dealt to ranks by their cost. Pure.
 
 The rank that processes a sample changes no global batch, so assignment may follow the costs. The
-rule, for each step by itself, with n ranks:
+rule, in each step, with n ranks:
 
-    the samples are sorted by cost, the costliest first, those of equal cost in the order of the
+    the samples are sorted by cost, the costliest first, equals in the order of the
     batch, and each goes to the rank whose sum is smallest so far, until that has its number.
 
 So the first n samples go to the ranks back, and the next n forth. In lockstep every stripe of n
-neighbours is dealt in this way, one to each rank. Among equal sums turns decide, which move on by
+neighbours is dealt in this way, one to each rank. Among equal sums turns decide; they move on by
 one each step, so that no rank always has the costliest. If the numbers of an epoch's last step
 differ, the first ranks have one sample more.
 
@@ -18,7 +18,7 @@ With `locality`, the caches have a say: some stripes are a band, in which each n
 what it keeps, as by local assignment; its ranks deal what it has got. Costs within a band are near
 each other, so the narrower it is, the better the balance; the wider, the more samples stay: of a
 band of w stripes as many move as local assignment's formula says for w times the ranks of a node.
-If a rank has m samples, bands of a share x begin with x x m stripes, where costs differ most, and
+If a rank has m samples, bands of a share x start with x x m stripes, where costs differ most, and
 double up to x m. So x = 1 is local assignment.
 """
 
@@ -54,7 +54,7 @@ class CostBalance:
     """Costs by which the samples of a step are dealt. Equal on every rank.
 
     cost:            rule of what a document of some length costs.
-    lengths_of:      lengths of samples; None if the order is of packed rows, which knows them.
+    lengths_of:      lengths of samples; None for orders of packed rows, which know them.
     lockstep:        number k of each rank's samples are neighbours in cost. Else a rank's samples
                      are in the order of the batch.
     locality:        owners of the samples, and nodes of the ranks; None without.
@@ -79,7 +79,7 @@ class CostBalance:
     def rows(self, order: Ordering, positions: Ids, quotas: Int, rank: int) -> Int:
         """Select the rows of some steps that a rank processes.
 
-        positions:  (steps, rows), those of the global batches.
+        positions:  (steps, rows), of the global batches.
         quotas:     of each rank, its samples of each step; their sum is `rows`.
         Returns indices into the flat positions, int64 (steps * quotas[rank],): step by step,
         ascending within each unless in lockstep.

@@ -44,7 +44,7 @@ class BlockLayout:
         return size
 
     def spread(self, cache_blocks: Keys, at: Int) -> tuple[Keys, Int]:
-        """Return all keys of cache blocks that begin at these offsets, and the offset of each
+        """Return all keys of cache blocks that start at these offsets, and the offset of each
         key."""
         keys, first = self._list_keys(cache_blocks)
         length = self._source.key_lengths(keys)
@@ -65,13 +65,13 @@ class BlockLayout:
         return inside
 
     def _accumulate(self, cache_blocks: Keys) -> tuple[Int, Int]:
-        """Bytes before each key of cache blocks (and all), and where each cache block begins among
+        """Bytes before each key of cache blocks (and all), and where each cache block starts among
         the keys (and the end)."""
         keys, first = self._list_keys(cache_blocks)
         return np.concatenate([[0], np.cumsum(self._source.key_lengths(keys))]), first
 
     def _list_keys(self, cache_blocks: Keys) -> tuple[Keys, Int]:
-        """All keys of cache blocks, and where each cache block begins among them (and the end)."""
+        """All keys of cache blocks, and where each cache block starts among them (and the end)."""
         samples = self._placement.cache_block
         left = self._placement.count - cache_blocks.astype(np.int64) * samples
         held = np.minimum(samples, left) * self._fields

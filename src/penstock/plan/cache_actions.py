@@ -15,8 +15,8 @@ from .block_layout import Keys
 READY, MINE, BUSY, LEFT_OUT = 0, 1, 2, 3
 """States of a slot that claiming it gives.
 
-READY: it is ready. MINE: it is the caller's, from now on, to publish or abandon. BUSY: another
-claim stands, of another rank or of this one. LEFT_OUT: it is not kept and will not be.
+READY: it is ready. MINE: it is the caller's, from now on, to publish or abandon. BUSY: it
+has another claim, of another rank or of this one. LEFT_OUT: it is not kept and will not be.
 """
 
 
@@ -69,7 +69,7 @@ class AllocateRoom(NamedTuple):
 
 class LoadBlocks(NamedTuple):
     """Read cache blocks from storage: into the node's memory at these offsets, or one after the
-    other into a buffer for the disk, which is the source `load`. Answer: `take_load`.
+    other into a buffer for the disk: the source `load`. Answer: `take_load`.
 
     ticket:  of the step for which they are read; None for a peer.
     """
@@ -145,14 +145,14 @@ class TakeReplicas(NamedTuple):
 
 
 class OfferReplicas(NamedTuple):
-    """Make replicas of rows that came from a peer, as far as they are worth it."""
+    """Make replicas of rows from a peer that are worth it."""
 
     ticket: int
     rows: Int
 
 
 class FetchKeys(NamedTuple):
-    """Ask another rank for rows of one or more steps. Answer: `take_fetch`, which numbers the keys
+    """Ask another rank for rows of one or more steps. Answer: `take_fetch`; it numbers the keys
     of all parts one after the other.
 
     parts:  ticket and rows of each step; a step may have several parts.
@@ -164,7 +164,7 @@ class FetchKeys(NamedTuple):
 
 
 class ProbeRank(NamedTuple):
-    """Ask another rank for one key, whose bytes are thrown away. Answer: `take_fetch`."""
+    """Ask another rank for one key, and ignore its bytes. Answer: `take_fetch`."""
 
     fetch: int
     rank: int
@@ -175,7 +175,7 @@ class ProbeRank(NamedTuple):
 class AnswerPeer(NamedTuple):
     """Answer a peer with those wanted keys that are there. Answer: `take_answer`.
 
-    lengths:  of all keys of the request; those of no want are refused.
+    lengths:  of all keys of the request; keys of no want are refused.
     wants:    the wanted keys, with the sources that hold cache blocks of the disk.
     """
 

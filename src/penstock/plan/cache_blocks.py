@@ -2,7 +2,7 @@
 
 A cache block is neighbouring samples that are placed, read and kept as one. Larger blocks make
 larger reads. They also make placement coarser, let a step wait for more than it needs while the
-first epoch begins, and, if lengths vary, leave room unused for chance. So the best block is the
+first epoch starts, and, if lengths vary, leave room unused for chance. So the best block is the
 smallest one that reads about as fast as large reads do.
 """
 
@@ -31,7 +31,7 @@ class CacheBlockChoice:
 
     samples:  samples of a cache block.
     reached:  part of the bandwidth of large reads that reads of cache blocks are expected to get;
-              None if nothing was measured.
+              None without a measurement.
     """
 
     samples: int

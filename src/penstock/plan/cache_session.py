@@ -32,7 +32,7 @@ reported when the last part has ended. Each of its keys goes one of these ways:
 
 The keys that a step wants of one tier are a *want*. It waits for loads (cache blocks on their way
 from storage), for reads of the disk, and for slots that other ranks have claimed. These are looked
-at again by every `advance`, which is due every `look_ns` then, until the step's deadline, which is
+at again by every `advance`, due every `look_ns` then, until the step's deadline:
 `limits.busy_cache_block_s` after it was requested, however long it waited for memory in between: it
 takes memory in the order of deadlines, so whoever took some before does not wait for other ranks
 any longer either. A peer's request is an answer of wants; its deadline leaves time for the answer.
@@ -47,9 +47,9 @@ a read of the disk. It is released when no want needs it.
 Invariants. Each step is reported once, after all of its parts have ended, and each request is
 answered once. A slot claimed here is published, written or abandoned. Each source is released. A
 key that is copied was published, or passed its checksum, in the slot that the placement gives it.
-No step begins, no peer is served and no want takes memory while sources of others take
+No step starts, no peer is served and no want takes memory while sources of others take
 `disk_buffer_bytes` or more; so sources take at most these bytes and what two steps want, one of
-which shares the sources of the other. An answer begins only if it fits `answer_bytes` beside the
+which shares the sources of the other. An answer starts only if it fits `answer_bytes` beside the
 others, or is alone.
 """
 
@@ -174,7 +174,7 @@ class CacheSession:
 
     nodes:     node of each rank.
     replicas:  True if the driver keeps replicas.
-    disk_buffer_bytes, answer_bytes:  bounds of memory, which may change: of cache blocks on their
+    disk_buffer_bytes, answer_bytes:  bounds of memory, changeable: of cache blocks on their
                way to or from the disk, and of answers to peers.
     counts:    what happened, by name: where the bytes of batches came from, and how often a key
                took another way.
@@ -238,7 +238,7 @@ class CacheSession:
 
     @property
     def wake_ns(self) -> int | None:
-        """Time by which `advance` is to be called if nothing happens; None for no such time."""
+        """Time by which `advance` is to be called if nothing happens, if any."""
         if self._is_busy() or (self._asked and not self._is_full()):
             return self._look_at_ns
         return None
@@ -276,7 +276,7 @@ class CacheSession:
         self._proceed()
 
     def request(self, ticket: int, requests: Requests, buffers: int, has_uses: bool) -> None:
-        """Take a step of requests of keys, which go to so many buffers.
+        """Take a step of requests of keys; they go to `buffers` buffers.
 
         has_uses:  True if replicas may be used and made.
         """
@@ -370,7 +370,7 @@ class CacheSession:
         self._proceed()
 
     def take_disk_read(self, source: int) -> None:
-        """Take the end of a read of the disk, which has brought what is not damaged."""
+        """Take the end of a read of the disk; it has brought all undamaged blocks."""
         self._end_waiting(source)
         self._release_unused(source)
         self._proceed()
@@ -402,7 +402,7 @@ class CacheSession:
 
     def take_fetch(self, number: int, failures: Int, reason: str | None) -> None:
         """Take the end of a fetch or probe: numbers of its keys that did not arrive, and the reason
-        if all of them failed for one; None if an answer came."""
+        if all of them failed for one; no reason if an answer came."""
         if reason is not None:
             self.counts[f"fetches_{reason}"] += 1
         if number in self._probes:
@@ -474,7 +474,7 @@ class CacheSession:
     # -- a step of this rank -------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        """Begin what waits, as far as memory allows, the earliest deadline first."""
+        """Start waiting steps and answers while memory allows, the earliest deadline first."""
         while (self._asked or self._waiting) and not self._is_full():
             step_ns = self._waiting[0].deadline_ns if self._waiting else math.inf
             if (
@@ -545,7 +545,7 @@ class CacheSession:
     def _want(
         self, whose: _OpenStep | _AskedKeys, rows: Int, keys: Keys, cache_blocks: Keys, slots: Int
     ) -> None:
-        """Want these rows, which this node keeps, of its tiers."""
+        """Want rows that this node keeps of its tiers."""
         if not len(rows):
             return
         in_ram = slots[rows] < self._ram_cache_blocks
@@ -780,6 +780,7 @@ class CacheSession:
 
 
 def _pad_bytes(size_bytes: int) -> int:
-    """Bytes of the block of memory that holds so many: whole pages, eight sizes to the doubling."""
+    """Return the bytes of the memory block for `size_bytes`: whole pages, eight sizes to the
+    doubling."""
     unit = max(_page, (1 << max(0, size_bytes.bit_length() - 1)) // 8)
     return -(-size_bytes // unit) * unit

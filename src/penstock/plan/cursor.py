@@ -36,9 +36,9 @@ class Identity:
 class Cursor:
     """A counter of epochs and steps.
 
-    weights:  record of the weights that were handed in, which states hold; None if none were.
+    weights:  record of weights that were handed in, kept in states.
     has_rows: True if samples are packed rows: a state then holds also the window in which the last
-              row that was handed over lies, and the rows before that window.
+              row handed over is, and the rows before that window.
     unit:     number by which states count a step: of batches by tokens the ranks, each of which has
               one a step, so that a state counts batches.
 
@@ -88,7 +88,7 @@ class Cursor:
     def set_epoch(self, epoch: int) -> None:
         """Let the next `begin` open this epoch.
 
-        It opens from its start, or from the step at which a restored state stands in it.
+        It opens from its start, or from the step of a restored state.
         """
         epoch = check_whole("epoch", epoch, 0, limits.order_count_max)
         if not self._fresh or epoch != self._epoch:
@@ -113,7 +113,7 @@ class Cursor:
     def move(self, epoch: int, step: int, rows: tuple[int, int] = (0, 0)) -> None:
         """Record that the steps before `step` of `epoch` have been handed over.
 
-        rows:  of packed rows, the window in which the last one lies, and the rows before it.
+        rows:  of packed rows, the window of the last one, and the rows before it.
         """
         self._epoch, self._step, self._rows = epoch, step, rows
         self._fresh = False

@@ -23,8 +23,8 @@ class PieceSource:
 
     @classmethod
     def slice(cls, index: StepSource, pieces: RowPieces) -> PieceSource | None:
-        """Return the source of these pieces; None if they are not parts of one extent each, or if a
-        document has another length than it was packed with, which is an error when it is read."""
+        """Return the source of these pieces, or None unless each is part of one extent and every
+        document has the length that it was packed with; a read of it raises then."""
         part, layout = index.fields[0], index.layouts[0]
         is_made = isinstance(layout, Chunked) or part.parser is not None or part.levels
         if is_made or len(index.fields) > 1:

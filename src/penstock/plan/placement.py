@@ -1,10 +1,10 @@
 """The placement of samples on the nodes of a job, as arithmetic. Pure.
 
 Samples are placed in cache blocks of `cache_block` samples. Cache block u is the samples
-[u * cache_block, (u+1) * cache_block): neighbours in storage, which one node reads in one go and
+[u * cache_block, (u+1) * cache_block): neighbours in storage that one node reads in one go and
 keeps. A keyed permutation puts all cache blocks in a row that has nothing to do with their numbers,
 so that data sorted by class is spread evenly. Each node owns one stretch of that row, its share. A
-cache block's slot is its place in the owner's stretch. Low slots lie in memory, the next ones on
+cache block's slot is its place in the owner's stretch. Low slots are in memory, the next ones on
 the node's disk, and cache blocks beyond all shares stay in storage.
 
 The key is the same in every epoch: a sample has one owner for the whole run. No policy reads less
@@ -57,7 +57,7 @@ class Placement:
 
     count:              samples of the data set, 1..2^62.
     ram_cache_blocks:   cache blocks that each node keeps in memory.
-    disk_cache_blocks:  cache blocks that each node also keeps on its disk; None for none.
+    disk_cache_blocks:  cache blocks that each node also keeps on its disk, if any.
     ranks:              ranks of each node. Nodes share in this proportion, because a node that
                         processes more should own more. None: all alike.
     seed:               of the permutation; equal on all ranks.
@@ -196,7 +196,7 @@ class Placement:
 def divide_shares(cache_blocks: int, capacities: list[int], weights: tuple[int, ...]) -> list[int]:
     """Divide cache blocks among nodes: min(capacity, level * weight) each, for one common level.
 
-    The level is that of the water that fills vessels of these capacities and widths. Shares are
+    As water fills vessels of these capacities and widths to one level. Shares are
     rounded by largest remainder.
     """
     shares = list(capacities)

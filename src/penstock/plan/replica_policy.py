@@ -5,7 +5,7 @@ probability 1/N an epoch, whichever of the N nodes keeps it. The order has an in
 of every next use is known (`Uses`). So Belady's rule needs no guess (`Soonest`): of the samples
 just used and the samples kept, keep those that are used soonest.
 
-Savings. Let an epoch last 1. Between a node's uses of a sample lie g = k + v - u epochs, with
+Savings. Let an epoch last 1. Between a node's uses of a sample are g = k + v - u epochs, with
 k geometric, P[k] = (1 - 1/N)^(k-1) / N, and u, v uniform in [0, 1]. In the long run copies are kept
 whose g is at most some G, and each takes room for g epochs, so that with room for r of all samples,
 q of which other nodes keep,
@@ -79,7 +79,7 @@ class Uses:
     def next(self, samples: Ids, start: int, until: int | None = None) -> Int:
         """Return the time at which each sample is first used at `start` or later, int64.
 
-        Epochs are searched up to that of `until`, and at most `limits.replica_epochs` of them. A
+        Epochs are searched up to the epoch of `until`, and at most `limits.replica_epochs`. A
         sample that these ranks do not use in an epoch searched gets some time in a later epoch.
         """
         times = np.empty(len(samples), np.int64)

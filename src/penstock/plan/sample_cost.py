@@ -31,7 +31,7 @@ CostRule = Callable[[Int], npt.ArrayLike]
 class LengthCost:
     """Cost of a document of s tokens: linear * s + quadratic * s * s.
 
-    It is computed by additions and multiplications alone, which have one result on all machines.
+    Additions and multiplications alone compute it, with one result on all machines.
     """
 
     linear: float = field(metadata=real())
@@ -79,7 +79,7 @@ def apply_cost(cost: CostRule, lengths: Int) -> Costs:
 
 
 def sum_costs(costs: Costs, starts: Int) -> Costs:
-    """Sum the costs of documents to those of rows; row k has those [starts[k], starts[k + 1]).
+    """Sum the costs of documents by row; row k has documents [starts[k], starts[k + 1]).
 
     They are added one after the other, so that every machine gets the same sums.
     """
@@ -131,7 +131,7 @@ def fit_cost(lengths: Sequence[npt.ArrayLike], seconds: npt.ArrayLike) -> Length
 def _solve(columns: Costs, times: Costs) -> Costs:
     """Return the coefficients from 0 on, besides a constant, that have the smallest error.
 
-    Errors are relative to the time of a step, as those of measured times are. Where one of two or
+    Errors are relative to the time of a step, as errors of measured times are. Where one of two or
     three coefficients would be below 0, the best choice of fewer is taken.
     """
     terms = np.column_stack([columns, np.ones(len(times))]) / times[:, None]
@@ -140,7 +140,7 @@ def _solve(columns: Costs, times: Costs) -> Costs:
         used = [term for term in range(3) if number >> term & 1]
         found, _, rank, _ = np.linalg.lstsq(terms[:, used], np.ones(len(times)), rcond=1e-9)
         error = float(((terms[:, used] @ found - 1) ** 2).sum())
-        # Steps that are all alike are told by the constant alone, which comes first.
+        # Steps that are all alike are explained by the constant alone; it comes first.
         if rank == len(used) and (found >= 0).all() and error < best_error * (1 - 1e-9):
             best, best_error = np.zeros(3), error
             best[used] = found

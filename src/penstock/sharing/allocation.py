@@ -66,12 +66,12 @@ class Worth(NamedTuple):
 class Allocation:
     """Shares of all jobs, in their order, and their predicted throughput.
 
-    predictions:  None for a job without a profile. If a job is short of both cores and bandwidth,
+    predictions:  None without a profile. If a job is short of both cores and bandwidth,
                   the one that costs it more is named.
     floors:       samples/s that were promised to each; 0.0 for a job without a profile.
     value:        of the objective, over the jobs with a profile: samples/s, accelerators busy, or
                   the slowest job's part of its remaining work a second (1 / makespan).
-    worth:        None if the solver finds no prices.
+    worth:        None without prices.
     """
 
     objective: Objective
@@ -124,12 +124,12 @@ def allocate(
 
     jobs:    None is a job that has not been measured: it gets the even share.
     floors:  one number is the part of its even-split rate that each job keeps, 1.0 all of it; 0.0
-             is without floors, which may stop jobs altogether. Or samples/s, one a job.
+             is without floors, and may stop jobs altogether. Or samples/s, one a job.
     solver:  another one than the optimal, to compare with.
 
-    Workers are fractions, which are time-shared. Resources that no job can use are dealt as well,
+    Workers are fractions, time-shared. Resources that no job can use are dealt as well,
     half of them in proportion to the use of each job, half evenly: spare for a hiccup. More cores
-    or bandwidth never make the value less while floors stay; those of the even split move with it.
+    or bandwidth never make the value less while floors stay; floors of the even split move with it.
     """
     check_choice("objective", objective, get_args(Objective))
     if not jobs:
@@ -219,7 +219,7 @@ class _Mix:
         """Deal all cores and bytes/s: the use of the rates, and a part of the rest: (2, jobs).
 
         Half of the rest is dealt in proportion to the use, half evenly. Needs vary by a part of
-        themselves, and those of small jobs, of which the parts are small, by more than that.
+        themselves, and needs of small jobs, with small parts, by more than that.
         """
         used = self.cost * rates
         total = used.sum(axis=1, keepdims=True)

@@ -1,6 +1,6 @@
 """Broker of a host: jobs connect, report and leave over a UNIX socket; the ledger divides the host.
 
-A loop over sockets, and nothing else: no threads, and no decisions, which `broker_session` takes.
+A loop over sockets, and nothing else: no threads, and no decisions: `broker_session` decides.
 A process that ends, in whatever way, closes its connection, and so leaves. Other hosts may connect
 over TCP, with a key. The storage that is divided may itself be leased from the broker of another
 host.
@@ -59,9 +59,9 @@ class Broker:
     """A ledger that is served on a UNIX socket, from when the broker is made; `serve` answers.
 
     path:      of the socket. Its folder is made if there is none, for the users alone who may join.
-               Beside it lies a lock file, held by the broker that serves there: the socket of a
-               dead one is taken over.
-    group:     a name or number, whose members may join as well; else this user and root alone.
+               Beside it is a lock file, held by the broker that serves there: the socket of a
+               dead broker is taken over.
+    group:     a name or number: its members may join as well; else this user and root alone.
     listen:    address at which other hosts that have the key may join over a network, and that key.
     upstream:  broker that the bandwidth of storage is leased from.
 
@@ -197,7 +197,7 @@ class Broker:
         lines.close()
 
     def _accept_network(self) -> None:
-        """Accept connections over the network, which have yet to show the key."""
+        """Accept connections over the network; they have yet to show the key."""
         for _ in range(limits.broker_unproven_max):  # then others have their turn
             try:
                 connection, place = self._outer.accept()
@@ -206,7 +206,7 @@ class Broker:
             except OSError as error:
                 log.debug("a connection was not made: %s", error)
                 return
-            with contextlib.suppress(OSError):  # it has gone again, which is noticed later
+            with contextlib.suppress(OSError):  # it has gone again; noticed later
                 keep_awake(connection)
             met = self._session.meet_stranger(self._now_s(), place[0])
             if met is None:
@@ -368,7 +368,7 @@ def _lock_socket(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open_listener(path: Path, group: int | None) -> Iterator[socket.socket]:
-    """Make the socket, which appears at its path once it has its mode."""
+    """Make the socket; it appears at its path once it has its mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     new = f"{path}{_new}"
     with listener:

@@ -2,11 +2,11 @@
 
 The broker's shell tells it what has happened, with the time: a connection came (`meet`,
 `meet_stranger`), showed the key (`prove`), said something (`hear`), said what is no message
-(`reject`), or has gone (`lose`); and time passed (`tick`). It leaves actions, which the shell
-performs in their order: a message to be sent, a connection to be ended.
+(`reject`), or has gone (`lose`); and time passed (`tick`). It leaves actions that the shell
+performs in order: a message to be sent, a connection to be ended.
 
 A connection is in `_callers` from when it is met until the action that ends it. It may join the
-ledger, begin transfers, and watch; whatever ends it gives back all of that. Numbers of connections
+ledger, start transfers, and watch; whatever ends it gives back all of that. Numbers of connections
 are never used twice.
 """
 
@@ -84,7 +84,7 @@ class BrokerSession:
 
     @property
     def wait_s(self) -> float | None:
-        """Longest time until `tick`; None if nothing changes by time alone: nobody is here."""
+        """Longest time until `tick`; None while nobody is here."""
         return limits.broker_tick_s if self._callers or self._host_share else None
 
     # -- who calls ---------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class BrokerSession:
         return self._admit(now_s, owner, "", is_proven=True)
 
     def meet_stranger(self, now_s: float, host: str) -> int | None:
-        """Admit a connection over the network, which has yet to show the key; None if there is no
+        """Admit a connection over the network before it shows the key; return None if there is no
         room for it.
 
         Beyond `limits.broker_unproven_max` of them the oldest of the host that has most is ended:
@@ -120,7 +120,7 @@ class BrokerSession:
         return self._admit(now_s, _ELSEWHERE, host, is_proven=False)
 
     def prove(self, number: int) -> None:
-        """Note that a connection has shown the key."""
+        """Record that a connection has shown the key."""
         if number in self._callers:
             self._callers[number].is_proven = True
 

@@ -128,7 +128,7 @@ class Tenant:
 
 
 class Link:
-    """Messages to and from a broker, which is looked for every `limits.broker_retry_s`.
+    """Messages to and from a broker; it is looked for every `limits.broker_retry_s`.
 
     If a connection older than that is lost, the broker may have restarted: it is looked for at
     once.

@@ -258,7 +258,7 @@ class Address:
 
     text: str
     places: list[tuple[int, Any]] = field(init=False)
-    """Families and addresses for sockets; the first is tried next."""
+    """Socket addresses, each with its kind; the first is tried next."""
 
     def __post_init__(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Federation of brokers: a host's broker as a job of another broker, which divides storage.
+"""Federation of brokers: a host's broker as a job of another broker that divides storage.
 
 Its samples are bytes: those that the jobs of the host could read, and those that they do read. It
 divides the bandwidth leased to it among them.

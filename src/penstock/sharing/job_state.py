@@ -142,7 +142,7 @@ class JobState:
     """The loaders of one job, and their reports together.
 
     owner:            user whose job it is; another owner's job of the same name is another job.
-    fresh:            members that have reported in this window, which ends when all active ones
+    fresh:            members that have reported in this window; it ends when all active members
                       have.
     drift:            profile that its share was made for, and its change since; None while
                       unmeasured.
@@ -150,7 +150,7 @@ class JobState:
     prediction:       of the throughput with that share.
     floor:            samples/s that it was promised.
     off:              windows in a row in which its reports were not true.
-    lies:             how often it was put in doubt for that.
+    doubts:           number of times that it was doubted.
     doubted_until_s:  -inf if it is not in doubt.
     """
 
@@ -165,7 +165,7 @@ class JobState:
     changed_s: float = -math.inf
     efficiency: float = 1.0
     off: int = 0
-    lies: int = 0
+    doubts: int = 0
     doubted_until_s: float = -math.inf
 
     @property
@@ -182,7 +182,7 @@ class JobState:
 
     @property
     def believed(self) -> JobProfile | None:
-        """Profile that its share is to be made for; None for an even share."""
+        """Profile to make its share for, or None for an even share."""
         if self.standing != "measured" or self.drift is None:
             return None
         return self.drift.profile
@@ -243,7 +243,7 @@ class JobState:
         )
 
     def fall_silent(self, now_s: float, terms: Terms) -> bool:
-        """Note members that have been silent for too long; return whether there are new ones."""
+        """Mark members that have been silent for too long; return whether any is new."""
         is_new = False
         for member in self.members.values():
             if not member.silent and now_s - member.heard_s > member.patience_s(terms):
@@ -273,11 +273,11 @@ class JobState:
             brought = reached / expected * profile.efficiency
             brought = min(1.0, max(_efficiency_least, brought))
             self.efficiency += _weight * (brought - self.efficiency)
-        return self.off >= terms.lies
+        return self.off >= terms.lie_windows
 
     def doubt(self, until_s: float) -> None:
-        """Doubt the job for a while; then it is measured anew."""
-        self.lies += 1
+        """Doubt the job for a while; then it is measured again."""
+        self.doubts += 1
         self.off = 0
         self.drift = None
         self.doubted_until_s = until_s
@@ -289,7 +289,7 @@ class JobState:
             "job": self.name,
             "owner": self.owner,
             "standing": self.standing,
-            "lies": self.lies,
+            "lies": self.doubts,
             "efficiency": self.efficiency,
             "cores": share and share.workers,
             "bytes_per_s": share and encode_rate(share.bytes_per_s),
@@ -318,7 +318,7 @@ def bound_number(number: float) -> float:
 def read_profile(message: Mapping[str, Any]) -> JobProfile:
     """Read a profile that a member reports.
 
-    The efficiency, which the broker finds out itself, is left out. Raises UsageError, which names
+    The broker finds the efficiency itself, so it is left out. Raises UsageError that names
     the value that is absurd, missing or unknown.
     """
     unknown = sorted(message.keys() - _known)

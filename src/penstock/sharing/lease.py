@@ -39,7 +39,7 @@ class Terms:
     transfer_part:  least part of the bandwidth for all transfers together.
     lie:            factor above or below the prediction from which a rate is a lie.
     excess:         factor above the lease from which use is a lie.
-    lies:           consecutive windows with a lie after which a job is doubted.
+    lie_windows:    consecutive windows with a lie after which a job is doubted.
     """
 
     lease_s: float = field(default=5.0, metadata=_positive)
@@ -54,7 +54,7 @@ class Terms:
     transfer_part: float = field(default=0.2, metadata=real(0, 0.499, above=True))
     lie: float = field(default=2.0, metadata=real(1, _most))
     excess: float = field(default=1.5, metadata=real(1, _most))
-    lies: int = field(default=3, metadata=whole())
+    lie_windows: int = field(default=3, metadata=whole())
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -156,7 +156,7 @@ class Report:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Report:
-        """Read a report from JSON; raise UsageError, which names the error; the ledger reads the
+        """Read a report from JSON; raise UsageError that names the error; the ledger reads the
         profile."""
         profile, measured = message.get("profile"), message.get("measured")
         if profile is not None and not isinstance(profile, dict):

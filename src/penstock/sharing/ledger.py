@@ -1,8 +1,7 @@
-"""Ledger of a host: which job holds which part of it. The broker's policy; pure, time is an
-argument.
+"""Ledger of a host: each job's part of it. The broker's policy; pure, time is an argument.
 
-Members are loaders; those of one job share the job's part. Each reports its abilities and its use,
-and holds a lease that ends unless it goes on reporting. Shares are divided anew when jobs come and
+Members are loaders; the members of one job share its part. Each reports its abilities and its use,
+and holds a lease that ends unless it goes on reporting. Shares are divided again when jobs come and
 go, when they are measured for the first time, and when they have changed for good and it pays.
 """
 
@@ -100,8 +99,8 @@ class Ledger:
     def report_together(self, own_bytes_per_s: float = math.inf) -> Report:
         """Report all jobs as one whose samples are bytes of storage.
 
-        own_bytes_per_s:  most that the host takes, which is what transfers of unknown speed could
-                          take. By what is leased now they would never be leased more.
+        own_bytes_per_s:  largest rate of the host, and the rate of transfers of unknown speed. By
+                          what is leased now they would never be leased more.
 
         Its ceiling is the bytes/s that they could take with the cores there are, and its rate is
         the one they do take. It has no profile while one of them is unmeasured.
@@ -148,7 +147,7 @@ class Ledger:
         self._anew = True
 
     def report(self, member: int, now_s: float, report: Report) -> None:
-        """Take the report of a member; raise UsageError, which names the absurd value, and ignore
+        """Take the report of a member; raise UsageError that names an absurd value, and ignore
         it then."""
         profile = None if report.profile is None else read_profile(report.profile)
         job = self._owners[member]
@@ -202,7 +201,7 @@ class Ledger:
     # -- dividing ----------------------------------------------------------------------------------
 
     def _divide(self, now_s: float) -> None:
-        """Divide shares anew, unless only drift asks for it and it does not pay."""
+        """Divide shares again, unless only drift asks for it and it does not pay."""
         jobs = list(self._jobs.values())
         profiles = self._list_believed(jobs)
         forced, self._anew, self._drifted = self._anew, False, False
@@ -228,7 +227,7 @@ class Ledger:
     def _divide_beside_transfers(
         self, profiles: Sequence[JobProfile | None]
     ) -> tuple[Resources, float | None]:
-        """Divide the resources between loaders and transfers; None for transfers if there are none.
+        """Divide the resources between loaders and transfers; transfers may have none.
 
         Transfers have the bandwidth that loaders do not use, and `terms.transfer_part` at least.
         """
@@ -247,7 +246,7 @@ class Ledger:
         return shared, there.bytes_per_s - shared.bytes_per_s
 
     def _list_believed(self, jobs: Sequence[JobState]) -> list[JobProfile | None]:
-        """Return the profiles that shares are made for; None for an even share."""
+        """Return the profiles to make shares for, or None for an even share."""
         profiles = [job.believed for job in jobs]
         if self._objective == "makespan":
             profiles = [

@@ -51,7 +51,7 @@ class Solution(NamedTuple):
 
     rates:   float64 (jobs,), never beyond a limit by more than rounding.
     prices:  float64 (2,), the dual: the gain in value by a unit more of each resource, at most;
-             None if the solver finds none. By weak duality nothing is better than sum value *
+             None without prices. By weak duality nothing is better than sum value *
              least + prices @ left + sum max(0, value - prices @ cost) * room.
     """
 

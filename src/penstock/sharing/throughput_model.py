@@ -2,8 +2,8 @@
 
 A job takes batches no faster than its model does, and no faster than its loader brings them. The
 loader needs processor time and bytes from storage for each sample. Its rate is the least that any
-of its resources allows. This is the idea of A-Dloader (Jia et al., IEEE CLOUD 2022), whose model is
-not public; this one is a reconstruction.
+of its resources allows. The idea is A-Dloader's (Jia et al., IEEE CLOUD 2022); its model is
+not public, and this one is a reconstruction.
 
 Everything is in the steady state: seconds, bytes, samples, and rates of them.
 """
@@ -70,7 +70,7 @@ class JobProfile:
     efficiency:         samples/s that the loader was seen to bring, over the prediction, at most 1:
                         it holds the losses of finite buffers.
 
-    Raises UsageError, which names the value, for a number that is zero, infinite, negative or NaN
+    Raises UsageError for a number that is zero, infinite, negative or NaN
     and may not be.
     """
 

@@ -220,7 +220,7 @@ class Transfers:
     ) -> None:
         """Start a transfer; transfers of one job go together. `could` is its largest rate."""
         if key in self._open:
-            raise UsageError(f"transfer {key[1]} has begun already: use another id")
+            raise UsageError(f"transfer {key[1]} has started already: use another id")
         most = limits.broker_transfers_max
         if sum(caller == key[0] for caller, _ in self._open) >= most:
             raise UsageError(f"there are {most} transfers on this connection: end one first")
@@ -281,7 +281,7 @@ class Transfers:
 
     def _find_transfer(self, key: Key) -> _Transfer:
         if key not in self._open:
-            raise UsageError(f"transfer {key[1]} has not begun: say that first")
+            raise UsageError(f"transfer {key[1]} has not started: say that first")
         return self._open[key][1]
 
     def _decide(self, now_s: float, bandwidth: float) -> None:
