@@ -14,7 +14,8 @@ what a batch is, or who uses it: the loader hands it requests and a clock of use
 
 from __future__ import annotations
 
-from .join import Cache, CacheMembership, join_cache
+from .agreement import Cache
+from .join import CacheMembership, join_cache
 from .peer import Bytes, Keys, Peer, PeerCompletion, PeerRequest, Reason
 
 __all__ = [

@@ -1,127 +1,50 @@
 """The cache of a job: the part of the data that each node keeps, agreed on by all ranks at first
 use.
 
-`join_cache` is called on every rank. The ranks tell each other where they are, and ranks of one
-host share a slab. Every rank computes the same placement, and gets an engine that knows all of it.
+`join_cache` is called on every rank. The ranks agree (`agreement`), make and attach to each other's
+parts, and each gets an engine over all of them. Ranks of one host share a slab.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
-import secrets
-import socket
-import struct
 import sys
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import limits
-from ..arguments import check_fields, choice, file_path, flag, function, instance, whole
 from ..budget import Budget
 from ..engine import open_engine
-from ..errors import PenstockError, UsageError
-from ..index import Index, measure_cost, summarize_cost
-from ..plan import (
-    Assignment,
-    CacheBlockChoice,
-    Locality,
-    Placement,
-    choose_cache_block,
-    count_cache_blocks,
-    required_bytes,
-    sample_key_lengths,
-    samples_per_block,
-)
+from ..index import Index
+from ..plan import Assignment, Locality
 from ..ranks import (
-    Gather,
     Place,
     exchange_values,
     find_gather,
     find_reachable_address,
     find_reader,
     find_store,
-    host_identity,
-    is_mpi,
 )
-from .disk import DiskTier, read_note
+from .agreement import (
+    Cache,
+    CacheAgreement,
+    agree,
+    check_alike,
+    choose_by_measuring,
+    choose_without_measuring,
+    introduce,
+    locate_coordinates,
+)
+from .disk import DiskTier
 from .engine import CachedEngine
 from .key_index import Addressed
 from .peer import Peer
-from .replicas import ReplicaLayout, Replicas
+from .replicas import Replicas
 from .shared_memory import RamTier, alignment_default
 
 log = logging.getLogger("penstock")
-_seed = 0x70656E73746F636B
-"""Seed of the placement: the same in every run, so that cache blocks on a disk are found again."""
-
-
-_page_bytes = 4096  # at which cache blocks start on a disk
-_note = struct.Struct("<16sQ")
-"""Note of a disk: digest of the data, and the samples of a cache block."""
-
-
-Transport = Literal["auto", "zeromq", "mpi"]
-"""Transport by which hosts exchange samples."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """The part of the data that the ranks of a host keep together.
-
-    ram_bytes:          of this host's memory, shared by its ranks. Hosts may give different
-                        amounts.
-    disk_path:          folder on a local disk of this host, for cache blocks that its memory cannot
-                        hold. Later runs of the same data on as many hosts and ranks, with as much
-                        memory, find it filled.
-    disk_bytes:         most that the folder may hold.
-    cache_block_bytes:  size of a cache block: neighbouring samples of about this size are read
-                        and kept together. None: as a disk of the job has them from a run before;
-                        else single samples if these are files of their own or have 1 MiB; else the
-                        smallest cache blocks that a few timed reads of rank 0 (0.2 s) show to be
-                        read about as fast as large ones: see `loader.stats()["cache_block"]`. Give
-                        it if each rank is to have the same samples in each run, with
-                        assignment="local".
-    replicas:           True if the memory of this host that is left, beyond its share of the data,
-                        holds copies of the samples of other hosts that its ranks use next: for
-                        assignment "strided" and "contiguous".
-    host:               name of this host, the same for the ranks that share its memory; None finds
-                        it. For hosts that are emulated, or containers that see each other's
-                        processes.
-    listen:             address at which the others reach this host's ranks; None finds it.
-    gather:             function by which ranks introduce themselves, if neither torch.distributed
-                        nor MPI started them: it takes a text and returns the texts of all ranks in
-                        order.
-    peers:              transport by which hosts exchange samples: "zeromq", "mpi", or "auto", that
-                        is MPI if the ranks found each other by it and it lets threads take part.
-                        MPI neither encrypts nor goes on when a host dies.
-
-    Batches are the same with any cache. Samples that fit nowhere are read each time.
-    """
-
-    ram_bytes: int = field(metadata=whole(0, limits.cache_bytes_max))
-    disk_path: str | None = field(default=None, metadata=file_path())
-    disk_bytes: int = field(default=0, metadata=whole(0, limits.cache_bytes_max))
-    cache_block_bytes: int | None = field(default=None, metadata=whole(1, limits.cache_bytes_max))
-    replicas: bool = field(default=False, metadata=flag())
-    host: str | None = field(default=None, metadata=instance(str, "a text"))
-    listen: str | None = field(default=None, metadata=instance(str, "a text"))
-    gather: Gather | None = field(
-        default=None, metadata=function("a function of a text, which all ranks call")
-    )
-    peers: Transport = field(default="auto", metadata=choice(Transport))
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if bool(self.disk_bytes) != (self.disk_path is not None):
-            raise UsageError(
-                f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
-                "both or none"
-            )
 
 
 class CacheMembership(NamedTuple):
@@ -149,67 +72,6 @@ class CacheMembership(NamedTuple):
         return place == self.place and not regrouped
 
 
-@dataclass(frozen=True, slots=True)
-class _CacheAgreement:
-    """The agreement of all ranks on their cache.
-
-    name:        made up for this job; nobody else knows it.
-    place:       number of this rank among the readers, as all ranks are numbered here.
-    version:     of the data, as this rank sees it: ranks of one node see the same.
-    nodes:       of each rank.
-    leaders:     of each node, its first rank: makes the parts that the others attach to.
-    left_bytes:  of this node's memory, beyond its share of the data; 0 if no replicas are wanted.
-    """
-
-    name: str
-    place: Place
-    fingerprint: str
-    version: str
-    placement: Placement
-    nodes: tuple[int, ...]
-    leaders: tuple[int, ...]
-    left_bytes: int
-
-    @property
-    def node(self) -> int:
-        """Node of this rank."""
-        return self.nodes[self.place.rank]
-
-    @property
-    def neighbours(self) -> tuple[int, ...]:
-        """The ranks of this node."""
-        return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
-
-    def replica_buffer(self, index: Index) -> ReplicaLayout:
-        """Division of a rank's part of the memory that is left on this node."""
-        return ReplicaLayout.of(self.left_bytes // len(self.neighbours), sample_key_lengths(index))
-
-    @property
-    def slots(self) -> tuple[int, int]:
-        """Cache blocks that this node keeps in memory, and on its disk."""
-        share = self.placement.shares[self.node]
-        ram = min(share, self.placement.ram_cache_blocks[self.node])
-        return ram, share - ram
-
-    @property
-    def note(self) -> bytes:
-        """Note for later runs, so that they place the data alike."""
-        return _note.pack(_digest(self.version), self.placement.cache_block)
-
-    def identity(self, lasting: bool) -> bytes:
-        """Identity of a tier.
-
-        lasting:  True for one that later jobs share if they place the data alike; False for one of
-                  this job alone.
-        """
-        text = f"{self.placement}/{self.node}" if lasting else self.name
-        return _digest(f"{self.version}/{text}")
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
 def join_cache(
     index: Index,
     path: str,
@@ -230,16 +92,16 @@ def join_cache(
     leads = place.rank == 0
     gather = find_gather(coordinate, sys.modules, os.environ, cache.gather)
     members = exchange_values(
-        gather, place, lambda: _introduce(index, cache, gather, place, coordinate)
+        gather, place, lambda: introduce(index, cache, gather, place, coordinate)
     )
-    _check_alike(members)
-    cache_block = _choose_without_measuring(index, members)
+    check_alike(members)
+    cache_block = choose_without_measuring(index, members)
     if cache_block is None:
         (cache_block, *_) = exchange_values(
-            gather, place, lambda: _choose_by_measuring(index, budget) if leads else {}
+            gather, place, lambda: choose_by_measuring(index, budget) if leads else {}
         )
-    coordinate_nodes = _locate_coordinates(members, assignment)
-    job = _agree(index, place, members, cache_block["samples"])
+    coordinate_nodes = locate_coordinates(members, assignment)
+    job = agree(index, place, members, cache_block["samples"])
     addressed = Addressed(index)
     with contextlib.ExitStack() as opened:
         parts = _CacheParts()
@@ -278,192 +140,6 @@ def join_cache(
     return CacheMembership(coordinate, engine, locality, addressed, cache_block, group, neighbours)
 
 
-def _choose_transport(cache: Cache, gather: Gather, place: Place) -> str:
-    """Choose the transport by which this rank would exchange samples."""
-    if cache.peers == "zeromq" or (cache.peers == "auto" and not is_mpi(gather)):
-        return "zeromq"
-    from .mpi import explain_unusable  # its library is optional
-
-    why = explain_unusable(place.world_size)
-    if why is None:
-        return "mpi"
-    if cache.peers == "mpi":
-        raise UsageError(f'Cache.peers is "mpi": {why}, or use "zeromq"')
-    log.info("hosts exchange samples over ZeroMQ: %s", why)
-    return "zeromq"
-
-
-def _introduce(
-    index: Index, cache: Cache, gather: Gather, place: Place, coordinate: Place
-) -> dict[str, Any]:
-    """Make the introduction of this rank, its first text."""
-    Addressed(index)  # what cannot be cached is told to all
-    return {
-        "host": cache.host or host_identity(),
-        "name": cache.host or socket.gethostname(),
-        "coordinate": coordinate.rank,
-        "world_size": coordinate.world_size,
-        "ram_bytes": cache.ram_bytes,
-        "disk_bytes": cache.disk_bytes,
-        "replicas": cache.replicas,
-        "data": index.fingerprint,
-        "version": index.version,
-        "root": index.files.root,
-        "cache_block_bytes": cache.cache_block_bytes,
-        "cache_block_on_disk": _read_cache_block_on_disk(index, cache),
-        "job": secrets.token_hex(16),
-        "peers": _choose_transport(cache, gather, place),
-    }
-
-
-def _check_alike(members: list[dict[str, Any]]) -> None:
-    first = members[0]
-    for name, remedy in (
-        ("data", "open the same data"),
-        ("world_size", "give the same place"),
-        ("cache_block_bytes", "give the same cache_block_bytes"),
-        ("peers", "give the same peers"),
-    ):
-        for rank, member in enumerate(members):
-            if member[name] != first[name]:
-                raise UsageError(
-                    f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}: {remedy} on "
-                    "all ranks"
-                )
-    roots = {member["root"]: member["version"] for member in reversed(members)}  # the first rank's
-    for rank, member in enumerate(members):
-        if member["version"] != roots[member["root"]]:
-            raise UsageError(
-                f"rank {rank} sees other files in {member['root']} than an earlier rank: names and "
-                "sizes are the same, times of writing are not. If they were written to while the "
-                "ranks began, start the job again; if each host has a copy there, copy the times "
-                "too (cp -p, rsync -t)"
-            )
-
-
-def _locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) -> tuple[int, ...]:
-    """Return the node of each data coordinate: of its first rank, if it spans several."""
-    hosts = list(dict.fromkeys(member["host"] for member in members))
-    spans: dict[int, dict[str, str]] = {}
-    for member in members:
-        spans.setdefault(member["coordinate"], {})[member["host"]] = member["name"]
-    absent = set(range(members[0]["world_size"])) - spans.keys()
-    if absent:
-        raise UsageError(
-            f"data coordinate {min(absent)} of {members[0]['world_size']} is of none of the "
-            f"{len(members)} ranks that read, and its samples would be left out: name all that "
-            "iterate in Place(readers=...)"
-        )
-    for coordinate, names in sorted(spans.items()):
-        if assignment == "local" and len(names) > 1:
-            raise UsageError(
-                f"assignment='local' deals samples to the host that keeps them, and data "
-                f"coordinate {coordinate} spans {len(names)} hosts ({', '.join(names.values())}): "
-                "use assignment='strided', or a mesh that keeps each data coordinate on one host"
-            )
-    return tuple(hosts.index(next(iter(spans[number]))) for number in sorted(spans))
-
-
-def _read_cache_block_on_disk(index: Index, cache: Cache) -> int | None:
-    """Return the samples of a cache block of this data, as an earlier run has left them on the
-    disk."""
-    note = None if cache.disk_path is None else read_note(cache.disk_path)
-    if note is None:
-        return None
-    data, cache_block = _note.unpack(note)
-    of_this = data == _digest(index.version)
-    return cache_block if of_this and 1 <= cache_block <= index.count else None
-
-
-def _choose_without_measuring(index: Index, members: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Choose the cache block, the same on every rank; return None if storage has to be
-    measured."""
-    wanted_bytes = members[0]["cache_block_bytes"]
-    on_disk = Counter(
-        member["cache_block_on_disk"] for member in members if member["cache_block_on_disk"]
-    )
-    mean_bytes = index.mean_bytes
-    small = min(limits.cache_block_bytes_default, index.total_bytes // limits.cache_blocks_min)
-    if wanted_bytes is not None:
-        chosen = CacheBlockChoice(
-            samples_per_block(wanted_bytes, index.count, mean_bytes), "cache_block_bytes was given"
-        )
-    elif on_disk:  # of most hosts, where they differ
-        (cache_block, _), *_ = on_disk.most_common()
-        chosen = CacheBlockChoice(cache_block, "as on disk, from an earlier run")
-    elif len(index.files) >= index.count * len(index.fields):
-        chosen = CacheBlockChoice(1, "each sample is one file")
-    elif mean_bytes >= limits.cache_block_bytes_max:
-        chosen = CacheBlockChoice(1, "samples are large")
-    elif index.total_bytes * limits.cache_block_probe_fraction < limits.cache_block_probe_bytes_min:
-        cache_block = samples_per_block(
-            max(small, limits.cache_block_bytes_min), index.count, mean_bytes
-        )
-        chosen = CacheBlockChoice(cache_block, "there is too little data to measure storage for it")
-    else:
-        return None
-    return asdict(chosen)
-
-
-def _choose_by_measuring(index: Index, budget: Budget) -> dict[str, Any]:
-    """Choose the cache block by timed reads of this rank.
-
-    A failed read is no error here: the batch that wants the bytes reports it.
-    """
-    engine = open_engine(index.files, budget, index.mean_bytes)
-    unmeasured = "the data is in the page cache, so storage was not measured"
-    try:
-        if not engine.choice.cached:
-            most = int(index.total_bytes * limits.cache_block_probe_fraction)
-            large = min(limits.cache_block_bytes_max, most // 4)
-            probed = measure_cost(index, engine, large_bytes=large, most_bytes=most)
-            chosen = choose_cache_block(index.count, index.mean_bytes, summarize_cost(probed))
-            return asdict(chosen) | probed._asdict()
-    except PenstockError as error:
-        unmeasured = f"storage could not be measured ({error})"
-    finally:
-        engine.close()
-    cache_block = samples_per_block(limits.cache_block_bytes_default, index.count, index.mean_bytes)
-    return asdict(CacheBlockChoice(cache_block, unmeasured))
-
-
-def _agree(
-    index: Index, place: Place, members: list[dict[str, Any]], cache_block: int
-) -> _CacheAgreement:
-    """Make the agreement, the same on every rank."""
-    first = members[0]
-    hosts = list(dict.fromkeys(member["host"] for member in members))
-    nodes = tuple(hosts.index(member["host"]) for member in members)
-    leaders = tuple(nodes.index(node) for node in range(len(hosts)))
-    placement = Placement(
-        index.count,
-        tuple(
-            count_cache_blocks(index, cache_block, members[k]["ram_bytes"], alignment_default)
-            for k in leaders
-        ),
-        tuple(
-            count_cache_blocks(index, cache_block, members[k]["disk_bytes"], _page_bytes)
-            for k in leaders
-        ),
-        tuple(
-            len({member["coordinate"] for member in members if member["host"] == host})
-            for host in hosts
-        ),
-        seed=_seed,
-        cache_block=cache_block,
-    )
-    left_bytes = 0
-    leader = members[leaders[nodes[place.rank]]]
-    if leader["replicas"] and len(hosts) > 1:
-        share = placement.shares[nodes[place.rank]]
-        left_bytes = max(
-            0, leader["ram_bytes"] - required_bytes(index, cache_block, share, alignment_default)
-        )
-    return _CacheAgreement(
-        first["job"], place, index.fingerprint, index.version, placement, nodes, leaders, left_bytes
-    )
-
-
 class _CacheParts:
     """Parts of the cache that a rank has while it is put together."""
 
@@ -474,13 +150,13 @@ class _CacheParts:
         self.replica_buffers: list[RamTier] = []  # of the ranks of this host
         self.engine: CachedEngine | None = None  # of these parts; its threads use them
 
-    def speak_mpi(self, job: _CacheAgreement) -> None:
+    def speak_mpi(self, job: CacheAgreement) -> None:
         """Exchange samples by MPI; all ranks have to call this, or none."""
         from .mpi import MPIPeer, make_communicator
 
         self.peer = MPIPeer(make_communicator(job.place.rank), f"{job.name}/{job.fingerprint}")
 
-    def make(self, job: _CacheAgreement, index: Index, cache: Cache) -> dict[str, Any]:
+    def make(self, job: CacheAgreement, index: Index, cache: Cache) -> dict[str, Any]:
         """Make the parts that others use; return where they find them."""
         saying: dict[str, Any] = {}
         ram, on_disk = job.slots
@@ -512,7 +188,7 @@ class _CacheParts:
             saying["peer"] = (peer.address, keys.public.decode())
         return saying
 
-    def attach(self, job: _CacheAgreement, members: list[dict[str, Any]]) -> dict[str, Any]:
+    def attach(self, job: CacheAgreement, members: list[dict[str, Any]]) -> dict[str, Any]:
         """Attach to the parts that others have made."""
         leader = members[job.leaders[job.node]]
         if self.slab is None:
@@ -540,7 +216,7 @@ class _CacheParts:
             )
         return {}
 
-    def replicas(self, job: _CacheAgreement, index: Index) -> Replicas | None:
+    def replicas(self, job: CacheAgreement, index: Index) -> Replicas | None:
         """Make replicas in these replica buffers, and keep the memory as long as the replicas."""
         if not self.replica_buffers:
             return None
