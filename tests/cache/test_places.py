@@ -141,7 +141,7 @@ def test_local_assignment_by_coordinates(walks: dict[str, Any]) -> None:
 
 def test_local_assignment_needs_a_coordinate_on_one_host(walks: dict[str, Any]) -> None:
     for text in errors(walks["spans"]):
-        assert text.startswith("UsageError: assignment='local' deals samples to the host")
+        assert text.startswith("UsageError: data coordinate 0 spans 2 hosts")
         assert "data coordinate 0 spans 2 hosts (a, b)" in text
 
 

@@ -159,7 +159,9 @@ def test_ranks_that_see_other_versions_are_refused(tmp_path: Path) -> None:
     before = penstock.open(place.path, index="memory", **place.options)
     place.write(2)
     after = penstock.open(place.path, index="memory", **place.options)
-    with pytest.raises(UsageError, match=r"rank 1 sees other files in .*start the job again"):
+    with pytest.raises(
+        UsageError, match=r"rank 1 sees other times of writing in .*start the job again"
+    ):
         disagree(before, after)
 
 

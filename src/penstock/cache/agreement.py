@@ -98,10 +98,8 @@ class Cache:
     def __post_init__(self) -> None:
         check_fields(self)
         if bool(self.disk_bytes) != (self.disk_path is not None):
-            raise UsageError(
-                f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}: give "
-                "both or none"
-            )
+            what = f"Cache.disk_path is {self.disk_path!r} and disk_bytes {self.disk_bytes:,}"
+            raise UsageError(f"{what}: give both or none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +211,15 @@ def check_alike(members: list[dict[str, Any]]) -> None:
     ):
         for rank, member in enumerate(members):
             if member[name] != first[name]:
-                raise UsageError(
-                    f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}: {remedy} on "
-                    "all ranks"
-                )
+                what = f"rank {rank} has {name} {member[name]} and rank 0 {first[name]}"
+                raise UsageError(f"{what}: {remedy} on all ranks")
     roots = {member["root"]: member["version"] for member in reversed(members)}  # the first rank's
     for rank, member in enumerate(members):
         if member["version"] != roots[member["root"]]:
             raise UsageError(
-                f"rank {rank} sees other files in {member['root']} than an earlier rank: names and "
-                "sizes are the same, times of writing are not. If they were written to while the "
-                "ranks began, start the job again; if each host has a copy there, copy the times "
-                "too (cp -p, rsync -t)"
+                f"rank {rank} sees other times of writing in {member['root']} than an earlier rank:"
+                " start the job again if files were just written; copy times too if each host has"
+                " a copy (cp -p, rsync -t)"
             )
 
 
@@ -237,16 +232,15 @@ def locate_coordinates(members: list[dict[str, Any]], assignment: Assignment) ->
     absent = set(range(members[0]["world_size"])) - spans.keys()
     if absent:
         raise UsageError(
-            f"data coordinate {min(absent)} of {members[0]['world_size']} is of none of the "
-            f"{len(members)} ranks that read, and its samples would be left out: name all that "
-            "iterate in Place(readers=...)"
+            f"no rank of {len(members)} reads data coordinate {min(absent)} of "
+            f"{members[0]['world_size']}: name all that iterate in Place(readers=...)"
         )
     for coordinate, names in sorted(spans.items()):
         if assignment == "local" and len(names) > 1:
             raise UsageError(
-                f"assignment='local' deals samples to the host that keeps them, and data "
-                f"coordinate {coordinate} spans {len(names)} hosts ({', '.join(names.values())}): "
-                "use assignment='strided', or a mesh that keeps each data coordinate on one host"
+                f"data coordinate {coordinate} spans {len(names)} hosts "
+                f"({', '.join(names.values())}): use assignment='strided', or a mesh with each data"
+                " coordinate on one host"
             )
     return tuple(hosts.index(next(iter(spans[number]))) for number in sorted(spans))
 

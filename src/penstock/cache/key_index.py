@@ -15,6 +15,10 @@ from ..extent import Extents, Int, Placed
 from ..index import Chunked, Index, JointChunks, JointIndex, Samples
 from ..plan import Keys, place_pieces
 
+_in_chunks = (
+    "is compressed in chunks of several samples: leave cache= out, or convert it (penstock convert)"
+)
+
 
 class Addressed:
     """An index whose samples are addressed by key; it has the part of an index that `plan_samples`
@@ -28,22 +32,15 @@ class Addressed:
             if isinstance(layout, JointChunks) and isinstance(index, JointIndex):
                 number = layout.find_coded()
                 if number is None:
-                    raise UsageError(
-                        f"field {part.name!r} has another dtype in each dataset of the mixture, "
-                        f"which is not cached: leave cache= out, or give a decode= for each"
-                    )
-                own = index.parts[number]
-                raise UsageError(
-                    f"dataset {number} of the mixture ({own.format}, {own.files.path(0)}) is "
-                    "compressed in chunks of several samples, which are not cached: leave cache= "
-                    "out, or convert that dataset (penstock convert)"
+                    what = f"field {part.name!r} has another dtype in each dataset of the mixture"
+                    raise UsageError(f"{what}: leave cache= out, or give a decode= for each")
+                dataset = index.parts[number]
+                what = (
+                    f"dataset {number} of the mixture ({dataset.format}, {dataset.files.path(0)})"
                 )
+                raise UsageError(f"{what} {_in_chunks}")
             if isinstance(layout, Chunked):
-                raise UsageError(
-                    f"field {part.name!r} of {index.files.root} is compressed in chunks of several "
-                    "samples, which are not cached: leave cache= out, or convert it "
-                    "(penstock convert)"
-                )
+                raise UsageError(f"field {part.name!r} of {index.files.root} {_in_chunks}")
         self.index = index
         self.fields, self.layouts, self.row_bytes = index.fields, index.layouts, index.row_bytes
         self.count, self.mean_bytes = index.count, index.mean_bytes

@@ -424,9 +424,8 @@ class MPIPeer(MessagePeer):
             elif self._clock.now_ns() > fetch.deadline_ns + self._timeout_ns:
                 raise StorageError(
                     errno.ETIMEDOUT,
-                    f"rank {fetch.node} stopped while MPI was receiving from it, and what it was "
-                    "to fill cannot be had back: end the job and start it again, with "
-                    'Cache(peers="zeromq") where hosts often stop',
+                    f"rank {fetch.node} stopped while MPI was receiving from it: start the job "
+                    'again, with Cache(peers="zeromq") if hosts often stop',
                 )
 
     # -- answering -----------------------------------------------------------------------------

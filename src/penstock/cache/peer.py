@@ -173,10 +173,8 @@ def check_fetch(
         if len(column) != len(keys):
             raise UsageError(f"{name} has {len(column)} values where keys has {len(keys)}")
     if len(keys) > limits.peer_keys_max:
-        raise UsageError(
-            f"a fetch of {len(keys)} keys is more than peer_keys_max {limits.peer_keys_max}:"
-            " split it"
-        )
+        most = limits.peer_keys_max
+        raise UsageError(f"a fetch of {len(keys)} keys is more than peer_keys_max {most}: split it")
     refuse_first(lengths < 0, lambda i: f"key {i} has length {lengths[i]}: give 0 or more")
     refuse_first(
         (numbers < 0) | (numbers >= len(buffers)),
@@ -441,10 +439,8 @@ class OpenRequests:
         views = [_view_part(part, number) for part in parts]
         total, expected = sum(map(len, views)), int(lengths[~mask].sum())
         if total != expected:
-            raise UsageError(
-                f"the answer to request {number} has {total} bytes where its keys have {expected}:"
-                " give the bytes of each key that is not refused"
-            )
+            what = f"the answer to request {number} has {total} bytes, its keys have {expected}"
+            raise UsageError(f"{what}: give the bytes of each key that is not refused")
         del self._open[number]
         self._per_node[asked.request.node] -= 1
         return asked, views, mask
@@ -517,7 +513,5 @@ def _view_part(part: Part, number: int) -> memoryview:
     except TypeError:
         if view.nbytes == 0:  # nothing with a zero in its shape can be cast
             return memoryview(b"")
-        raise UsageError(
-            f"a part of the answer to request {number} is {describe_argument(part)}: use"
-            " contiguous bytes"
-        ) from None
+        what = f"a part of the answer to request {number} is {describe_argument(part)}"
+        raise UsageError(f"{what}: use contiguous bytes") from None

@@ -106,10 +106,8 @@ class SlotTable:
         shared_bytes = 8 * slots + (room_bytes if cls._inside else 0)
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if shared_bytes > installed:
-            raise LimitError(
-                f"a tier that takes {shared_bytes:,} bytes of memory does not fit into the"
-                f" {installed:,} of this machine: lower Cache.ram_bytes"
-            )
+            what = f"a tier of {shared_bytes:,} bytes exceeds this machine's {installed:,}"
+            raise LimitError(f"{what}: lower Cache.ram_bytes")
         core = _call_core(
             lambda: _core.Slab.create(slots, room_bytes, alignment, cls._inside, identity),
             f"shared memory of {shared_bytes:,} bytes",

@@ -169,10 +169,8 @@ class ZeroMQPeer(MessagePeer):
         try:
             self._router.bind(f"tcp://{host}:{'*' if port is None else port}")
         except zmq.ZMQError as error:
-            raise UsageError(
-                f"{host}:{port or '*'} cannot be bound ({error}): name an address of this machine"
-                " and a port that is free, or none"
-            ) from None
+            what = f"{host}:{port or '*'} cannot be bound ({error})"
+            raise UsageError(f"{what}: use this machine's address and a free port") from None
         self.address = self._router.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         monitor = self._monitor(self._router, _BROKEN | zmq.EVENT_DISCONNECTED)
         self._register(self._router, self._hear_requests)

@@ -77,10 +77,8 @@ class BucketRule:
         except (TypeError, ValueError):
             sizes = np.empty(0)
         if sizes.shape != lengths.shape or not ((sizes >= 0) & (sizes < np.inf)).all():
-            raise UsageError(
-                f"the cost of batches gives {given!r:.80} for {len(lengths):,} lengths: return one "
-                "finite number from 0 on for each"
-            )
+            what = f"the cost of batches gives {given!r:.80} for {len(lengths):,} lengths"
+            raise UsageError(f"{what}: return one finite number from 0 on for each")
         return sizes
 
     def check(self, samples: Words, lengths: Integers) -> None:

@@ -136,10 +136,7 @@ class Curriculum:
 
     def _require_begins(self) -> tuple[int, ...]:
         if not self._begins:
-            raise UsageError(
-                "this curriculum's starts are in steps: call for_steps(global_batch, steps) first, "
-                "or give them in epochs or samples"
-            )
+            raise UsageError("starts are in steps: call for_steps first, or use epochs or samples")
         return self._begins
 
 

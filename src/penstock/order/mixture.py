@@ -51,10 +51,8 @@ def divide_slots(weights: Weights) -> tuple[int, ...]:
         slots[d] += 1
     for d, (share, dataset_slots) in enumerate(zip(shares, slots, strict=True)):
         if share > 0 and dataset_slots == 0:
-            raise UsageError(
-                f"the weight {share!r} of dataset {d} is too small beside the others for one of "
-                f"{period} slots: raise it, or use 0"
-            )
+            what = f"the weight {share!r} of dataset {d} is too small for one of {period} slots"
+            raise UsageError(f"{what}: raise it, or use 0")
     return tuple(slots)
 
 
@@ -334,10 +332,7 @@ class Mixture:
 
     def _require_stretches(self) -> tuple[_Stretch, ...]:
         if not self._stretches:
-            raise UsageError(
-                "this mixture's schedule is in steps: call for_steps(global_batch, steps) first, "
-                "or give the schedule in samples"
-            )
+            raise UsageError("the schedule is in steps: call for_steps first, or use samples")
         return self._stretches
 
     def _draw_stretches(self, starts: Sequence[int]) -> tuple[_Stretch, ...]:

@@ -67,9 +67,9 @@ class PackingRule:
         check_fields(self, "")
         check_whole("multiple", self.multiple, 1, self.length)
         if self.length % self.multiple:
+            below = self.length // self.multiple * self.multiple
             raise UsageError(
-                f"length is {self.length}, no multiple of {self.multiple}: use "
-                f"{self.length // self.multiple * self.multiple}, or another multiple"
+                f"length is {self.length}, no multiple of {self.multiple}: use {below}"
             )
 
     @property
@@ -177,10 +177,8 @@ def read_document_lengths(read_lengths: ReadLengths, documents: Words) -> Intege
     lengths = np.ascontiguousarray(read_lengths(documents), np.int64)
     if len(lengths) and int(lengths.min()) < 0:
         at = int(np.argmin(lengths))
-        raise DataError(
-            f"document {documents[at]} has a length of {lengths[at]:,} tokens: measure the "
-            "lengths again with `penstock lengths --force`"
-        )
+        what = f"document {documents[at]} has a length of {lengths[at]:,} tokens"
+        raise DataError(f"{what}: measure lengths again with `penstock lengths --force`")
     return lengths
 
 

@@ -66,10 +66,8 @@ class Subset(Protocol):
 def allot_words(count: int) -> Words:
     """Return the words of the empty set of samples of [0, count): whole stretches of zeros."""
     if not 1 <= count <= limits.selection_count_max:
-        raise UsageError(
-            f"the dataset has {count:,} samples: a selection is made of 1 to "
-            f"{limits.selection_count_max:,}"
-        )
+        most = limits.selection_count_max
+        raise UsageError(f"the dataset has {count:,} samples: select from 1 to {most:,}")
     return np.zeros(-(-count // _stretch_bits) * (_stretch_bits // 64), np.uint64)
 
 
@@ -291,9 +289,9 @@ class Selection(Generic[Inner]):
         out = np.empty(words.shape, np.uint64)
         outside = self.subset.inverse(words.reshape(-1), out.reshape(-1))
         if outside != words.size:
+            what = f"sample {words.reshape(-1)[outside]} is not one of the {len(self.subset):,}"
             raise UsageError(
-                f"sample {words.reshape(-1)[outside]} is not one of the {len(self.subset):,} that "
-                f"were selected of {self.subset.count:,}: leave it out, or select it too"
+                f"{what} selected of {self.subset.count:,}: leave it out, or select it"
             )
         return out
 

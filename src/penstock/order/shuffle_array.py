@@ -69,10 +69,8 @@ def _check_out(out: Any, array: npt.NDArray[Any]) -> None:
     if not isinstance(out, np.ndarray):
         raise UsageError(f"out is a {type(out).__name__}: give a numpy array")
     if out.shape != array.shape or out.dtype != array.dtype:
-        raise UsageError(
-            f"out is {out.dtype} {out.shape} and the array {array.dtype} {array.shape}: "
-            "give an array of the same shape and dtype"
-        )
+        what = f"out is {out.dtype} {out.shape} and the array {array.dtype} {array.shape}"
+        raise UsageError(f"{what}: give the same shape and dtype")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise UsageError("out is not contiguous, or read-only: give a writable C-contiguous array")
 

@@ -112,10 +112,8 @@ def round_weights(count: int, values: Values, out: Integers) -> None:
         is_wrong = ~((part >= 0) & (part < math.inf))
         if is_wrong.any():
             at = int(np.argmax(is_wrong))
-            raise UsageError(
-                f"the weight of sample {start + at} is {float(part[at])}: use a finite number "
-                "from 0 on"
-            )
+            what = f"the weight of sample {start + at} is {float(part[at])}"
+            raise UsageError(f"{what}: use a finite number from 0 on")
         largest = max(largest, float(part.max()))
     shift = 31 - math.frexp(largest)[1]
     for start in starts:

@@ -51,10 +51,8 @@ class Locality:
         if nodes.ndim != 1 or nodes.dtype.kind not in "iu" or not nodes.size:
             raise UsageError(f"Locality.nodes is {self.nodes!r}: give the node of each rank")
         if nodes.min() < 0 or nodes.max() >= self.placement.nodes:
-            raise UsageError(
-                f"Locality.nodes has {nodes.min()}..{nodes.max()}, and the placement is over "
-                f"{self.placement.nodes} nodes: use 0..{self.placement.nodes - 1}"
-            )
+            what = f"Locality.nodes has {nodes.min()}..{nodes.max()}"
+            raise UsageError(f"{what}: use 0..{self.placement.nodes - 1}, the placement's nodes")
         object.__setattr__(self, "nodes", tuple(nodes.tolist()))
         object.__setattr__(self, "_nodes", nodes.astype(np.int64))
 

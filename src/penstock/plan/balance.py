@@ -166,10 +166,8 @@ def _take_share(dealt: Int, ranks: int, rank: int) -> Int:
 def check_balance(global_batch: int, world_size: int) -> None:
     """Raise UsageError if the ranks cannot have equal numbers of samples."""
     if global_batch > limits.balanced_rows_max:
-        raise UsageError(
-            f"assignment='balanced' deals global batches of at most {limits.balanced_rows_max:,} "
-            f"samples, and this one has {global_batch:,}: use assignment='strided'"
-        )
+        what = f"assignment='balanced' deals at most {limits.balanced_rows_max:,} samples a step"
+        raise UsageError(f"{what}, not {global_batch:,}: use assignment='strided'")
     if global_batch % world_size:
         below = global_batch - global_batch % world_size
         raise UsageError(

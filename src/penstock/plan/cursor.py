@@ -154,22 +154,16 @@ class Cursor:
         keys = set(self.state()) - optional
         if not isinstance(state, Mapping) or set(state) - optional != keys:
             contents = sorted(state) if isinstance(state, Mapping) else type(state).__name__
-            raise StateError(
-                f"this is no state of a penstock loader: it has {contents}, not "
-                f"{sorted(keys)}; pass what state_dict() returned"
-            )
+            what = f"this is no state of a penstock loader: it has {contents}, not {sorted(keys)}"
+            raise StateError(f"{what}; pass what state_dict() returned")
         if state["version"] != _version:
-            raise StateError(
-                f"the state is of version {state['version']!r}; this penstock reads {_version}: "
-                "use the version of penstock that saved it"
-            )
+            what = f"the state has version {state['version']!r}, not {_version}"
+            raise StateError(f"{what}: use the version of penstock that saved it")
         mine = self._identity
         saved = state.get("commit", mine.commit)
         if mine.commit and saved != mine.commit:
-            raise StateError(
-                f"the state is of commit {saved} of the data, and its revision is {mine.commit} "
-                f"now: open the commit of the state, as by hf://...@{saved}, to go on with it"
-            )
+            what = f"the state is of commit {saved} of the data, which is at {mine.commit} now"
+            raise StateError(f"{what}: open hf://...@{saved} to go on with it")
         if state["fingerprint"] != mine.fingerprint:
             raise StateError(
                 f"the state is of other data: fingerprint {state['fingerprint']!r}, here "
@@ -177,10 +171,8 @@ class Cursor:
                 "from it what was selected then"
             )
         if state["seed"] != mine.seed:
-            raise StateError(
-                f"the state was saved with seed={state['seed']!r} but this loader has "
-                f"seed={mine.seed}: pass the saved seed"
-            )
+            what = f"the state has seed={state['seed']!r} and this loader seed={mine.seed}"
+            raise StateError(f"{what}: pass the saved seed")
         if state["global_batch"] != mine.global_batch:
             raise StateError(
                 f"the state has global batches of {state['global_batch']!r} samples but this "
@@ -189,10 +181,9 @@ class Cursor:
             )
         if state["order"] != mine.order:
             raise StateError(
-                f"the state was saved under the order {state['order']!r} but this loader has "
-                f"{mine.order!r}: pass the same shuffle, block and group, the same weights, "
-                "curriculum, packing and batch_tokens, and of a mixture the same weights, "
-                "schedule, samples_per_epoch and drop_last"
+                f"the state has the order {state['order']!r} and this loader {mine.order!r}: pass "
+                "the same shuffle, block, group, weights, curriculum, packing, batch_tokens, and "
+                "of a mixture the same schedule, samples_per_epoch and drop_last"
             )
         bounds = [("epoch", limits.order_count_max), ("step", self._steps)]
         bounds += [(name, limits.order_count_max) for name in _row_keys if self._has_rows]
@@ -202,7 +193,6 @@ class Cursor:
                 raise StateError(f"the state's {name} is {value!r}: it should be 0..{most}")
         if state["step"] % self._unit:
             raise StateError(
-                f"the state was saved after {state['step']:,} batches, which {self._unit} ranks do "
-                "not divide: go on with ranks that do, and save states after whole global batches "
-                "of a number of batches that all world sizes divide"
+                f"the state was saved after {state['step']:,} batches, no multiple of {self._unit} "
+                "ranks: go on with ranks that divide them, or save after whole global batches"
             )

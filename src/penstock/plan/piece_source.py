@@ -56,7 +56,5 @@ def check_tokens(pieces: RowPieces, found: Int) -> None:
     if np.array_equal(pieces.tokens, found):
         return
     at = int(np.argmax(pieces.tokens != found))
-    raise DataError(
-        f"document {pieces.documents[at]} has {found[at]:,} tokens, and its length was given as "
-        f"{pieces.tokens[at]:,}: measure the lengths anew with `penstock lengths --force`"
-    )
+    what = f"document {pieces.documents[at]} has {found[at]:,} tokens, not {pieces.tokens[at]:,}"
+    raise DataError(f"{what} as given: measure lengths again with `penstock lengths --force`")

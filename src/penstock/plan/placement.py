@@ -87,10 +87,9 @@ class Placement:
         disk = _check_whole("disk_cache_blocks", self.disk_cache_blocks or [0] * len(ram), 0)
         ranks = _check_whole("ranks", self.ranks or [1] * len(ram), 1)
         if not ram or not len(ram) == len(disk) == len(ranks):
-            raise UsageError(
-                f"ram_cache_blocks, disk_cache_blocks and ranks are of {len(ram)}, {len(disk)} and "
-                f"{len(ranks)} nodes: give one entry a node, for at least one node"
-            )
+            sizes = f"{len(ram)}, {len(disk)} and {len(ranks)} nodes"
+            what = f"ram_cache_blocks, disk_cache_blocks and ranks are of {sizes}"
+            raise UsageError(f"{what}: give one entry a node")
         object.__setattr__(self, "ram_cache_blocks", ram)
         object.__setattr__(self, "disk_cache_blocks", disk)
         object.__setattr__(self, "ranks", ranks)

@@ -59,22 +59,16 @@ def apply_cost(cost: CostRule, lengths: Int) -> Costs:
     try:
         values = np.asarray(given, np.float64)
     except (TypeError, ValueError):
-        raise UsageError(
-            f"cost gives {type(given).__name__} ({given!r:.80}): return one number for each of the "
-            f"{len(lengths):,} lengths"
-        ) from None
+        what = f"cost gives {type(given).__name__} ({given!r:.80}) for {len(lengths):,} lengths"
+        raise UsageError(f"{what}: return one number for each") from None
     if values.shape != lengths.shape:
-        raise UsageError(
-            f"cost gives values of shape {values.shape} for {len(lengths):,} lengths: return one "
-            "number for each"
-        )
+        what = f"cost gives values of shape {values.shape} for {len(lengths):,} lengths"
+        raise UsageError(f"{what}: return one number for each")
     wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
     if len(wrong):
         at = int(wrong[0])
-        raise UsageError(
-            f"cost gives {values[at]} for the length {int(lengths[at]):,}: return finite numbers "
-            "from 0 on"
-        )
+        what = f"cost gives {values[at]} for the length {int(lengths[at]):,}"
+        raise UsageError(f"{what}: return finite numbers from 0 on")
     return values
 
 
@@ -103,10 +97,8 @@ def fit_cost(lengths: Sequence[npt.ArrayLike], seconds: npt.ArrayLike) -> Length
     steps = [np.asarray(step, np.float64).reshape(-1) for step in lengths]
     times = np.asarray(seconds, np.float64)
     if times.shape != (len(steps),):
-        raise UsageError(
-            f"lengths are of {len(steps)} steps and seconds of shape {times.shape}: give one "
-            "duration for each step"
-        )
+        what = f"lengths are of {len(steps)} steps and seconds of shape {times.shape}"
+        raise UsageError(f"{what}: give one duration for each step")
     if len(steps) < 8:
         raise UsageError(f"{len(steps)} steps are too few to fit a cost: give at least 8")
     sums = np.array([[step.sum(), (step * step).sum()] for step in steps])
@@ -119,10 +111,8 @@ def fit_cost(lengths: Sequence[npt.ArrayLike], seconds: npt.ArrayLike) -> Length
         raise UsageError("seconds has a duration that is not above 0: leave that step out")
     found = _solve(sums / scale, times) / scale
     if not found.any():
-        raise UsageError(
-            f"the time of these {len(steps)} steps does not grow with their lengths: give more "
-            "steps, of more varied lengths, and times without waiting for other ranks"
-        )
+        what = f"the time of these {len(steps)} steps does not grow with their lengths"
+        raise UsageError(f"{what}: give more steps, varied lengths, and times without waiting")
     if found[0] > 0:
         found = found / found[0]
     return LengthCost(float(f"{found[0]:.4g}"), float(f"{found[1]:.4g}"))
@@ -152,8 +142,6 @@ def check_lengths(lengths: Int, ids: npt.NDArray[np.uint64]) -> Int:
     wrong = np.flatnonzero(lengths < 0)
     if len(wrong):
         at = int(wrong[0])
-        raise DataError(
-            f"sample {int(ids[at]):,} has the length {int(lengths[at]):,}: measure the lengths "
-            "anew with `penstock lengths --force`"
-        )
+        what = f"sample {int(ids[at]):,} has the length {int(lengths[at]):,}"
+        raise DataError(f"{what}: measure lengths again with `penstock lengths --force`")
     return lengths
