@@ -148,7 +148,7 @@ def test_local_assignment_needs_a_coordinate_on_one_host(walks: dict[str, Any]) 
 def test_a_coordinate_of_nobody(walks: dict[str, Any]) -> None:
     """Samples that no process would read are an error on all."""
     for text in errors(walks["left_out"]):
-        assert "data coordinate 2 of 3 is of none of the 4 ranks that read" in text
+        assert "no rank of 4 reads data coordinate 2 of 3" in text
 
 
 def test_peers_that_differ_are_told(walks: dict[str, Any]) -> None:

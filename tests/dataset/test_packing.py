@@ -368,7 +368,7 @@ def test_lengths_that_disagree_are_an_error_of_their_step(tmp_path: Path) -> Non
     path.write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in range(1, 30)))
     dataset = penstock.open(path, fields=["input_ids"])
     penstock.dataset.measure_lengths(dataset, measure_wrongly, processes=1)
-    with pytest.raises(DataError, match=r"document 12 has 13 tokens, and its length .* 14"):
+    with pytest.raises(DataError, match=r"document 12 has 13 tokens, not 14"):
         walk(penstock.pack(dataset, 32), batch_size=1)
 
 

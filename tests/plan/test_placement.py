@@ -153,7 +153,7 @@ def test_a_billion_samples_take_no_memory() -> None:
     [
         ({"count": 0}, "count has 0"),
         ({"cache_block": 0}, "cache_block has 0"),
-        ({"ram_cache_blocks": ()}, "at least one node"),
+        ({"ram_cache_blocks": ()}, "one entry a node"),
         ({"ram_cache_blocks": (-1,)}, "ram_cache_blocks has -1"),
         ({"ram_cache_blocks": (1.5,)}, "whole numbers"),
         ({"ram_cache_blocks": 4}, "whole numbers"),

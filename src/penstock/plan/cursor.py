@@ -181,9 +181,9 @@ class Cursor:
             )
         if state["order"] != mine.order:
             raise StateError(
-                f"the state has the order {state['order']!r} and this loader {mine.order!r}: pass "
-                "the same shuffle, block, group, weights, curriculum, packing, batch_tokens, and "
-                "of a mixture the same schedule, samples_per_epoch and drop_last"
+                f"the state is under the order {state['order']!r}, this loader {mine.order!r}: "
+                "pass the same shuffle, block, group, weights, curriculum, packing, batch_tokens, "
+                "and of a mixture the same schedule, samples_per_epoch and drop_last"
             )
         bounds = [("epoch", limits.order_count_max), ("step", self._steps)]
         bounds += [(name, limits.order_count_max) for name in _row_keys if self._has_rows]
