@@ -399,16 +399,14 @@ def test_states_of_other_weights_and_curricula_are_refused(numbers: Any) -> None
         numbers.weigh(weights[::-1]),
         numbers.weigh(weights, samples_per_epoch=6),
     ):
-        with pytest.raises(StateError, match="weights-1:.*this loader .*the same .*weights"):
+        with pytest.raises(StateError, match="weights-1:.*this loader .*"):
             penstock.Loader(other, 6, seed=0).load_state_dict(state)
     easy, hard = numbers.select(range(10)), numbers.select(range(30, 60))
     staged = penstock.curriculum([(0, easy), (3, hard), (5, numbers)])
     state = penstock.Loader(staged, 6, seed=0).state_dict()
     assert "curriculum-1:epochs:0=" in state["order"]
     other = penstock.curriculum([(0, easy), (4, hard), (5, numbers)])
-    names = (
-        r"curriculum-1:epochs:0=\w+,3=.* has .curriculum-1:epochs:0=\w+,4=.*the same weights, curr"
-    )
+    names = r"curriculum-1:epochs:0=\w+,3=.* loader .curriculum-1:epochs:0=\w+,4=.*weights, curr"
     with pytest.raises(StateError, match=names):
         penstock.Loader(other, 6, seed=0).load_state_dict(state)
     many = penstock.curriculum([(k, numbers.select([k])) for k in range(50)])
