@@ -242,13 +242,13 @@ class MPIPeer(MessagePeer):
         if MPI.Is_finalized():
             raise UsageError("MPI was finalized under a loader: close the loader first")
         if self._sending:
-            left = []
+            unfinished = []
             for sending in self._sending:
                 if self._test(sending[0]) is False:
-                    left.append(sending)
+                    unfinished.append(sending)
                 else:
                     self._nodes[sending[2]].unsent -= len(sending[1])
-            self._sending = left
+            self._sending = unfinished
         looked = 0  # in vain: a look finds what MPI had already seen, and makes it see more
         for _ in range(limits.peer_round_messages):
             message = self._ranks.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)

@@ -252,11 +252,11 @@ class Fetch:
                 self._next += whole
             else:
                 target = int(self._target[self._next]) + self._within
-                left = int(self._length[self._next]) - self._within
-                count = min(left, len(source) - at)
+                rest = int(self._length[self._next]) - self._within
+                count = min(rest, len(source) - at)
                 buffer[target : target + count] = source[at : at + count]
                 self._next, self._within = (
-                    (self._next + 1, 0) if count == left else (self._next, self._within + count)
+                    (self._next + 1, 0) if count == rest else (self._next, self._within + count)
                 )
             at += count
         self.received += at

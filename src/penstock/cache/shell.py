@@ -76,7 +76,7 @@ class _KeyRead:
 
     number: int
     step: Requests
-    left: int = 0
+    pending: int = 0
     failures: list[RowFailure] = field(default_factory=list)
 
 
@@ -300,7 +300,7 @@ class CacheShell:
         """Tell the session of an action that failed; end if it knows no other way."""
         session = self.session
         session.fail(action)
-        if any(isinstance(each, cache_actions.Stop) for each in session.actions):
+        if any(isinstance(follow_up, cache_actions.Stop) for follow_up in session.actions):
             raise error
         if isinstance(action, cache_actions.TakeReplicas | cache_actions.OfferReplicas):
             what = "copies of what other hosts keep are given up; batches are not affected"
@@ -364,8 +364,8 @@ class CacheShell:
             if len(requests.file):
                 ticket = self._submit(requests, step.buffers, step.purpose)
                 self._reads[ticket] = (read, requests)
-                read.left += 1
-        if not read.left:  # keys of nothing
+                read.pending += 1
+        if not read.pending:  # keys of nothing
             self.session.take_read(action.read, ())
 
     def _submit(self, requests: Requests, buffers: Sequence[Buffer], purpose: Purpose) -> int:
@@ -385,8 +385,8 @@ class CacheShell:
                 row = _find_row(asked, requests, extent)
                 inside = int(requests.target[extent] - asked.target[row])
                 keys.failures.append(RowFailure(row, code, inside + got))
-            keys.left -= 1
-            if not keys.left:
+            keys.pending -= 1
+            if not keys.pending:
                 self.session.take_read(keys.number, keys.failures)
         self._perform()
 
@@ -481,20 +481,20 @@ class CacheShell:
 
     # -- copies --------------------------------------------------------------------------------
 
-    def _find(self, want: cache_actions.Want, sources: tuple[int, ...]) -> _Found:
+    def _find(self, want: cache_actions.Want, sources: tuple[int, ...]) -> _ReadyKeys:
         """Find the wanted keys that are there."""
         if want.tier is NodeTier.RAM:
-            return _Found(self.slab.offsets(want.slots), {})
-        held: dict[int, Buffer] = {}
+            return _ReadyKeys(self.slab.offsets(want.slots), {})
+        blocks: dict[int, Buffer] = {}
         for source in sources:
-            held |= self._sources.get(source, {})
-        there = np.isin(want.slots, np.fromiter(held, np.int64, len(held)))
-        return _Found(np.where(there, 0, -1), held)
+            blocks |= self._sources.get(source, {})
+        there = np.isin(want.slots, np.fromiter(blocks, np.int64, len(blocks)))
+        return _ReadyKeys(np.where(there, 0, -1), blocks)
 
     def _copy_keys(
         self,
         want: cache_actions.Want,
-        found: _Found,
+        ready: _ReadyKeys,
         rows: Int,
         length: Int,
         out: Buffer,
@@ -503,23 +503,23 @@ class CacheShell:
         """Copy some wanted keys to their targets; all are there."""
         inside = self.layout.find_offsets(want.keys[rows], want.cache_blocks[rows])
         if want.tier is NodeTier.RAM:
-            self.slab.gather(found.at[rows] + inside, length, out, target)
+            self.slab.gather(ready.at[rows] + inside, length, out, target)
             return
         columns = (want.slots[rows], inside, length, target)
         for slot, a, n, to in zip(*(column.tolist() for column in columns), strict=True):
-            out[to : to + n] = found.held[slot][a : a + n]
+            out[to : to + n] = ready.blocks[slot][a : a + n]
 
     def _copy(self, action: cache_actions.CopyKeys) -> None:
         want = action.want
         assert want.ticket is not None
         step = self._steps[want.ticket]
-        found = self._find(want, action.sources)
-        there = found.at >= 0
+        ready = self._find(want, action.sources)
+        there = ready.at >= 0
         requests = step.requests
         length, target = requests.length[want.rows], requests.target[want.rows]
         for number, buffer in enumerate(step.buffers):
-            part = np.flatnonzero(there & (requests.buffer[want.rows] == number))
-            self._copy_keys(want, found, part, length[part], buffer, target[part])
+            rows = np.flatnonzero(there & (requests.buffer[want.rows] == number))
+            self._copy_keys(want, ready, rows, length[rows], buffer, target[rows])
         self.session.take_copy(want, there)
 
     def _take_replicas(self, action: cache_actions.TakeReplicas) -> None:
@@ -600,10 +600,10 @@ class CacheShell:
         there = np.zeros(len(action.lengths), bool)
         parts = []
         for want, sources in action.wants:
-            found = self._find(want, sources)
-            positions = np.flatnonzero(found.at >= 0)
+            ready = self._find(want, sources)
+            positions = np.flatnonzero(ready.at >= 0)
             there[want.rows[positions]] = True
-            parts.append((want, found, positions))
+            parts.append((want, ready, positions))
         length = np.where(there, action.lengths, 0)
         ends = np.cumsum(length)
         total = int(ends[-1]) if len(ends) else 0
@@ -612,19 +612,19 @@ class CacheShell:
             out = self._view_keys(*parts[0], action.lengths)
         else:
             out = [self.answers.take(total)]
-            for want, found, positions in parts:
+            for want, ready, positions in parts:
                 rows = want.rows[positions]
                 target = (ends - length)[rows]
-                self._copy_keys(want, found, positions, length[rows], out[0], target)
+                self._copy_keys(want, ready, positions, length[rows], out[0], target)
         self.peer.answer(action.request, out, np.flatnonzero(~there))
         self.session.take_answer(action.request, total, self.answers.ahead_bytes)
 
     def _view_keys(
-        self, want: cache_actions.Want, found: _Found, positions: Int, lengths: Int
+        self, want: cache_actions.Want, ready: _ReadyKeys, positions: Int, lengths: Int
     ) -> list[Buffer]:
         """View large keys in the slab, whose contents never move."""
         inside = self.layout.find_offsets(want.keys[positions], want.cache_blocks[positions])
-        at = found.at[positions] + inside
+        at = ready.at[positions] + inside
         length = lengths[want.rows[positions]]
         data = self.slab.data
         return [data[a : a + n] for a, n in zip(at.tolist(), length.tolist(), strict=True)]
@@ -650,15 +650,15 @@ class CacheShell:
     }
 
 
-class _Found(NamedTuple):
+class _ReadyKeys(NamedTuple):
     """Wanted keys that are there.
 
-    at:    offset of each key's cache block in the slab, 0 if it is held; -1 if it is not there.
-    held:  cache blocks of the disk by slot.
+    at:    offset of each key's cache block in the slab, 0 for the disk; -1 if it is not there.
+    blocks:  cache blocks of the disk by slot.
     """
 
     at: Int
-    held: dict[int, Buffer]
+    blocks: dict[int, Buffer]
 
 
 def _find_row(asked: Requests, requests: Requests, extent: int) -> int:

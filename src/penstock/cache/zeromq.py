@@ -415,11 +415,11 @@ class ZeroMQPeer(MessagePeer):
 
     def _answer(self, ticket: int, views: list[memoryview], refused: Mask) -> Iterator[list[Frame]]:
         """Yield the messages of an answer; there is at least one."""
-        left = split_pieces(views)
-        piece = next(left, [])
+        pieces = split_pieces(views)
+        piece = next(pieces, [])
         yield [self._job.header(ANSWER, len(refused), ticket), pack_mask(refused), *piece]
         start = sum(map(len, piece))
-        for piece in left:
+        for piece in pieces:
             yield [self._job.header(PIECE, 0, ticket, start), *piece]
             start += sum(map(len, piece))
 

@@ -132,7 +132,7 @@ class _OpenStep:
 
 
 @dataclass(slots=True, eq=False)
-class _AskedKeys:
+class _PeerRequest:
     """A peer's request: its keys, the wants that it became, and how many have not ended."""
 
     number: int
@@ -148,14 +148,14 @@ class _AskedKeys:
 class _OpenWant:
     """A want that has not ended.
 
-    whose:    the step or the request.
+    requester:    the step or the request.
     busy:     rows of the want, one for each slot that another rank has claimed.
     waiting:  loads and disk reads that bring some of its cache blocks.
     sources:  that hold cache blocks for it.
     """
 
     want: Want
-    whose: _OpenStep | _AskedKeys
+    requester: _OpenStep | _PeerRequest
     busy: Int
     waiting: set[int] = field(default_factory=set)
     sources: list[int] = field(default_factory=list)
@@ -212,10 +212,10 @@ class CacheSession:
         self._numbers = 0  # of wants, loads, disk reads, reads and fetches
         self._waiting: deque[_OpenStep] = deque()  # for memory of the disk
         self._steps: dict[int, _OpenStep] = {}
-        self._asked: deque[_AskedKeys] = deque()  # for memory of an answer
-        self._answering_bytes = 0  # of requests whose answers are not made yet
+        self._peer_requests: deque[_PeerRequest] = deque()  # for memory of an answer
+        self._answering_bytes = 0  # of requests requester answers are not made yet
         self._sent_bytes = 0  # of answers that are being sent
-        self._requests: dict[int, _AskedKeys] = {}
+        self._requests: dict[int, _PeerRequest] = {}
         self._wants: dict[int, _OpenWant] = {}
         self._to_look: deque[_OpenWant] = deque()  # with slots to be claimed again
         self._unclaimed = 0  # claims without an answer, from which loads may come
@@ -239,7 +239,7 @@ class CacheSession:
     @property
     def wake_ns(self) -> int | None:
         """Time by which `advance` is to be called if nothing happens, if any."""
-        if self._is_busy() or (self._asked and not self._is_full()):
+        if self._is_busy() or (self._peer_requests and not self._is_full()):
             return self._look_at_ns
         return None
 
@@ -247,7 +247,7 @@ class CacheSession:
     def is_idle(self) -> bool:
         """True if nothing is on its way: no step, no request, no claim, no memory."""
         open_parts = (self._steps, self._requests, self._wants, self._loads, self._sources)
-        return not any(open_parts) and not (self._waiting or self._asked or self._fetches)
+        return not any(open_parts) and not (self._waiting or self._peer_requests or self._fetches)
 
     @property
     def passing_bytes(self) -> int:
@@ -287,7 +287,9 @@ class CacheSession:
     def ask(self, number: int, keys: Keys, lengths: Int) -> None:
         """Take a peer's request of keys that it expects to have these lengths."""
         deadline_ns = self._now_ns + _answer_ns
-        self._asked.append(_AskedKeys(number, keys, lengths, int(lengths.sum()), deadline_ns))
+        self._peer_requests.append(
+            _PeerRequest(number, keys, lengths, int(lengths.sum()), deadline_ns)
+        )
         self._proceed()
 
     def take_claims(self, number: int, codes: npt.NDArray[np.uint8]) -> None:
@@ -303,17 +305,17 @@ class CacheSession:
                 self._begin_load(want, mine)
             if on_disk and len(ready := rows[codes == READY]):
                 self._read_disk(waiting, ready)
-            left = []
+            still_busy = []
             slots = want.slots[rows]
             for row, slot, code in zip(rows.tolist(), slots.tolist(), codes.tolist(), strict=True):
                 load = None if code == READY else self._loading.get((want.tier, slot))
                 if load is not None:
                     waiting.waiting.add(load)
                 elif code == BUSY:
-                    left.append(row)
-            waiting.busy = np.array(left, np.int64)
-            if left and self._now_ns > waiting.whose.deadline_ns:
-                self._give_up(waiting, len(left))
+                    still_busy.append(row)
+            waiting.busy = np.array(still_busy, np.int64)
+            if still_busy and self._now_ns > waiting.requester.deadline_ns:
+                self._give_up(waiting, len(still_busy))
         self._end_want_if_done(waiting)
         self._look_again()
         self._proceed()
@@ -475,14 +477,14 @@ class CacheSession:
 
     def _proceed(self) -> None:
         """Start waiting steps and answers while memory allows, the earliest deadline first."""
-        while (self._asked or self._waiting) and not self._is_full():
+        while (self._peer_requests or self._waiting) and not self._is_full():
             step_ns = self._waiting[0].deadline_ns if self._waiting else math.inf
             if (
-                self._asked
-                and self._asked[0].deadline_ns <= step_ns
+                self._peer_requests
+                and self._peer_requests[0].deadline_ns <= step_ns
                 and self._has_room_for_answer()
             ):
-                self._serve(self._asked.popleft())
+                self._serve(self._peer_requests.popleft())
             elif self._waiting:
                 self._begin(self._waiting.popleft())
             else:
@@ -505,10 +507,10 @@ class CacheSession:
         keys = step.keys
         cache_blocks = self._placement.cache_blocks_at(keys // self._fields)
         owner, slot = self._placement.place(cache_blocks)
-        own = owner == self._node
-        self._want(step, np.flatnonzero(own), keys, cache_blocks, slot)
+        is_own = owner == self._node
+        self._want(step, np.flatnonzero(is_own), keys, cache_blocks, slot)
         away = owner >= 0
-        away &= ~own
+        away &= ~is_own
         rows = np.flatnonzero(away)
         if len(rows):
             owner_of_rows = owner[rows]
@@ -543,13 +545,18 @@ class CacheSession:
     # -- cache blocks of this node -------------------------------------------------------------
 
     def _want(
-        self, whose: _OpenStep | _AskedKeys, rows: Int, keys: Keys, cache_blocks: Keys, slots: Int
+        self,
+        requester: _OpenStep | _PeerRequest,
+        rows: Int,
+        keys: Keys,
+        cache_blocks: Keys,
+        slots: Int,
     ) -> None:
         """Want rows that this node keeps of its tiers."""
         if not len(rows):
             return
         in_ram = slots[rows] < self._ram_cache_blocks
-        ticket = whose.ticket if isinstance(whose, _OpenStep) else None
+        ticket = requester.ticket if isinstance(requester, _OpenStep) else None
         for tier, some, first in (
             (NodeTier.RAM, rows[in_ram], 0),
             (NodeTier.DISK, rows[~in_ram], self._ram_cache_blocks),
@@ -559,11 +566,11 @@ class CacheSession:
                 _, busy = np.unique(own_slots, return_index=True)
                 number = self._number()
                 want = Want(number, ticket, tier, some, keys[some], own_slots, cache_blocks[some])
-                waiting = _OpenWant(want, whose, busy)
+                waiting = _OpenWant(want, requester, busy)
                 self._wants[number] = waiting
-                whose.parts += 1
-                if isinstance(whose, _AskedKeys):
-                    whose.wants.append(waiting)
+                requester.parts += 1
+                if isinstance(requester, _PeerRequest):
+                    requester.wants.append(waiting)
                 self._claim(waiting)
 
     def _claim(self, waiting: _OpenWant) -> None:
@@ -573,7 +580,7 @@ class CacheSession:
 
     def _look(self) -> None:
         """Look at all slots that another rank had claimed."""
-        self._to_look.extend(each for each in self._wants.values() if len(each.busy))
+        self._to_look.extend(want for want in self._wants.values() if len(want.busy))
         self._look_again()
 
     def _look_again(self) -> None:
@@ -585,15 +592,15 @@ class CacheSession:
                 continue
             if waiting.want.tier is NodeTier.RAM or self._has_memory(waiting):
                 self._claim(waiting)
-            elif self._now_ns > waiting.whose.deadline_ns:
+            elif self._now_ns > waiting.requester.deadline_ns:
                 self._give_up(waiting, len(waiting.busy))
                 self._end_want_if_done(waiting)
 
     def _has_memory(self, waiting: _OpenWant) -> bool:
         """True if sources that others use leave memory: of those who wait, the last one to take
         some always may go on."""
-        own = {*waiting.sources, *waiting.waiting} & self._sources.keys()
-        others_bytes = self._passing_bytes - sum(self._sources[each].bytes for each in own)
+        sources = {*waiting.sources, *waiting.waiting} & self._sources.keys()
+        others_bytes = self._passing_bytes - sum(self._sources[source].bytes for source in sources)
         return others_bytes < max(1, self.disk_buffer_bytes)
 
     def _give_up(self, waiting: _OpenWant, slots: int) -> None:
@@ -635,7 +642,7 @@ class CacheSession:
 
     def _end_waiting(self, number: int) -> None:
         """End the wait of all who wait for this load or disk read."""
-        for waiting in [each for each in self._wants.values() if number in each.waiting]:
+        for waiting in [other for other in self._wants.values() if number in other.waiting]:
             waiting.waiting.remove(number)
             if (source := self._sources.get(number)) is not None:
                 source.users += 1
@@ -645,11 +652,11 @@ class CacheSession:
     def _end_want_if_done(self, waiting: _OpenWant) -> None:
         if waiting.waiting or len(waiting.busy):
             return
-        whose = waiting.whose
-        if isinstance(whose, _OpenStep):
+        requester = waiting.requester
+        if isinstance(requester, _OpenStep):
             self.actions.append(CopyKeys(waiting.want, tuple(waiting.sources)))
         else:
-            self._end_request_part(whose)
+            self._end_request_part(requester)
 
     def _open_source(self, number: int, size_bytes: int) -> None:
         self._sources[number] = _Source(size_bytes)
@@ -677,12 +684,12 @@ class CacheSession:
         by_node = np.argsort(owner, kind="stable")
         nodes, first = np.unique(owner[by_node], return_index=True)
         parts = np.split(rows[by_node], first[1:])
-        for node, part in zip(nodes.tolist(), parts, strict=True):
-            length = step.requests.length[part]
+        for node, node_rows in zip(nodes.tolist(), parts, strict=True):
+            length = step.requests.length[node_rows]
             group = (np.cumsum(length) - length) // limits.peer_fetch_bytes
             cut = np.diff(group) != 0
-            cut |= np.arange(1, len(part)) % limits.peer_keys_max == 0
-            for some in np.split(part, np.flatnonzero(cut) + 1) if cut.any() else (part,):
+            cut |= np.arange(1, len(node_rows)) % limits.peer_keys_max == 0
+            for some in np.split(node_rows, np.flatnonzero(cut) + 1) if cut.any() else (node_rows,):
                 step.parts += 1
                 self._unasked[node].append((step, some))
             self._ask(node)
@@ -755,9 +762,9 @@ class CacheSession:
 
     def _has_room_for_answer(self) -> bool:
         used_bytes = self._answering_bytes + self._sent_bytes
-        return not used_bytes or used_bytes + self._asked[0].size_bytes <= self.answer_bytes
+        return not used_bytes or used_bytes + self._peer_requests[0].size_bytes <= self.answer_bytes
 
-    def _serve(self, request: _AskedKeys) -> None:
+    def _serve(self, request: _PeerRequest) -> None:
         """Answer a peer with the keys that are kept here and have the length that it expects."""
         self._requests[request.number] = request
         self._answering_bytes += request.size_bytes
@@ -771,11 +778,11 @@ class CacheSession:
         self._want(request, np.flatnonzero(ours), keys, cache_blocks, slot)
         self._end_request_part(request)
 
-    def _end_request_part(self, request: _AskedKeys) -> None:
+    def _end_request_part(self, request: _PeerRequest) -> None:
         """Send the answer to a peer once each of its keys is there, or known not to come."""
         request.parts -= 1
         if not request.parts:
-            wants = tuple((each.want, tuple(each.sources)) for each in request.wants)
+            wants = tuple((want.want, tuple(want.sources)) for want in request.wants)
             self.actions.append(AnswerPeer(request.number, request.lengths, wants))
 
 

@@ -199,20 +199,20 @@ def divide_shares(cache_blocks: int, capacities: list[int], weights: tuple[int, 
     rounded by largest remainder.
     """
     shares = list(capacities)
-    left, width = cache_blocks, sum(weights)
+    unshared, width = cache_blocks, sum(weights)
     nodes = sorted(range(len(shares)), key=lambda k: Fraction(capacities[k], weights[k]))
     for number, k in enumerate(nodes):
-        if capacities[k] * width > left * weights[k]:  # nor will those after it be full
+        if capacities[k] * width > unshared * weights[k]:  # nor will those after it be full
             open_nodes = sorted(nodes[number:])
             break
-        left -= capacities[k]
+        unshared -= capacities[k]
         width -= weights[k]
     else:
         return shares
     for k in open_nodes:
-        shares[k] = left * weights[k] // width
-    by_remainder = sorted(open_nodes, key=lambda k: -(left * weights[k] % width))
-    for k in by_remainder[: left - sum(shares[k] for k in open_nodes)]:
+        shares[k] = unshared * weights[k] // width
+    by_remainder = sorted(open_nodes, key=lambda k: -(unshared * weights[k] % width))
+    for k in by_remainder[: unshared - sum(shares[k] for k in open_nodes)]:
         shares[k] += 1
     return shares
 

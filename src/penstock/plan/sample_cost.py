@@ -109,13 +109,13 @@ def fit_cost(lengths: Sequence[npt.ArrayLike], seconds: npt.ArrayLike) -> Length
         raise UsageError("no step has any tokens: give the lengths of each step's documents")
     if (times <= 0).any():
         raise UsageError("seconds has a duration that is not above 0: leave that step out")
-    found = _solve(sums / scale, times) / scale
-    if not found.any():
+    costs = _solve(sums / scale, times) / scale
+    if not costs.any():
         what = f"the time of these {len(steps)} steps does not grow with their lengths"
         raise UsageError(f"{what}: give more steps, varied lengths, and times without waiting")
-    if found[0] > 0:
-        found = found / found[0]
-    return LengthCost(float(f"{found[0]:.4g}"), float(f"{found[1]:.4g}"))
+    if costs[0] > 0:
+        costs = costs / costs[0]
+    return LengthCost(float(f"{costs[0]:.4g}"), float(f"{costs[1]:.4g}"))
 
 
 def _solve(columns: Costs, times: Costs) -> Costs:
@@ -128,12 +128,12 @@ def _solve(columns: Costs, times: Costs) -> Costs:
     best, best_error = np.zeros(3), np.inf
     for number in (4, 1, 2, 5, 6, 3, 7):
         used = [term for term in range(3) if number >> term & 1]
-        found, _, rank, _ = np.linalg.lstsq(terms[:, used], np.ones(len(times)), rcond=1e-9)
-        error = float(((terms[:, used] @ found - 1) ** 2).sum())
+        costs, _, rank, _ = np.linalg.lstsq(terms[:, used], np.ones(len(times)), rcond=1e-9)
+        error = float(((terms[:, used] @ costs - 1) ** 2).sum())
         # Steps that are all alike are explained by the constant alone; it comes first.
-        if rank == len(used) and (found >= 0).all() and error < best_error * (1 - 1e-9):
+        if rank == len(used) and (costs >= 0).all() and error < best_error * (1 - 1e-9):
             best, best_error = np.zeros(3), error
-            best[used] = found
+            best[used] = costs
     return best[:2]
 
 
