@@ -52,7 +52,7 @@ class ArraySource:
         self._reader = reader
         self._step_bytes = step_bytes
         self._coded = any(field.codec is not None for field in reader.resources.index.fields)
-        reader.advance()
+        self.start = reader.advance
 
     @property
     def closed(self) -> bool:
@@ -140,7 +140,6 @@ class DecodeSource:
         self._job_bytes = 0  # most bytes that a job has taken
         self._is_measured = False  # whether a job has ended
         self._readahead_bytes = reader.session.readahead_bytes
-        self._advance()
 
     @property
     def closed(self) -> bool:
@@ -168,14 +167,14 @@ class DecodeSource:
         meter.count_decoding(job.spans)
         if meter.timeline is not None:
             meter.timeline.record_decoding(reader.epoch, planned.step, job.spans)
-        self._advance()
+        self.start()
         batch = mark_batch(batch, planned, reader.epoch)
         return batch, planned.step, len(planned.row_ids), ready_ns, *waited
 
     def skip(self) -> None:
         if self._reader.skip():
             self._jobs.popleft()
-            self._advance()
+            self.start()
 
     def adopt(self, budget: Budget) -> None:
         self._readahead_bytes = _choose_readahead(self._reader, budget, self._step_bytes)
@@ -188,7 +187,7 @@ class DecodeSource:
         self._admitted.clear()
         self._open_times.clear()
 
-    def _advance(self) -> None:
+    def start(self) -> None:
         """Submit the steps that the session admits, and queue the next ones for decoding."""
         reader, arena = self._reader, self._reader.resources.arena
         # Jobs have half of the memory if they can use it, and the first as much as it needs.

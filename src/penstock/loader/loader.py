@@ -39,7 +39,7 @@ from .batch import choose_readahead
 from .collate import Arrays, Leaves
 from .decode import Collate, DecodeThreads
 from .engine_source import ArraySource, DecodeSource, Decoding
-from .epoch import BatchSource, DeviceTransfer, EpochIterator, OpenEpoch, record_epoch
+from .epoch import DeviceTransfer, EpochIterator, OpenEpoch, record_epoch
 from .explain import Explanation, describe_setup, explain_run
 from .metrics import serve_if_configured
 from .reweighing import Reweighing
@@ -571,6 +571,7 @@ class Loader:
             resources = self._open_resources()
             before = self.counters() if step == 0 else None
             source = self._open_source(resources, epoch, step, timeout_s)
+            source.start()
         except BaseException:  # no memory, a fast path that cannot be had: begin it once more
             self.cursor.undo_begin(epoch, step)
             raise
@@ -611,7 +612,7 @@ class Loader:
 
     def _open_source(
         self, resources: ReadResources, epoch: int, step: int, timeout_s: float | None
-    ) -> BatchSource:
+    ) -> ArraySource | DecodeSource:
         """Open the source of an epoch's batches from a step on."""
         engine, index, joined = resources.engine, resources.index, self._membership
         ahead_bytes, ahead_steps = self._choose_readahead(engine)
